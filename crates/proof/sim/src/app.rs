@@ -5,6 +5,7 @@
 
 mod connections;
 mod messages;
+mod returning;
 mod sockets;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -14,11 +15,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use control::Kind;
+use control::{ChunkKind, Kind};
 use raas_core::{Answer, DaemonMessage, EngineEnd, News, RequestId, SessionMemory, Wake};
 use rand::rngs::StdRng;
 use shm::{Doorbell, Session, Word32};
-use verbs::Time;
+use verbs::{Region, Time};
 
 use crate::address::address;
 use crate::check::{AppUid, Asked, Checks, RecordId, Side};
@@ -87,6 +88,14 @@ pub(crate) struct App {
     pub(crate) answers: Answers,
     /// When it runs next, as the world has it in its queue.
     pub(crate) run_at: Option<Time>,
+    /// The life of the host in which its daemon started: that of the messages that it gets.
+    pub(crate) life: u32,
+    /// It has no daemon.
+    is_away: bool,
+    /// Its rings, for the next daemon.
+    chunks: BTreeMap<u32, (ChunkKind, Region)>,
+    /// Ports that the next daemon is to open again, and the numbers of these requests.
+    relists: BTreeMap<u16, u64>,
     /// Messages to the daemon, and from it, arrive in order.
     pub(crate) to_daemon_at: Time,
     pub(crate) to_app_at: Time,
@@ -140,6 +149,10 @@ impl App {
             left: false,
             answers: Answers::default(),
             run_at: None,
+            life: 0,
+            is_away: false,
+            chunks: BTreeMap::new(),
+            relists: BTreeMap::new(),
             to_daemon_at: Time::ZERO,
             to_app_at: Time::ZERO,
             timeout,
@@ -188,15 +201,21 @@ impl App {
     pub(crate) fn on_reply(&mut self, now: Time, reply: Reply, checks: &mut Checks) {
         match reply {
             Reply::Chunk { number, kind, region } => {
+                self.chunks.insert(number, (kind, region.clone()));
                 let chunk = DaemonMessage::Chunk { chunk: number, kind, region: Some(region), kept: None };
                 self.hear(now, chunk, checks);
             }
             Reply::ChunkGone { number } => {
+                self.chunks.remove(&number);
                 self.hear(now, DaemonMessage::ChunkGone { chunk: number }, checks);
             }
             Reply::Listening { port, result } => {
-                let Some(id) = self.listens.remove(&port) else { return };
                 let result = result.map(|()| SocketAddr::new(address(self.plan.host), port));
+                if let Some(request) = self.relists.remove(&port) {
+                    self.on_relistened(now, request, result, checks);
+                    return;
+                }
+                let Some(id) = self.listens.remove(&port) else { return };
                 self.hear(now, DaemonMessage::Listening { request: id.number(), result }, checks);
                 let answer = self.client.finish(id);
                 if matches!(answer, Some(Answer::Listening(Ok(_)))) {
@@ -278,9 +297,14 @@ impl App {
         while self.e2a.take(&mut dirty, 1024) > 0 {}
         self.ready.extend(dirty);
         self.fuse.point()?;
-        self.ask(now, checks, out, address_of)?;
+        if !self.is_away {
+            self.say_outgoing(out);
+            self.ask(now, checks, out, address_of)?;
+        }
         self.accept(now, checks, out)?;
-        self.ask_for_sockets(now, checks, out)?;
+        if !self.is_away {
+            self.ask_for_sockets(now, checks, out)?;
+        }
         while let Some(&(at, slot)) = self.timers.first()
             && at <= now
         {
@@ -394,6 +418,12 @@ impl App {
 
     fn next_at(&self, now: Time) -> Option<Time> {
         let mut next = self.timers.first().map(|t| t.0);
+        if self.is_away {
+            if !self.backlog.is_empty() {
+                next = earlier(next, self.next_accept);
+            }
+            return next.map(|at| at.max(now));
+        }
         if let Some(&index) = self.to_connect.last() {
             next = earlier(next, self.plan.connects[index].at);
         }

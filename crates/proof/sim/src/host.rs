@@ -82,6 +82,8 @@ pub(crate) struct Host {
     pub(crate) daemons: BTreeMap<u32, DaemonPlan>,
     /// The machine is dead too: nobody answers for it.
     pub(crate) is_off: bool,
+    /// What outlives a daemon that is killed.
+    pub(crate) orphans: Orphans,
     patience: Duration,
     cut_max: usize,
 }
@@ -97,9 +99,21 @@ impl Host {
             daemon: plan.hosts[index].daemon.clone(),
             daemons: BTreeMap::new(),
             is_off: false,
+            orphans: Orphans::default(),
             patience: plan.link_timeout,
             cut_max: plan.streams.cut_max,
         }
+    }
+
+    /// Its processes that live.
+    pub(crate) fn apps(&self) -> impl Iterator<Item = &App> {
+        self.running.iter().flat_map(|running| running.apps.values()).chain(self.orphans.apps.values())
+    }
+
+    /// A process that lives.
+    pub(crate) fn app_mut(&mut self, uid: AppUid) -> Option<&mut App> {
+        let running = self.running.as_mut().and_then(|running| running.apps.get_mut(&uid));
+        running.or_else(|| self.orphans.apps.get_mut(&uid))
     }
 
     /// Starts it, empty.
@@ -121,8 +135,13 @@ impl Host {
             id_mode: if plan.max_gso_segments > 1 { Ipv4IdMode::SegmentIndex } else { Ipv4IdMode::Zero },
         };
         let key = mix(seed ^ mix(index as u64 ^ u64::from(self.life) << 32));
-        let memory = Region::anonymous(EnginePage::BYTES as usize).map_err(|e| e.to_string())?;
-        let page = EnginePage::format(memory, self.life.into()).map_err(|e| e.to_string())?;
+        let page = match self.orphans.page.take() {
+            Some(page) => page,
+            None => {
+                let memory = Region::anonymous(EnginePage::BYTES as usize).map_err(|e| e.to_string())?;
+                EnginePage::format(memory, self.life.into()).map_err(|e| e.to_string())?
+            }
+        };
         let config = EngineConfig {
             ring_bytes_default: plan.ring_bytes_default,
             ring_bytes_grown: plan.ring_bytes_grown,
@@ -138,6 +157,7 @@ impl Host {
             connect_timeout: plan.connect_timeout,
             lane_rest_after: plan.lane_rest_after,
             rest_after: plan.rest_after,
+            peer_return: plan.peer_return,
             choice: plan.choice,
             encrypt: plan.encrypt,
             ..EngineConfig::new(vec![address(index)])
@@ -176,9 +196,11 @@ impl Host {
             lanes_per_user_max: plan.lanes_max + 1,
             ..AdmissionConfig::new(vec![address(index)])
         };
-        let admission = Admission::new(admission, mix(key ^ mix(8)) as u16).map_err(|e| e.to_string())?;
+        let mut admission = Admission::new(admission, mix(key ^ mix(8)) as u16).map_err(|e| e.to_string())?;
+        admission.begin_after(self.orphans.first_number());
         let (daemon, timeout) = (self.daemon.clone(), plan.connect_timeout);
-        let control = ControlPlane::new(address(index), instance, daemon, timeout, self.patience, admission);
+        let mut control = ControlPlane::new(address(index), instance, daemon, timeout, self.patience, admission);
+        control.pairs.begin_after(self.orphans.first_number());
         self.running = Some(Running {
             engines: driven,
             control,
@@ -186,9 +208,31 @@ impl Host {
             apps: BTreeMap::new(),
             engine_paused_until: Time::ZERO,
             stalled_until: Time::ZERO,
-            next_chunk: 0,
+            next_chunk: self.orphans.next_chunk,
         });
         Ok(())
+    }
+}
+
+/// What outlives a daemon that is killed.
+#[derive(Debug, Default)]
+pub(crate) struct Orphans {
+    /// The daemon is dead and the machine is not.
+    pub(crate) is_waiting: bool,
+    /// Processes that wait for the next daemon, or are on their way to it.
+    pub(crate) apps: BTreeMap<AppUid, App>,
+    /// Where they look whether engines sleep: at the same place with every daemon.
+    pub(crate) page: Option<EnginePage>,
+    /// No chunk of theirs has this number or a greater one.
+    pub(crate) next_chunk: u32,
+    /// Daemons that were killed.
+    pub(crate) deaths: u64,
+}
+
+impl Orphans {
+    /// Numbers of connections of the next daemon begin behind this one, as those of raasd do.
+    fn first_number(&self) -> u64 {
+        self.deaths << 30
     }
 }
 

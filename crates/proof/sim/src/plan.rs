@@ -85,6 +85,8 @@ pub struct HostPlan {
     pub rest_after: Option<Duration>,
     /// Longest time between the two steps of that.
     pub rest_gap_max: Duration,
+    /// Connections whose other end cannot be reached wait for so long.
+    pub peer_return: Duration,
     /// The daemon that it starts with.
     pub daemon: DaemonPlan,
     /// What may carry its lanes.
@@ -139,6 +141,7 @@ impl Default for HostPlan {
             lane_rest_after: None,
             rest_after: Some(Duration::from_secs(1)),
             rest_gap_max: Duration::ZERO,
+            peer_return: Duration::ZERO,
             tenants: Vec::new(),
             daemon: DaemonPlan::default(),
             wire: WirePolicy::Only(Wire::Roce),
@@ -268,6 +271,10 @@ pub enum Fault {
     Install { host: usize, daemon: DaemonPlan },
     /// It comes back, empty.
     Restart { host: usize },
+    /// The daemon is killed. Its applications live, and wait for the next one.
+    KillDaemon { host: usize },
+    /// The next daemon starts, unless there is one; its applications come back to it.
+    StartDaemon { host: usize },
     /// The engine does not run for a while; the NIC does.
     PauseEngine { host: usize, time: Duration },
     /// Nothing on the host runs for a while.

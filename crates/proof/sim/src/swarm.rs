@@ -7,6 +7,7 @@ mod choices;
 mod ciphers;
 mod daemons;
 mod engines;
+mod restarts;
 mod sockets;
 mod switches;
 mod tenants;
@@ -87,6 +88,7 @@ impl Plan {
         users::draw(&mut plan, quiet_us);
         choices::draw(&mut plan);
         switches::draw(&mut plan);
+        restarts::draw(&mut plan, quiet_us);
         plan
     }
 }
@@ -290,6 +292,19 @@ fn faults(plan: &mut Plan, quiet_us: u64, rng: &mut StdRng) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn daemons_are_killed_in_one_seed_of_eight() {
+        let kills = |seed: u64| {
+            let plan = Plan::from_seed(seed);
+            plan.faults.iter().any(|(_, fault)| matches!(fault, Fault::KillDaemon { .. }))
+        };
+        let with = (1..=800).filter(|seed| kills(*seed)).count();
+        assert!((70..=130).contains(&with), "{with} of 800");
+        for seed in [1, 2, 3, 7, 13, 25, 29, 31, 35, 39, 42, 55, 70, 113, 1009, 1108] {
+            assert!(!kills(seed), "seed {seed}");
+        }
+    }
 
     #[test]
     fn one_seed_of_eight_has_a_switch() {

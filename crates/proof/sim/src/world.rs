@@ -12,6 +12,7 @@ mod faults;
 mod lanes;
 mod pairs;
 mod rest;
+mod restarts;
 mod streams;
 mod tcp;
 mod users;
@@ -110,6 +111,8 @@ impl World {
             samples: true,
             plan,
         };
+        let waits = world.plan.hosts.iter().map(|host| host.peer_return).min().unwrap_or_default();
+        world.checks.causes.set_peer_return(waits);
         world.trace.text(world.now, || format!("{:#?}", world.plan));
         for host in 0..world.hosts.len() {
             world.start_host(host);
@@ -210,7 +213,7 @@ impl World {
     /// What the processes of an application of the plan were answered so far.
     pub fn answers(&self, plan: usize) -> Answers {
         let mut sum = self.answers[plan].clone();
-        let live = self.hosts.iter().filter_map(|h| h.running.as_ref()).flat_map(|r| r.apps.values());
+        let live = self.hosts.iter().flat_map(Host::apps);
         for app in live.filter(|a| a.plan_index == plan) {
             sum.add(&app.answers);
         }
@@ -230,7 +233,7 @@ impl World {
     /// Lets the connection in a slot write so many bytes more; false if there is none that could.
     pub fn write_more(&mut self, plan: usize, slot: u32, bytes: u64) -> bool {
         let Some((host, uid)) = self.app_of(plan).map(|a| (a.host(), a.uid)) else { return false };
-        let app = self.up(host).and_then(|r| r.apps.get_mut(&uid));
+        let app = self.hosts[host].app_mut(uid);
         let told = app.is_some_and(|a| a.write_more(slot, bytes));
         self.wake_app(host, uid);
         told
@@ -243,11 +246,7 @@ impl World {
 
     /// The live process of an application of the plan.
     fn app_of(&self, plan: usize) -> Option<&App> {
-        self.hosts
-            .iter()
-            .filter_map(|h| h.running.as_ref())
-            .flat_map(|r| r.apps.values())
-            .find(|a| a.plan_index == plan)
+        self.hosts.iter().flat_map(Host::apps).find(|a| a.plan_index == plan)
     }
 
     fn running(&self, host: usize) -> &Running {
@@ -357,6 +356,7 @@ impl World {
                 self.on_fault(&fault);
             }
             Event::Start { plan } => self.start_app(plan),
+            Event::Return { host, life, app } => self.on_return(host, life, app),
         }
     }
 

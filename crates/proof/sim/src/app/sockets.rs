@@ -44,6 +44,11 @@ impl Sockets {
             && self.open.values().all(Socket::is_idle)
     }
 
+    /// Whether nothing is bound or asked.
+    pub(super) fn is_unused(&self) -> bool {
+        self.binding.is_empty() && self.to_ask.is_empty() && self.asking.is_empty() && self.open.is_empty()
+    }
+
     /// Nothing more is bound or sent; the slots of those that are there.
     pub(super) fn end(&mut self) -> Vec<u32> {
         self.to_bind.clear();

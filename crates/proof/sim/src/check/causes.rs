@@ -23,6 +23,8 @@ const LOOK_BACK: Duration = Duration::from_secs(20);
 const RESETS_OF_A_FAILURE: usize = 3;
 /// They are looked for this far back.
 const RESETS_LOOK_BACK: Duration = Duration::from_secs(100);
+/// What it takes on top of a daemon's death until its processes have found the next one and lanes are up.
+const COMES_BACK: Duration = Duration::from_millis(400);
 /// Longest time that a daemon dials.
 const DIALS: Duration = Duration::from_secs(12);
 
@@ -58,6 +60,10 @@ pub(crate) struct Causes {
     lane_losses: BTreeMap<(usize, usize), Vec<(Time, Reason)>>,
     /// Hosts that were dead or stood still.
     outages: Vec<(usize, Time, Option<Time>)>,
+    /// Daemons that were killed.
+    kills: Vec<(usize, Time)>,
+    /// How long connections wait for their other ends.
+    peer_return: Duration,
     /// Packets that did not arrive as they were sent, of each undirected pair, newest last.
     harms: BTreeMap<(usize, usize), VecDeque<Time>>,
     /// Queue pairs that were broken, by undirected pair.
@@ -88,6 +94,8 @@ impl Causes {
             connects: BTreeMap::new(),
             lane_losses: BTreeMap::new(),
             outages: Vec::new(),
+            kills: Vec::new(),
+            peer_return: Duration::ZERO,
             harms: BTreeMap::new(),
             breaks: BTreeSet::new(),
             lane_resets: BTreeMap::new(),
@@ -134,6 +142,50 @@ impl Causes {
     /// A host died or stands still.
     pub(crate) fn on_outage(&mut self, host: usize, from: Time, until: Option<Time>) {
         self.outages.push((host, from, until));
+    }
+
+    /// The daemon of a host is killed: nobody listens there until processes have come back to the next one.
+    pub(crate) fn on_daemon_killed(&mut self, now: Time, host: usize) {
+        self.kills.push((host, now));
+        for listener in self.listeners.iter_mut().filter(|((at, _), _)| *at == host).flat_map(|(_, all)| all) {
+            listener.until.get_or_insert(now);
+        }
+    }
+
+    /// Connections wait for so long when the other end cannot be reached.
+    pub(crate) fn set_peer_return(&mut self, wait: Duration) {
+        self.peer_return = wait;
+    }
+
+    /// Whether they wait at all.
+    pub(crate) fn waits(&self) -> bool {
+        !self.peer_return.is_zero()
+    }
+
+    /// Why connections between two hosts could wait in vain: something other than short deaths of daemons came between.
+    pub(crate) fn explains_giving_up(&self, host: usize, peer: usize) -> bool {
+        let pair = (host.min(peer), host.max(peer));
+        let outages = || self.outages.iter().filter(|(at, ..)| *at == host || *at == peer);
+        let is_kill = |(at, from, _): &&(usize, Time, Option<Time>)| self.kills.contains(&(*at, *from));
+        let away = |(_, from, until): &(usize, Time, Option<Time>)| {
+            until.map(|until| until.saturating_since(*from) + COMES_BACK)
+        };
+        let away: Option<Duration> = outages().map(away).sum();
+        let was_short = away.is_some_and(|away| 2 * away < self.peer_return);
+        let was_alone = outages().all(|outage| is_kill(&outage))
+            && !self.troubles.iter().any(|(of, ..)| *of == pair)
+            && !self.harms.contains_key(&pair)
+            && !self.breaks.contains(&pair)
+            && !self.has_tight_limits
+            && self.fit_together(host, peer)
+            && !self.has_few_places(host)
+            && !self.has_few_places(peer);
+        !(was_short && was_alone)
+    }
+
+    /// Whether the daemon of a host was killed since.
+    pub(crate) fn was_daemon_killed(&self, host: usize, since: Time) -> bool {
+        self.kills.iter().any(|(at, when)| *at == host && *when >= since)
     }
 
     /// A host is back.
@@ -328,6 +380,7 @@ impl Causes {
                 self.explains_loss(asked.at, asked.from, host, reason)
             }
             Reason::PeerLost => self.was_lane_lost(asked.from, host, asked.at, reason),
+            Reason::DaemonLost => self.was_daemon_killed(asked.from, asked.at),
             // A connect that waited for rings while the lane was lost for another reason gets this too.
             Reason::LaneFailed => self.was_any_lane_lost(asked.from, host, asked.at),
             _ => false,

@@ -206,13 +206,20 @@ impl Checks {
         let (from, _, to, port) = record.ports;
         let (host, peer) = if side == Side::Connector { (from, to) } else { (to, from) };
         let (joined, since) = (record.joined, record.opened_at);
+        let was_killed = [host, peer].iter().any(|host| self.causes.was_daemon_killed(*host, since));
         let is_explained = match reason {
+            // A daemon with few lanes may give one up that a process on its way back would have used.
+            Reason::ResetByPeer if was_killed && self.causes.has_tight_limits() => true,
             // A connector that gave up or died before it knew of the connection never joins it.
             Reason::ResetByPeer if left_in_order => false,
             Reason::ResetByPeer if side == Side::Acceptor => aborted || dead || !joined,
             Reason::ResetByPeer => aborted || dead || self.causes.was_unlistened(to, port, since),
             Reason::Closed => side == Side::Acceptor && self.causes.was_unlistened(to, port, since),
             Reason::PeerAppDied => dead,
+            // What was open goes on; only where tables are small the next daemon may not take it.
+            Reason::DaemonLost => self.causes.has_tight_limits() && self.causes.was_daemon_killed(host, since),
+            // Who waits for the other end gives up only after long.
+            Reason::PeerLost if self.causes.waits() => dead || !joined || self.causes.explains_giving_up(host, peer),
             reason => self.causes.was_lane_lost(host, peer, since, reason),
         };
         if !is_explained {

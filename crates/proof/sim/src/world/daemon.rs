@@ -47,6 +47,21 @@ impl World {
             Ok(session) => session,
             Err(why) => return self.checks.fail(now, "set-up", format!("no session: {why}")),
         };
+        if let Err(why) = self.take_in(host, uid, &session) {
+            return self.checks.fail(now, "set-up", format!("application {uid} was not taken in: {why}"));
+        }
+        let Some(running) = self.up(host) else { return };
+        let engine_sleeps = (0..running.engines.len() as u32).map(|n| running.page.engine_sleep(n)).collect();
+        let mut app = App::new((uid, index), &plan, session, engine_sleeps, timeout, rng);
+        app.life = life;
+        running.apps.insert(uid, app);
+        self.trace.note(now, "application {} on {} starts, plan {}", &[uid.into(), host as u64, index as u64]);
+        self.wake_app(host, uid);
+    }
+
+    /// The daemon takes a process in.
+    pub(super) fn take_in(&mut self, host: usize, uid: AppUid, session: &Session) -> Result<(), Reason> {
+        let Some(running) = self.up(host) else { return Err(Reason::DaemonLost) };
         let attach = || Attach {
             pid: 1000 + uid,
             uid: 1,
@@ -56,23 +71,14 @@ impl World {
             tenant: TenantPlace((uid % 3) as u16),
         };
         let client = ClientId(uid.into());
-        let mut admitted = running.control.admission.attach(client, ProgramFacts { uid: 1, ..ProgramFacts::default() });
+        running.control.admission.attach(client, ProgramFacts { uid: 1, ..ProgramFacts::default() })?;
         for (number, driven) in (0..).zip(&mut running.engines) {
-            admitted = admitted.and_then(|()| {
-                let id = driven.engine.attach(attach())?;
-                driven.uids.insert(id, uid);
-                running.control.names.insert((number, id), client);
-                Ok(())
-            });
+            let id = driven.engine.attach(attach())?;
+            driven.uids.insert(id, uid);
+            running.control.names.insert((number, id), client);
         }
-        if let Err(why) = admitted {
-            return self.checks.fail(now, "set-up", format!("application {uid} was not taken in: {why}"));
-        }
-        let engine_sleeps = (0..running.engines.len() as u32).map(|n| running.page.engine_sleep(n)).collect();
         running.control.clients.insert(uid);
-        running.apps.insert(uid, App::new((uid, index), &plan, session, engine_sleeps, timeout, rng));
-        self.trace.note(now, "application {} on {} starts, plan {}", &[uid.into(), host as u64, index as u64]);
-        self.wake_app(host, uid);
+        Ok(())
     }
 
     // ---- requests
@@ -137,11 +143,8 @@ impl World {
 
     pub(super) fn on_reply(&mut self, host: usize, life: u32, uid: AppUid, reply: Reply) {
         let now = self.now;
-        if self.life(host) != life {
-            return;
-        }
-        let running = self.hosts[host].running.as_mut();
-        let Some(app) = running.and_then(|r| r.apps.get_mut(&uid)) else { return };
+        // What a daemon said before it was killed is read all the same.
+        let Some(app) = self.hosts[host].app_mut(uid).filter(|app| app.life == life) else { return };
         app.on_reply(now, reply, &mut self.checks);
         self.wake_app(host, uid);
     }

@@ -313,7 +313,7 @@ impl World {
 
     pub(super) fn app_at(&mut self, host: usize, uid: AppUid, at: Time) {
         let life = self.life(host);
-        let Some(app) = self.up(host).and_then(|r| r.apps.get_mut(&uid)) else { return };
+        let Some(app) = self.hosts[host].app_mut(uid) else { return };
         if app.run_at.is_none_or(|t| at < t) {
             app.run_at = Some(at);
             self.queue.push(at, Event::App { host, life, app: uid });
@@ -325,9 +325,13 @@ impl World {
         if self.life(host) != life {
             return;
         }
-        let Some(running) = self.hosts[host].running.as_mut() else { return };
-        let Some(app) = running.apps.get_mut(&uid).filter(|a| a.run_at == Some(now)) else { return };
+        let Some(app) = self.hosts[host].app_mut(uid).filter(|a| a.run_at == Some(now)) else { return };
         app.run_at = None;
+        if self.hosts[host].orphans.apps.contains_key(&uid) {
+            return self.run_orphan(host, uid);
+        }
+        let Some(running) = self.hosts[host].running.as_mut() else { return };
+        let Some(app) = running.apps.get_mut(&uid) else { return };
         if running.stalled_until > now {
             let until = running.stalled_until;
             return self.app_at(host, uid, until);
@@ -367,6 +371,9 @@ impl World {
     pub(super) fn kill(&mut self, host: usize, uid: AppUid) {
         let now = self.now;
         let life = self.life(host);
+        if let Some(app) = self.hosts[host].orphans.apps.remove(&uid) {
+            return self.end_orphan(app);
+        }
         let Some(app) = self.up(host).and_then(|r| r.apps.remove(&uid)) else { return };
         self.trace.note(now, "application {} on {} dies", &[uid.into(), host as u64]);
         self.answers[app.plan_index].add(&app.answers);

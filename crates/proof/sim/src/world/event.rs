@@ -155,6 +155,12 @@ pub(super) enum Event {
         owner: usize,
         number: u64,
     },
+    /// A process comes back to a daemon that was started again.
+    Return {
+        host: usize,
+        life: u32,
+        app: AppUid,
+    },
     Fault(usize),
     Start {
         plan: usize,

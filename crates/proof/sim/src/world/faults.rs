@@ -35,6 +35,8 @@ impl World {
             Fault::Heal { a, b } => self.heal(a, b),
             Fault::Crash { host, told } => self.crash(host, told),
             Fault::Restart { host } => self.restart(host),
+            Fault::KillDaemon { host } => self.kill_daemon(host),
+            Fault::StartDaemon { host } => self.start_daemon(host),
             Fault::CrashAt { host, messages, told } => _ = self.fuses.insert(host, (messages, told)),
             Fault::Install { host, ref daemon } => self.install(host, daemon.clone()),
             Fault::PauseEngine { host, time } => self.pause(host, time, false),
@@ -127,6 +129,7 @@ impl World {
 
     pub(super) fn crash(&mut self, host: usize, told: bool) {
         let now = self.now;
+        self.end_orphans(host);
         let Some(running) = self.hosts[host].running.take() else { return };
         self.hosts[host].life += 1;
         self.trace.note(now, "host {} dies", &[host as u64]);
@@ -148,6 +151,9 @@ impl World {
     pub(super) fn restart(&mut self, host: usize) {
         if self.hosts[host].running.is_some() {
             return;
+        }
+        if self.hosts[host].orphans.is_waiting {
+            return self.start_daemon(host);
         }
         self.checks.causes.on_back(self.now, host);
         self.start_host(host);
@@ -186,7 +192,7 @@ impl World {
     /// All live processes, by host.
     pub(super) fn processes(&self) -> Vec<(usize, AppUid)> {
         let hosts = self.hosts.iter().enumerate();
-        hosts.flat_map(|(i, h)| h.running.iter().flat_map(move |r| r.apps.keys().map(move |uid| (i, *uid)))).collect()
+        hosts.flat_map(|(i, h)| h.apps().map(move |app| (i, app.uid))).collect()
     }
 
     /// The rows of both ends of a lane between two hosts.

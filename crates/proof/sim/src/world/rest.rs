@@ -79,7 +79,7 @@ impl World {
     fn finish_connections(&mut self) {
         self.trace.text(self.now, || "everything is mended".into());
         for (host, uid) in self.processes() {
-            if let Some(app) = self.up(host).and_then(|r| r.apps.get_mut(&uid)) {
+            if let Some(app) = self.hosts[host].app_mut(uid) {
                 app.end();
             }
             self.wake_app(host, uid);
@@ -99,7 +99,8 @@ impl World {
 
     fn all_idle(&self) -> bool {
         let running = || self.hosts.iter().filter_map(|h| h.running.as_ref());
-        running().all(|r| r.apps.values().all(crate::app::App::is_idle))
+        self.hosts.iter().all(|host| host.orphans.apps.is_empty())
+            && running().all(|r| r.apps.values().all(crate::app::App::is_idle))
             && running().flat_map(|r| &r.engines).all(|d| d.engine.apps().iter().all(|a| a.connections == 0))
             && self.users_idle()
     }
@@ -241,7 +242,7 @@ impl World {
         self.trace.text(self.now, || "all processes leave".into());
         let now = self.now;
         for (host, uid) in self.processes() {
-            if let Some(app) = self.up(host).and_then(|r| r.apps.get_mut(&uid)) {
+            if let Some(app) = self.hosts[host].app_mut(uid) {
                 app.leave(now);
             }
             self.wake_app(host, uid);

@@ -1,0 +1,48 @@
+//! Daemons that are killed and started again, in one seed of eight: one or several at once, for microseconds or seconds,
+//! also again while processes are on their way back.
+//!
+//! It has random numbers of its own, so other seeds give the same runs as if there were none of these.
+
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use verbs::Time;
+
+use super::{pick, up_to};
+use crate::content::mix;
+use crate::plan::{DaemonPlan, Fault, LinkConditions, Plan};
+
+/// What separates these random numbers from the others of a seed. By this one no daemon is killed in the seeds that
+/// docs/testing.md names.
+const LABEL: u64 = 0x0e57_a28d;
+
+pub(super) fn draw(plan: &mut Plan, quiet_us: u64) {
+    let own = mix(plan.seed ^ mix(LABEL));
+    if !own.is_multiple_of(8) {
+        return;
+    }
+    let rng = &mut StdRng::seed_from_u64(own);
+    let wait = Duration::from_millis(pick(&[1000, 5000, 5000], rng));
+    plan.hosts.iter_mut().for_each(|host| host.peer_return = wait);
+    // In a third nothing else breaks: then nothing but the death of a process ends a connection.
+    if rng.random_bool(0.33) {
+        plan.faults.clear();
+        plan.conditions = LinkConditions { delay: plan.conditions.delay, ..LinkConditions::default() };
+        plan.hosts.iter_mut().for_each(|host| host.daemon.handshakes_max = DaemonPlan::default().handshakes_max);
+    }
+    let at = |us: u64| Time::ZERO + Duration::from_micros(us);
+    for _ in 0..rng.random_range(1..=6) {
+        let start = rng.random_range(0..quiet_us);
+        let first = rng.random_range(0..plan.hosts.len());
+        let both = rng.random_bool(0.3);
+        for host in [first, (first + 1) % plan.hosts.len()].into_iter().take(1 + usize::from(both)) {
+            let late = if rng.random_bool(0.5) { 0 } else { rng.random_range(0..500) };
+            let down = up_to(&[100, 3_000, 30_000, 300_000, 3_000_000], rng);
+            plan.faults.push((at(start + late), Fault::KillDaemon { host }));
+            plan.faults.push((at(start + late + down), Fault::StartDaemon { host }));
+        }
+    }
+    plan.faults.retain(|(at, _)| *at < plan.quiet_at);
+    plan.faults.sort_by_key(|(at, _)| *at);
+}

@@ -1,0 +1,167 @@
+//! Daemons that are killed and started again while their processes live (docs/restart.md).
+//!
+//! Owns what the kernel and the shipped daemon do between the two: sockets that end, processes that come back at
+//! different times, and what of them is taken. What they bring is read by the shipped engine.
+
+use std::time::Duration;
+
+use engine::Returned;
+use plane::ClientId;
+use shm::Session;
+
+use super::{Event, World};
+use crate::address::address;
+use crate::app::App;
+use crate::check::AppUid;
+
+/// Longest pause before a process finds the next daemon.
+const RETURN_MAX: Duration = Duration::from_millis(160);
+
+impl World {
+    /// The daemon of a host is killed. Processes that can wait for the next one live on, the others count as killed.
+    pub(super) fn kill_daemon(&mut self, host: usize) {
+        let now = self.now;
+        let Some(running) = self.hosts[host].running.take() else { return };
+        self.trace.note(now, "the daemon of host {} is killed", &[host as u64]);
+        let of = &mut self.hosts[host];
+        of.life += 1;
+        of.orphans.is_waiting = true;
+        of.orphans.deaths += 1;
+        of.orphans.next_chunk = running.next_chunk;
+        of.orphans.page = Some(running.page);
+        self.checks.causes.on_outage(host, now, None);
+        self.checks.causes.on_daemon_killed(now, host);
+        let mut apps = running.apps;
+        for uid in running.engines.iter().flat_map(|driven| driven.uids.values()) {
+            if !apps.contains_key(uid) {
+                self.checks.causes.on_owner_gone(now, *uid);
+            }
+        }
+        for (uid, app) in std::mem::take(&mut apps) {
+            if app.outlives_its_daemon() {
+                self.hosts[host].orphans.apps.insert(uid, app);
+            } else {
+                self.end_orphan(app);
+            }
+        }
+        self.end_users(host);
+        self.checks.links.on_dead(host);
+        self.on_daemon_dead(host, true);
+        self.on_streams_dead(host, true);
+        self.part_orphans(host);
+    }
+
+    /// Processes without a daemon run on.
+    fn part_orphans(&mut self, host: usize) {
+        self.hosts[host].orphans.apps.values_mut().for_each(App::part);
+        let uids: Vec<AppUid> = self.hosts[host].orphans.apps.keys().copied().collect();
+        uids.into_iter().for_each(|uid| self.wake_app(host, uid));
+    }
+
+    /// The next daemon of a host whose daemon was killed.
+    pub(super) fn start_daemon(&mut self, host: usize) {
+        if !std::mem::take(&mut self.hosts[host].orphans.is_waiting) {
+            return;
+        }
+        self.checks.causes.on_back(self.now, host);
+        self.start_host(host);
+        self.on_machine_back(host);
+        self.on_streams_orphaned(host);
+        self.part_orphans(host);
+        let life = self.life(host);
+        let uids: Vec<AppUid> = self.hosts[host].orphans.apps.keys().copied().collect();
+        for app in uids {
+            let at = self.now + self.some(RETURN_MAX);
+            // What the daemon before said is read first.
+            let said = self.hosts[host].orphans.apps[&app].to_app_at + Duration::from_nanos(1);
+            self.queue.push(at.max(said), Event::Return { host, life, app });
+        }
+    }
+
+    /// A process comes back to the daemon.
+    pub(super) fn on_return(&mut self, host: usize, life: u32, uid: AppUid) {
+        if self.life(host) != life {
+            return;
+        }
+        if let Some(until) = self.paused(host) {
+            return self.queue.push(until, Event::Return { host, life, app: uid });
+        }
+        let now = self.now;
+        let Some(mut app) = self.hosts[host].orphans.apps.remove(&uid) else { return };
+        app.lose_requests(now, &mut self.checks);
+        let engines = self.hosts[host].running.as_ref().map_or(0, |running| running.engines.len());
+        if !app.may_return(engines) {
+            // The library gives the session up, and with it all connections to other hosts.
+            return self.end_orphan(app);
+        }
+        let brought = app.bring().and_then(|brought| {
+            let region = app.session.region().clone();
+            let session = Session::adopt(region, app.session.shape(), life.into()).map_err(|e| e.to_string())?;
+            Ok((session, brought))
+        });
+        let (session, brought) = match brought {
+            Ok(brought) => brought,
+            Err(why) => return self.checks.fail(now, "set-up", format!("application {uid} brings nothing: {why}")),
+        };
+        if self.take_in(host, uid, &session).is_err() {
+            return self.end_orphan(app);
+        }
+        self.trace.note(now, "application {} on {} comes back", &[uid.into(), host as u64]);
+        app.on_returned(life);
+        if let Some(running) = self.up(host) {
+            running.apps.insert(uid, app);
+        }
+        for (engine, returned) in (0..).zip(brought) {
+            self.take_back(host, uid, engine, returned);
+        }
+        self.after_commands(host);
+        self.wake_app(host, uid);
+    }
+
+    /// As the daemon's hub does with tickets: what is not admitted ends with the rest of what the program leaves.
+    fn take_back(&mut self, host: usize, uid: AppUid, engine: u32, mut returned: Returned) {
+        let now = self.now;
+        let Some(running) = self.up(host) else { return };
+        let (admission, numbers) = (&mut running.control.admission, &mut running.control.numbers);
+        let client = ClientId(uid.into());
+        let (admitted, refused) = std::mem::take(&mut returned.connections)
+            .into_iter()
+            .partition(|ticket| admission.adopt(client, ticket.peer.ip(), engine, ticket.is_outgoing).is_ok());
+        (returned.connections, returned.refused) = (admitted, refused);
+        numbers.extend(returned.connections.iter().map(|ticket| ticket.id));
+        let Some(driven) = running.engines.get_mut(engine as usize) else { return };
+        let Some(id) = driven.id_of(uid) else { return };
+        driven.tap.now = now;
+        driven.engine.take_back(now, &mut driven.tap, id, returned);
+    }
+
+    /// A process runs while it has no daemon: nobody hears what it asks for.
+    pub(super) fn run_orphan(&mut self, host: usize, uid: AppUid) {
+        let now = self.now;
+        let Some(app) = self.hosts[host].orphans.apps.get_mut(&uid) else { return };
+        let out = app.run(now, &mut self.checks, address);
+        self.trace.note(now, "application {} on {} runs alone", &[uid.into(), host as u64]);
+        if out.died
+            && let Some(app) = self.hosts[host].orphans.apps.remove(&uid)
+        {
+            return self.end_orphan(app);
+        }
+        if let Some(at) = out.again {
+            self.app_at(host, uid, at.max(now + crate::host::ROUND));
+        }
+    }
+
+    /// The machine dies while processes wait for a daemon.
+    pub(super) fn end_orphans(&mut self, host: usize) {
+        self.hosts[host].orphans.is_waiting = false;
+        for app in std::mem::take(&mut self.hosts[host].orphans.apps).into_values() {
+            self.end_orphan(app);
+        }
+    }
+
+    pub(super) fn end_orphan(&mut self, app: App) {
+        self.answers[app.plan_index].add(&app.answers);
+        self.on_process_dead(&app);
+        self.checks.causes.on_owner_gone(self.now, app.uid);
+    }
+}
