@@ -4,6 +4,8 @@ use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use raas::{Listener, Session};
@@ -43,7 +45,9 @@ pub(crate) struct Cluster {
     pub(crate) loopback: Loopback,
     /// One of each host.
     pub(crate) sessions: Vec<Session>,
-    daemons: Vec<Child>,
+    /// By host.
+    daemons: Mutex<[Option<Child>; 2]>,
+    raas: PathBuf,
     directory: PathBuf,
 }
 
@@ -51,29 +55,50 @@ impl Cluster {
     pub(crate) fn start(raas: &Path, loopback: Loopback) -> Result<Self> {
         let directory = std::env::temp_dir().join(format!("raas-faultbench-{}", std::process::id()));
         std::fs::create_dir_all(&directory)?;
-        let mut cluster = Self { loopback, sessions: Vec::new(), daemons: Vec::new(), directory };
+        let (daemons, raas) = (Mutex::default(), raas.to_owned());
+        let mut cluster = Self { loopback, sessions: Vec::new(), daemons, raas, directory };
         for host in 0..HOSTS.len() {
-            cluster.start_daemon(raas, host)?;
+            cluster.start_daemon(host)?;
+            cluster.sessions.push(Session::connect(cluster.socket(host))?);
         }
         Ok(cluster)
     }
 
-    fn start_daemon(&mut self, raas: &Path, host: usize) -> Result<()> {
-        let mut daemon = Command::new(raas)
+    fn start_daemon(&self, host: usize) -> Result<()> {
+        let mut daemon = Command::new(&self.raas)
             .args(["daemon", "--listen", &HOSTS[host].to_string(), "--socket"])
             .arg(self.socket(host))
             .env("RUST_LOG", "error")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
-            .with_context(|| format!("cannot start {}", raas.display()))?;
+            .with_context(|| format!("cannot start {}", self.raas.display()))?;
         let stdout = daemon.stdout.take().context("stdout is piped")?;
-        self.daemons.push(daemon);
+        self.daemons.lock().unwrap_or_else(PoisonError::into_inner)[host] = Some(daemon);
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line)?;
         ensure!(line.starts_with("ready"), "the daemon of host {host} said {line:?}");
-        self.sessions.push(Session::connect(self.socket(host))?);
         Ok(())
+    }
+
+    /// Kills the daemons of these hosts, says when, and starts the next ones.
+    pub(crate) fn restart(&self, hosts: &[usize], told: &mpsc::Sender<Instant>) -> Result<()> {
+        let take = |host: &usize| self.daemons.lock().unwrap_or_else(PoisonError::into_inner)[*host].take();
+        let mut dead: Vec<Child> = hosts.iter().filter_map(take).collect();
+        for daemon in &mut dead {
+            daemon.kill()?;
+        }
+        told.send(Instant::now())?;
+        for daemon in &mut dead {
+            daemon.wait()?;
+        }
+        hosts.iter().try_for_each(|&host| self.start_daemon(host))
+    }
+
+    /// A session of each host that goes on with the next daemon while nobody calls it.
+    pub(crate) fn sessions_that_return(&self) -> Result<[Session; 2]> {
+        let session = |host| Session::builder().socket(self.socket(host)).background(true).connect();
+        Ok([session(0)?, session(1)?])
     }
 
     pub(crate) fn socket(&self, host: usize) -> &'static Path {
@@ -84,7 +109,12 @@ impl Cluster {
 
     /// A listener on the second host.
     pub(crate) fn listener(&self) -> Result<(Listener, SocketAddr)> {
-        let listener = Listener::bind_with(&self.sessions[1], (HOSTS[1], 0))?;
+        self.listener_of(&self.sessions[1])
+    }
+
+    /// A listener of a session of the second host.
+    pub(crate) fn listener_of(&self, session: &Session) -> Result<(Listener, SocketAddr)> {
+        let listener = Listener::bind_with(session, (HOSTS[1], 0))?;
         let to = listener.local_addr()?;
         Ok((listener, to))
     }
@@ -103,7 +133,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.sessions.clear();
-        for daemon in &mut self.daemons {
+        for daemon in self.daemons.get_mut().unwrap_or_else(PoisonError::into_inner).iter_mut().flatten() {
             let _ = daemon.kill();
             let _ = daemon.wait();
         }

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod cluster;
+mod many;
 mod stream;
 
 use std::io::{Read, Write};
@@ -23,8 +24,8 @@ use stream::Flow;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// A partition that daemons do not notice: less than five heartbeats.
 const SHORT: Duration = Duration::from_secs(1);
-/// One after which both daemons have given the other up.
-const LONG: Duration = Duration::from_secs(7);
+/// One after which both daemons have given the other up: five heartbeats, then `peer_return_ms`.
+const LONG: Duration = Duration::from_secs(12);
 /// Time of a flow before and after what is done to it.
 const AROUND: Duration = Duration::from_millis(300);
 
@@ -64,12 +65,14 @@ type Case = fn(&Cluster) -> Result<f64>;
 fn run(raas: &std::path::Path, rounds: u32, only: Option<&str>) -> Result<()> {
     let loopback = Loopback::of_an_own_namespace()?;
     let cluster = Cluster::start(raas, loopback)?;
-    let cases: [(&str, Case); 5] = [
+    let cases: [(&str, Case); 7] = [
         ("application-death", application_death),
         ("stream-gap", stream_gap),
         ("lane-reset-pause", lane_reset_pause),
         ("heal-short-partition", heal_short),
         ("heal-long-partition", heal_long),
+        ("daemon-death", |cluster| p90(cluster, &[1])),
+        ("both-daemons-death", |cluster| p90(cluster, &[0, 1])),
     ];
     let mut values = vec![Vec::new(); cases.len()];
     for round in 0..rounds {
@@ -90,6 +93,20 @@ fn run(raas: &std::path::Path, rounds: u32, only: Option<&str>) -> Result<()> {
         .collect();
     println!("{}", json!({ "rounds": rounds, "cases": cases }));
     Ok(())
+}
+
+/// The pause that nine of ten connections do not exceed when the daemons of these hosts are killed.
+fn p90(cluster: &Cluster, hosts: &[usize]) -> Result<f64> {
+    let pauses = many::pauses(cluster, hosts)?;
+    let at = |part: usize| pauses.get(pauses.len() * part / 100).or(pauses.last()).copied().map_or(f64::NAN, ms);
+    eprintln!(
+        "{} connections stood still: p50 {:.0} ms, p90 {:.0}, longest {:.0}",
+        pauses.len(),
+        at(50),
+        at(90),
+        at(100)
+    );
+    Ok(at(90))
 }
 
 fn ms(time: Duration) -> f64 {
