@@ -96,7 +96,7 @@ struct World {
 fn world() -> World {
     let mut hosts = [Host::new(), Host::new()];
     for host in &mut hosts {
-        host.config.set_limit("peer_return_ms", 2_000).unwrap();
+        host.config.set_limit("peer_return_ms", 10_000).unwrap();
         host.start();
     }
     let followed = |host: &Host| {
