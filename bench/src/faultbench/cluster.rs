@@ -10,6 +10,8 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use raas::{Listener, Session};
 
+use crate::PATIENCE;
+
 const HOSTS: [IpAddr; 2] =
     [IpAddr::V4(std::net::Ipv4Addr::new(127, 9, 9, 1)), IpAddr::V4(std::net::Ipv4Addr::new(127, 9, 9, 2))];
 
@@ -93,6 +95,18 @@ impl Cluster {
             daemon.wait()?;
         }
         hosts.iter().try_for_each(|&host| self.start_daemon(host))
+    }
+
+    /// The sessions of the other cases, which nobody follows, learn in their next call that their daemon died. That call
+    /// fails.
+    pub(crate) fn settle(&self) -> Result<()> {
+        let from = Instant::now();
+        for session in &self.sessions {
+            while let Err(e) = Listener::bind_with(session, (session.addresses()[0], 0)) {
+                ensure!(from.elapsed() < PATIENCE, "the session is lost: {e}");
+            }
+        }
+        Ok(())
     }
 
     /// A session of each host that goes on with the next daemon while nobody calls it.

@@ -98,6 +98,7 @@ fn run(raas: &std::path::Path, rounds: u32, only: Option<&str>) -> Result<()> {
 /// The pause that nine of ten connections do not exceed when the daemons of these hosts are killed.
 fn p90(cluster: &Cluster, hosts: &[usize]) -> Result<f64> {
     let pauses = many::pauses(cluster, hosts)?;
+    cluster.settle()?;
     let at = |part: usize| pauses.get(pauses.len() * part / 100).or(pauses.last()).copied().map_or(f64::NAN, ms);
     eprintln!(
         "{} connections stood still: p50 {:.0} ms, p90 {:.0}, longest {:.0}",
