@@ -233,6 +233,11 @@ impl Connection {
         if self.is_going_back() || self.has_heard_ask() {
             return;
         }
+        if !link.has_said_g && (link.is_ended || link.is_broken) {
+            // The other end stays on TCP, and nobody was told of the stream. What is there to be read of it is no news.
+            self.is_settled.store(true, Ordering::Release);
+            return;
+        }
         // The other end says `G` when it has heard the first word, and waits for this one's from then on. A thread that
         // reads TCP, and knows of no stream, would not see it.
         if !link.has_begun {
