@@ -882,15 +882,7 @@ impl Lane {
 
     /// Forgets everything except the connects that wait for a lane. Connections were taken out of the list before.
     pub(crate) fn clear(&mut self) {
-        self.forget_queue_pair();
-        self.is_wanted = false;
-        self.is_resting = false;
-        self.frame_sent = 0;
-        self.frame_received = 0;
-        self.reset_times.clear();
-        self.fruitless = 0;
-        self.resync = None;
-        self.stall = None;
+        self.part();
         self.members.clear();
     }
 
