@@ -26,6 +26,7 @@ use crate::{inside, real, table};
 
 /// The stack of a thread that serves a child.
 const STACK: usize = 128 << 10;
+
 /// What a process and its child have together.
 #[derive(Debug)]
 struct Family {

@@ -322,7 +322,7 @@ impl Engine {
             self.on_orphan_timeout(nic, app);
             worked = true;
         }
-        worked |= self.run_away(nic);
+        worked |= self.run_away();
         worked |= self.run_tenants();
         worked |= self.run_credit_periods();
         worked |= self.run_lane_rests(nic);

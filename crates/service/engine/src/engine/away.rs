@@ -69,9 +69,7 @@ impl Engine {
         if self.lanes.get(id).is_some_and(|lane| lane.state() == LaneState::Down && !lane.is_wanted()) {
             self.want_link(id, uid);
         }
-        if self.lanes.get_mut(id).is_some_and(|lane| lane.watch_away()) {
-            self.timers.start_away(self.now + AWAY_TICK, id);
-        }
+        self.seek_peer_later(id);
     }
 
     /// As [`Self::seek_peer`], but nothing is tried before the next look.
@@ -88,7 +86,7 @@ impl Engine {
     }
 
     /// Looks at connections that wait: those whose time is over end. Says whether there were lanes to look at.
-    pub(super) fn run_away<P: Provider>(&mut self, _nic: &mut P) -> bool {
+    pub(super) fn run_away(&mut self) -> bool {
         let now = self.now;
         let mut worked = false;
         for _ in 0..TIMERS_PER_RUN {

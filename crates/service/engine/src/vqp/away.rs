@@ -242,7 +242,9 @@ impl Vqp {
                 rx_head: back.rx_head,
                 flags: back.flags,
             };
-            return self.resume(&state).map(drop).map_err(|_| BadWords).and_then(|()| self.settle_growth());
+            self.resume(&state).map_err(|_| BadWords)?;
+            self.settle_growth();
+            return Ok(());
         }
         let written = self.tx_tail.wrapping_sub(self.tx_head);
         let (arrived, consumed) = (back.rx_tail.wrapping_sub(self.tx_head), back.rx_head.wrapping_sub(self.tx_head));
@@ -254,7 +256,8 @@ impl Vqp {
         (self.tx_head, self.tx_sent) = (back.rx_head, back.rx_tail);
         self.words.tx_head.store(self.tx_head, Ordering::Release);
         self.close.on_returned(back.flags);
-        self.settle_growth()
+        self.settle_growth();
+        Ok(())
     }
 
     /// Both ends' rings must have grown at the same places, or the sender's alone: then the receiver learns it now.
@@ -282,10 +285,9 @@ impl Vqp {
     }
 
     /// What [`Back`] said of the rings need not be said again.
-    fn settle_growth(&mut self) -> Result<(), BadWords> {
+    fn settle_growth(&mut self) {
         if self.tx_span.grown_at().is_some() {
             self.growth.tx = TxGrowth::Grown;
         }
-        Ok(())
     }
 }
