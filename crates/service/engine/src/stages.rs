@@ -18,6 +18,8 @@ pub(crate) const MARK_BYTES: u64 = 16 << 10;
 const OPEN_MAX: usize = 64;
 /// Messages that are kept for readers.
 const DONE_MAX: usize = 512;
+/// Stages that one end sees of a message, at most.
+const DONE_STAGES_MAX: usize = 3;
 /// Parts of each power of two in a histogram: values are known to within a quarter.
 const PARTS: u32 = 4;
 /// Up to 2^41 ns, half an hour.
@@ -132,11 +134,23 @@ struct Open {
     at: At,
 }
 
-/// A message that was seen to its end, with what a viewer must be allowed to see.
+/// A message that was seen to its end.
 #[derive(Debug)]
 struct Done {
-    app: AppId,
-    row: TraceRow,
+    whose: Whose,
+    mark: u64,
+    /// Stage, from and to. The first `len` were seen.
+    stages: [(Stage, u64, u64); DONE_STAGES_MAX],
+    len: usize,
+}
+
+impl Done {
+    fn row(&self, number: u64) -> TraceRow {
+        let Whose { connection, peer, .. } = self.whose;
+        let stages = self.stages[..self.len].iter();
+        let stages = stages.map(|(stage, from, to)| (stage.name().to_owned(), *from, *to)).collect();
+        TraceRow { engine: 0, number, connection, peer, offset: self.mark, stages }
+    }
 }
 
 /// See the module.
@@ -153,7 +167,12 @@ pub(crate) struct Stages {
 impl Stages {
     pub(crate) fn new(clock: Option<Clock>) -> Self {
         let histograms = Stage::ALL.map(|_| Histogram::new());
-        Self { clock, open: VecDeque::new(), histograms, done: VecDeque::new(), first: 0 }
+        // All at once: what is looked at costs a host the same however much it carries.
+        let (open, done) = match clock {
+            Some(_) => (VecDeque::with_capacity(OPEN_MAX), VecDeque::with_capacity(DONE_MAX)),
+            None => Default::default(),
+        };
+        Self { clock, open, histograms, done, first: 0 }
     }
 
     /// The time, if bytes of the stream from `from` to before `to` are looked at.
@@ -238,29 +257,25 @@ impl Stages {
     }
 
     fn keep(&mut self, open: &Open, now: u64) {
-        let stages = match open.at {
+        let (stages, len) = match open.at {
             At::Taken { .. } => return,
-            At::Posted { taken, posted, completed, .. } => vec![
-                (Stage::TxEngine, taken, posted),
-                (Stage::TxDevice, posted, completed.unwrap_or(now)),
-                (Stage::TxDelivery, posted, now),
-            ],
+            At::Posted { taken, posted, completed, .. } => {
+                let device = (Stage::TxDevice, posted, completed.unwrap_or(now));
+                ([(Stage::TxEngine, taken, posted), device, (Stage::TxDelivery, posted, now)], 3)
+            }
             At::Published { arrived, published } => {
-                vec![(Stage::RxPublish, arrived, published), (Stage::RxApplication, published, now)]
+                let application = (Stage::RxApplication, published, now);
+                ([(Stage::RxPublish, arrived, published), application, application], 2)
             }
         };
-        for (stage, from, to) in &stages {
+        for (stage, from, to) in &stages[..len] {
             self.histograms[*stage as usize].add(to.saturating_sub(*from));
         }
-        let Whose { app, connection, peer, .. } = open.whose;
-        let stages = stages.into_iter().map(|(stage, from, to)| (stage.name().to_owned(), from, to)).collect();
         if self.done.len() >= DONE_MAX {
             self.done.pop_front();
             self.first += 1;
         }
-        let number = self.first + self.done.len() as u64;
-        self.done
-            .push_back(Done { app, row: TraceRow { engine: 0, number, connection, peer, offset: open.mark, stages } });
+        self.done.push_back(Done { whose: open.whose, mark: open.mark, stages, len });
     }
 
     /// The histograms, of stages that messages went through.
@@ -270,11 +285,12 @@ impl Stages {
     }
 
     /// Up to `looks` messages from number `from` on, with the number after them, if there are more.
-    pub(crate) fn page(&self, from: u64, looks: u32) -> (impl Iterator<Item = (AppId, &TraceRow)>, Option<u64>) {
+    pub(crate) fn page(&self, from: u64, looks: u32) -> (impl Iterator<Item = (AppId, TraceRow)>, Option<u64>) {
         let skipped = usize::try_from(from.saturating_sub(self.first)).unwrap_or(usize::MAX);
         let next = from.max(self.first).saturating_add(looks.into());
         let is_last = next >= self.first + self.done.len() as u64;
-        let seen = self.done.iter().skip(skipped).take(looks as usize).map(|done| (done.app, &done.row));
+        let seen = (self.first..).zip(&self.done).skip(skipped).take(looks as usize);
+        let seen = seen.map(|(number, done)| (done.whose.app, done.row(number)));
         (seen, (!is_last).then_some(next))
     }
 }
@@ -359,7 +375,7 @@ mod tests {
         at(6000);
         stages.on_read_here(a.route, 10);
         let (rows, next) = stages.page(0, 10);
-        let told: Vec<_> = rows.flat_map(|(_, row)| row.stages.clone()).collect();
+        let told: Vec<_> = rows.flat_map(|(_, row)| row.stages).collect();
         let expected = [
             ("tx-engine", 100, 300),
             ("tx-device", 300, 1000),

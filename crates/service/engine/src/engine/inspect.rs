@@ -75,7 +75,7 @@ impl Engine {
     pub fn trace_page(&self, viewer: Viewer, from: u64, looks: u32) -> (Vec<(u64, TraceRow)>, Option<u64>) {
         let (seen, next) = self.stages.page(from, looks);
         let seen = seen.filter(|(app, _)| self.may_see(viewer, *app));
-        let row = |(_, row): (_, &TraceRow)| (row.number, TraceRow { engine: self.config.number, ..row.clone() });
+        let row = |(_, row): (_, TraceRow)| (row.number, TraceRow { engine: self.config.number, ..row });
         (seen.map(row).collect(), next)
     }
 

@@ -134,12 +134,14 @@ fn who_changes_frames_on_the_way_ends_the_link_and_no_more() {
             let (client, server) = (a.session(), b.session());
             let listener = Listener::bind_with(&server, (b.address(), 0)).unwrap();
             let mut stream = Stream::connect_with(&client, listener.local_addr().unwrap()).unwrap();
-            let (accepted, _) = listener.accept_timeout(PATIENCE).unwrap();
+            let (mut accepted, _) = listener.accept_timeout(PATIENCE).unwrap();
             tamperer.strike(attack);
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
-            let error = stream.read(&mut [0]).unwrap_err();
-            assert_eq!(StreamError::reason_of(&error), Some(Reason::PeerLost), "{what}: {error}");
-            drop(accepted);
+            // Both daemons know it then: one that did not would call the next link a duplicate, to be dialed again.
+            for end in [&mut stream, &mut accepted] {
+                end.set_read_timeout(Some(PATIENCE)).unwrap();
+                let error = end.read(&mut [0]).unwrap_err();
+                assert_eq!(StreamError::reason_of(&error), Some(Reason::PeerLost), "{what}: {error}");
+            }
             let port = b.echo(&server);
             check_echo(Stream::connect_with(&client, (b.address(), port)).unwrap(), 1000, 1);
             assert_eq!(tamperer.links(), 2, "{what}");
