@@ -2,10 +2,10 @@
 //!
 //! Owns how they are derived. It must never give both directions the same key, nor show one.
 
-use aes_gcm::{Aes128Gcm, KeyInit};
-use hmac::{Hmac, Mac};
+use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
+use crate::cipher::{Cipher, KEY_BYTES};
 use crate::{Opener, Sealer};
 
 /// Bytes of an end's secret.
@@ -47,8 +47,8 @@ impl Keys {
             mac.update(DOMAIN);
             mac.update(&sender.0);
             let derived: [u8; 32] = mac.finalize().into_bytes().into();
-            let (key, rest) = derived.split_first_chunk::<16>()?;
-            Some((Aes128Gcm::new(key.into()), *rest.first_chunk::<4>()?))
+            let (key, rest) = derived.split_first_chunk::<KEY_BYTES>()?;
+            Some((Cipher::new(key), *rest.first_chunk::<4>()?))
         };
         let ((own_key, own_salt), (peer_key, peer_salt)) = of(own).zip(of(peer))?;
         Some(Self { sealer: Sealer::new(own_key, own_salt), opener: Opener::new(peer_key, peer_salt) })

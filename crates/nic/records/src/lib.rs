@@ -1,10 +1,11 @@
 //! Encrypts and authenticates what two software NICs send to each other over TCP: the keys of a connection, and records.
 //!
 //! No I/O, clock or randomness: bytes go in, bytes come out. The bytes of a record are in docs/wire.md, the reasons in
-//! docs/encryption.md. AES-GCM is that of `aes-gcm`, which uses the processor's instructions where it has them.
+//! docs/encryption.md. AES-GCM is that of `graviola`, or of `aes-gcm` on processors that it cannot use.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod cipher;
 mod keys;
 mod opener;
 mod sealer;

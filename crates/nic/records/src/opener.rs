@@ -3,9 +3,7 @@
 //! Owns what came and is no whole record, and what was opened and not taken. It must never give out a byte of a record
 //! that is not authentic, whole and in its turn, nor hold more than one record and what was read with it.
 
-use aes_gcm::Aes128Gcm;
-use aes_gcm::aead::AeadInOut;
-
+use crate::cipher::Cipher;
 use crate::{LENGTH_BYTES, RECORD_BYTES_MAX, TAG_BYTES, nonce};
 
 /// Bytes asked of the socket at a time.
@@ -41,7 +39,7 @@ pub enum RecordError {
 
 /// Opens the records of one direction, which have the numbers 0, 1, 2 and so on.
 pub struct Opener {
-    key: Aes128Gcm,
+    key: Cipher,
     salt: [u8; 4],
     number: u64,
     buffer: Vec<u8>,
@@ -61,7 +59,7 @@ impl std::fmt::Debug for Opener {
 }
 
 impl Opener {
-    pub(crate) fn new(key: Aes128Gcm, salt: [u8; 4]) -> Self {
+    pub(crate) fn new(key: Cipher, salt: [u8; 4]) -> Self {
         Self { key, salt, number: 0, buffer: Vec::new(), opened: (0, 0), next: 0, filled: 0, fault: None }
     }
 
@@ -117,9 +115,9 @@ impl Opener {
             return Ok(false);
         };
         let nonce = nonce(self.salt, number);
-        let forged = |_| RecordError::Forged { number, bytes };
-        let tag = *tag;
-        self.key.decrypt_inout_detached(&nonce.into(), &*head, body.into(), &tag.into()).map_err(forged)?;
+        if !self.key.open(nonce, head, body, *tag) {
+            return Err(RecordError::Forged { number, bytes });
+        }
         let first = start + LENGTH_BYTES;
         self.number += 1;
         (self.opened, self.next) = ((first, first + bytes - TAG_BYTES), first + bytes);

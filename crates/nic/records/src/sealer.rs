@@ -1,13 +1,11 @@
 //! The sending direction: bytes of a stream become records.
 
-use aes_gcm::Aes128Gcm;
-use aes_gcm::aead::AeadInOut;
-
+use crate::cipher::Cipher;
 use crate::{LENGTH_BYTES, RECORD_BYTES_MAX, TAG_BYTES, nonce};
 
 /// Seals the bytes of one direction. Each record has the next number.
 pub struct Sealer {
-    key: Aes128Gcm,
+    key: Cipher,
     salt: [u8; 4],
     number: u64,
 }
@@ -19,7 +17,7 @@ impl std::fmt::Debug for Sealer {
 }
 
 impl Sealer {
-    pub(crate) fn new(key: Aes128Gcm, salt: [u8; 4]) -> Self {
+    pub(crate) fn new(key: Cipher, salt: [u8; 4]) -> Self {
         Self { key, salt, number: 0 }
     }
 
@@ -49,7 +47,7 @@ impl Sealer {
         }
         *head = u16::try_from(body.len() + TAG_BYTES).ok()?.to_be_bytes();
         let nonce = nonce(self.salt, self.number);
-        let tag = self.key.encrypt_inout_detached(&nonce.into(), &*head, body.into()).ok()?;
+        let tag = self.key.seal(nonce, head, body)?;
         self.number += 1;
         out.extend_from_slice(&tag);
         Some(())
