@@ -78,8 +78,8 @@ pub struct Args {
     /// Of `two-hosts`: streams of bulk stay on the lane, and get no TCP connection of their own (docs/tcp-direct.md).
     #[arg(long)]
     lane_only: bool,
-    /// Of `two-hosts`: the lanes are encrypted (docs/encryption.md), and so are all streams: to be compared with
-    /// `--lane-only`.
+    /// Of `two-hosts`: the lanes are encrypted (docs/encryption.md), and so are all streams, beside other daemons
+    /// whose streams go over lanes in the clear.
     #[arg(long)]
     encrypt: bool,
     /// Of `two-hosts`, `connections` and `loss`: MTU of the link; 1500 gives packets of 1024 bytes, 4200 of 4096.

@@ -68,6 +68,8 @@ pub(crate) enum Runner {
     Sock(&'static str, bool),
     /// As [`Runner::Sock`], with messages of so many bytes instead of the case's.
     SockOf(&'static str, bool, u32),
+    /// Over RaaS by the place's second daemons.
+    SecondDaemons,
     /// Our ping-pong of messages by reference.
     Reference,
     Rival(Rival),
@@ -150,6 +152,7 @@ pub(crate) fn run(place: &mut Place, cases: &[Case], effort: Effort, findings: &
             for step in 0..case.sides.len() {
                 let which = (round + step) % case.sides.len();
                 let side = case.sides[which];
+                place.use_second_daemons(matches!(side.runner, Runner::SecondDaemons));
                 let measured = match measure(place, case, side, effort) {
                     Ok(measured) => measured,
                     Err(e) if matches!(side.runner, Runner::Rival(_)) => {
@@ -178,6 +181,7 @@ fn note(list: &mut Vec<String>, line: String) {
 fn measure(place: &Place, case: &Case, side: Side, effort: Effort) -> Result<Measured> {
     match side.runner {
         Runner::Sock(transport, busy) => sock(place, case, transport, busy, effort.seconds),
+        Runner::SecondDaemons => sock(place, case, "raas", false, effort.seconds),
         Runner::SockOf(transport, busy, bytes) => {
             sock(place, &Case { bytes, ..case.clone() }, transport, busy, effort.seconds)
         }

@@ -27,6 +27,8 @@ const ADDRESSES: [&str; 4] = ["10.79.0.1", "10.79.0.2", "10.79.0.3", "10.79.0.4"
 pub(crate) const HOSTS_MAX: usize = ADDRESSES.len();
 /// Address where both ends are on this host.
 const LOCAL: &str = "127.0.0.1";
+/// Addresses of the second daemons of two hosts.
+const SECOND_ADDRESSES: [&str; 2] = ["10.79.0.11", "10.79.0.12"];
 /// Most that a kernel connection may buffer: 100 ms at 5 Gbit/s.
 const TCP_BUFFERS: [(&str, &str); 2] =
     [("net/ipv4/tcp_rmem", "4096 131072 67108864"), ("net/ipv4/tcp_wmem", "4096 65536 67108864")];
@@ -68,6 +70,8 @@ pub(crate) struct Place {
     /// The processes that hold the servers' namespaces.
     others: Vec<Beside>,
     daemons: Vec<Daemon>,
+    /// Programs get the second daemons, with their addresses.
+    is_second: bool,
     /// The processor that each end's programs keep to.
     pinned: Option<[usize; 2]>,
 }
@@ -76,6 +80,7 @@ pub(crate) struct Place {
 #[derive(Debug)]
 struct Daemon {
     end: End,
+    is_second: bool,
     socket: PathBuf,
     process: Beside,
 }
@@ -198,6 +203,22 @@ impl Place {
         Ok(())
     }
 
+    /// A second daemon at each of two ends, of another configuration, with an address of its own.
+    pub(crate) fn start_second_daemons(&mut self, config: &str) -> Result<()> {
+        self.use_second_daemons(true);
+        for end in self.ends() {
+            self.set_up(end, &["address", "add", &format!("{}/24", self.address(end)), "dev", INTERFACE])?;
+        }
+        self.start_daemons(config)?;
+        self.use_second_daemons(false);
+        Ok(())
+    }
+
+    /// From now on programs get the second daemons, or the first ones.
+    pub(crate) fn use_second_daemons(&mut self, is_second: bool) {
+        self.is_second = is_second;
+    }
+
     /// Ends them.
     pub(crate) fn stop_daemons(&mut self) {
         for daemon in self.daemons.drain(..) {
@@ -224,6 +245,7 @@ impl Place {
             dir,
             others: vec![],
             daemons: vec![],
+            is_second: false,
             pinned: None,
         })
     }
@@ -244,7 +266,7 @@ impl Place {
         command.arg("--socket").arg(&socket).arg("--key-file").arg(self.dir.join("key")).arg("--config").arg(&file);
         let mut process = Beside::start(&mut command)?;
         process.wait_line("ready socket=", READY_WITHIN)?;
-        self.daemons.push(Daemon { end, socket, process });
+        self.daemons.push(Daemon { end, is_second: self.is_second, socket, process });
         Ok(())
     }
 
@@ -265,7 +287,11 @@ impl Place {
 
     /// The address of an end.
     pub(crate) fn address(&self, end: End) -> &'static str {
-        if self.is_two_hosts() { ADDRESSES[end.number()] } else { LOCAL }
+        match (self.is_two_hosts(), self.is_second) {
+            (false, _) => LOCAL,
+            (true, false) => ADDRESSES[end.number()],
+            (true, true) => SECOND_ADDRESSES[end.number()],
+        }
     }
 
     /// Daemons' processes.
@@ -294,7 +320,8 @@ impl Place {
         let mut command = Command::new(program);
         command.args(arguments).current_dir(&self.repo_root).process_group(0);
         // Both ends of one host have its daemon.
-        let daemon = self.daemons.iter().find(|daemon| daemon.end == end).or(self.daemons.first());
+        let daemon = self.daemons.iter().find(|daemon| daemon.end == end && daemon.is_second == self.is_second);
+        let daemon = daemon.or(self.daemons.first());
         if let Some(daemon) = daemon {
             command.env("RAAS_SOCKET", &daemon.socket);
         }

@@ -53,7 +53,7 @@ pub(super) fn run(
 fn without_absent(mut case: Case) -> Case {
     case.sides.retain(|side| match side.runner {
         Runner::Rival(rival) => rival.is_here(),
-        Runner::Sock(..) | Runner::SockOf(..) | Runner::Reference => true,
+        Runner::Sock(..) | Runner::SockOf(..) | Runner::SecondDaemons | Runner::Reference => true,
     });
     case
 }

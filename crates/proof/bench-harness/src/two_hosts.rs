@@ -4,7 +4,7 @@
 use anyhow::{Result, ensure};
 use serde_json::json;
 
-use super::matrix::{BARE_RELAY, Case, Metric, RAAS, Side, TCP, TCP_BUSY, claim, reported};
+use super::matrix::{BARE_RELAY, Case, Metric, RAAS, Runner, Side, TCP, TCP_BUSY, claim, reported};
 use super::place::Place;
 use super::report::Findings;
 use super::stats::{Bar, Kind};
@@ -15,6 +15,8 @@ const SMALL: u32 = 64;
 const MIDDLE: u32 = 64 << 10;
 const LARGE: u32 = 1 << 20;
 const TINY: u32 = 8;
+/// The side whose lanes are not encrypted.
+const CLEAR: &str = "clear";
 
 fn ucx(test: &'static str, bytes: u32, iterations: u32) -> Side {
     sockets::ucx("ucx-tcp", test, bytes, iterations)
@@ -63,6 +65,16 @@ fn crowded() -> Case {
     case.sides.extend([BARE_RELAY, TCP, TCP_BUSY]);
     case.claims = ["bare-relay", "tcp", "tcp-busy"].map(|rival| reported(BESIDE, Metric::P50, rival)).to_vec();
     case
+}
+
+/// What our side encrypts beside the same in the clear, by daemons of their own.
+fn beside_clear(case: &mut Case) {
+    use Metric::{Cpu, Gbit};
+    case.sides.push(Side { name: CLEAR, runner: Runner::SecondDaemons });
+    case.claims = vec![
+        claim(case.name, Gbit, CLEAR, Bar::RatioAtLeast(0.6), Kind::Must),
+        reported(case.name, Cpu, CLEAR),
+    ];
 }
 
 /// The bars toward UCX over TCP are those of the wire.
@@ -126,14 +138,25 @@ pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
         "encrypt": encrypt,
     });
     let engines = args.engines;
-    let config =
-        format!("wire = \"{wire}\"\nengines = {engines}\ntcp_direct = \"{direct}\"\nencrypt = \"{encrypt}\"\n");
+    let config = |encrypt: &str| {
+        format!("wire = \"{wire}\"\nengines = {engines}\ntcp_direct = \"{direct}\"\nencrypt = \"{encrypt}\"\n")
+    };
     let mut cases = cases(chosen);
     if !is_lane_only && chosen == Wire::Iwarp {
         // One connection with bulk on it. The many share their bytes, and each has little.
         cases.iter_mut().filter(|case| case.test == "bw").for_each(|case| case.path = "tcp-direct");
     }
-    sockets::run(args, setting, || Place::two_hosts(repo, "two-hosts", args.mtu, &config), cases)
+    if args.encrypt {
+        cases.iter_mut().filter(|case| case.test == "bw").for_each(beside_clear);
+    }
+    let place = || {
+        let mut place = Place::two_hosts(repo, "two-hosts", args.mtu, &config(encrypt))?;
+        if args.encrypt {
+            place.start_second_daemons(&config("off"))?;
+        }
+        Ok(place)
+    };
+    sockets::run(args, setting, place, cases)
 }
 
 #[cfg(test)]
@@ -141,7 +164,10 @@ mod tests {
     #[test]
     fn every_claim_names_a_side_of_its_case() {
         for wire in [super::Wire::Roce, super::Wire::Iwarp] {
-            super::sockets::check(&super::cases(wire));
+            let mut cases = super::cases(wire);
+            super::sockets::check(&cases);
+            cases.iter_mut().for_each(super::beside_clear);
+            super::sockets::check(&cases);
         }
     }
 }
