@@ -145,9 +145,18 @@ impl Requests {
         }
     }
 
-    /// All that have no answer fail with `reason`. Which.
-    pub(crate) fn lose_all(&mut self, reason: Reason) -> Vec<RequestId> {
-        let waiting = self.pending.iter_mut().filter(|(_, pending)| pending.answer.is_none());
+    /// A request that no daemon has heard of waits for its answer again; what it asks for. None: its caller has ended it,
+    /// or it does not stand alone, and fails as it did.
+    pub(crate) fn ask_again(&mut self, request: RequestId) -> Option<Asked> {
+        let pending = self.pending.get_mut(&request.0).filter(|pending| pending.asked.stands_alone())?;
+        pending.answer = None;
+        Some(pending.asked)
+    }
+
+    /// All that have no answer, and are not `kept`, fail with `reason`. Which.
+    pub(crate) fn lose_all(&mut self, reason: Reason, kept: impl Fn(RequestId) -> bool) -> Vec<RequestId> {
+        let is_lost = |(id, pending): &(&u64, &mut Pending)| pending.answer.is_none() && !kept(RequestId(**id));
+        let waiting = self.pending.iter_mut().filter(is_lost);
         let lose = |(&request, pending): (&u64, &mut Pending)| {
             pending.answer = Some(pending.asked.failed(reason));
             RequestId(request)
@@ -158,5 +167,25 @@ impl Requests {
     /// Ends a request; its answer, if it came.
     pub(crate) fn finish(&mut self, request: RequestId) -> Option<Answer> {
         self.pending.remove(&request.0)?.answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_stands_alone_is_asked_again_and_only_while_somebody_wants_it() {
+        let mut requests = Requests::default();
+        let [connect, path, notify] = [Asked::Connect, Asked::DatagramPath, Asked::Notify].map(|a| requests.begin(a));
+        // The death of the daemon is noticed before it is known that nothing was sent.
+        assert_eq!(requests.lose_all(Reason::DaemonLost, |id| id == path), [connect, notify]);
+        assert_eq!(requests.ask_again(connect), Some(Asked::Connect));
+        assert_eq!(requests.ask_again(notify), None);
+        let asked = [connect, path, notify].map(|id| requests.asked(id.number()));
+        assert_eq!(asked, [Some(Asked::Connect), Some(Asked::DatagramPath), None]);
+        assert!(requests.finish(connect).is_none(), "it has no answer");
+        assert_eq!(requests.ask_again(connect), None, "nobody wants it");
+        assert!(matches!(requests.finish(notify), Some(Answer::Notified(Err(_)))));
     }
 }

@@ -61,6 +61,7 @@ mod session;
 mod side;
 mod sizes;
 mod tx;
+mod unsent;
 
 pub use admit::{DaemonMessage, PeerSegment, admit};
 pub use answer::{Answer, Failed, News, RequestId};

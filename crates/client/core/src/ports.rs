@@ -66,10 +66,17 @@ impl Ports {
         self.asked_again.remove(&request).map_or(Asked::New(how), Asked::Again)
     }
 
-    /// Nothing that was asked is answered.
-    pub(crate) fn lose_asked(&mut self) {
-        self.asked.clear();
+    /// Nothing that was asked is answered, except what is `kept` for another daemon.
+    pub(crate) fn lose_asked(&mut self, kept: impl Fn(RequestId) -> bool) {
+        self.asked.retain(|&request, _| kept(RequestId(request)));
         self.asked_again.clear();
+    }
+
+    /// A daemon is still to be asked what this message asks.
+    pub(crate) fn keep_asked(&mut self, request: RequestId, message: &Request) {
+        if let &Request::Listen { backlog, ring_bytes, kind, .. } = message {
+            self.asked.insert(request.number(), PortUse { backlog, ring_bytes, kind });
+        }
     }
 
     pub(crate) fn open(&mut self, port: u16, how: PortUse) {

@@ -31,7 +31,8 @@ impl Session {
         self.bare.iter().all(|&slot| !self.daemon().is_used(slot))
     }
 
-    /// The daemon has ended: what was asked of it fails with `reason`. Which requests.
+    /// The daemon has ended: what was asked of it fails with `reason`. Which requests. Those of which nothing was sent
+    /// wait for the next one ([`Session::keep_unsent`]).
     pub fn lose_requests(&mut self, reason: Reason) -> Vec<RequestId> {
         self.lose_asked(reason)
     }

@@ -21,6 +21,7 @@ use crate::pair_socket::PairSocket;
 use crate::ports::{self, PortUse, Ports};
 use crate::segments::PairError;
 use crate::sizes::{is_ring_size, pair_bytes};
+use crate::unsent::Unsent;
 use crate::{
     Answer, Connection, Daemon, DaemonMessage, Endpoint, Failed, Life, News, Outgoing, PeerSegment, RegionNews,
     RequestId, SessionFault, Wake,
@@ -75,7 +76,8 @@ pub(crate) struct Ticket {
 pub struct Session {
     daemon: Arc<Daemon>,
     memory: SessionMemory,
-    requests: Requests,
+    pub(crate) requests: Requests,
+    pub(crate) unsent: Unsent,
     backlogs: BTreeMap<u16, VecDeque<Box<Connection>>>,
     pub(crate) chunks: BTreeMap<u32, Chunk>,
     /// By slot, of the connections that have it or had it last.
@@ -100,6 +102,7 @@ impl Session {
             daemon,
             memory,
             requests: Requests::default(),
+            unsent: Unsent::default(),
             backlogs: BTreeMap::new(),
             chunks: BTreeMap::new(),
             tickets: BTreeMap::new(),
@@ -150,9 +153,10 @@ impl Session {
         (id, Request::Connect { request: id.number(), to, ring_bytes, kind })
     }
 
-    /// Stops a connect. None: its answer is here already. It is dropped, and a connection in it closes.
+    /// Stops a connect. None: its answer is here already, or it was not sent. An answer is dropped, and a connection in
+    /// it closes.
     pub fn cancel(&mut self, request: RequestId) -> Option<Request> {
-        let was_pending = self.is_pending(request);
+        let was_pending = self.is_pending(request) && !self.is_unsent(request);
         drop(self.finish(request));
         self.reap_all();
         was_pending.then_some(Request::CancelConnect { request: request.number() })
@@ -193,6 +197,7 @@ impl Session {
 
     /// Ends a request; returns its answer, if it came. An answer that comes later is undone.
     pub fn finish(&mut self, request: RequestId) -> Option<Answer> {
+        self.unsent.remove(request);
         self.requests.finish(request)
     }
 
@@ -233,8 +238,9 @@ impl Session {
 
     /// What was asked and not answered fails.
     pub(crate) fn lose_asked(&mut self, reason: Reason) -> Vec<RequestId> {
-        self.ports.lose_asked();
-        self.requests.lose_all(reason)
+        let unsent = &self.unsent;
+        self.ports.lose_asked(|request| unsent.has(request));
+        self.requests.lose_all(reason, |request| unsent.has(request))
     }
 
     /// Finishes the slots of a pair that both sides have closed. To be called when a connection of it was closed and

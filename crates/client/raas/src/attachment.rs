@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use control::{ChannelError, Reason, Request, Role};
-use raas_core::{Attached, Daemon, Given, RequestId, Session, SessionFault};
+use raas_core::{Attached, Daemon, Given, Session, SessionFault};
 use rustix::event::{EventfdFlags, PollFlags, epoll, eventfd};
 use shm::{WakeSocket, Word32};
 
@@ -25,13 +25,12 @@ use crate::error::SessionError;
 use crate::kept::Kept;
 use crate::park::lock;
 use crate::patience::{WaitPolicy, YieldTurns};
-use crate::poller::Waiter;
 use crate::reactor::Reactor;
 use crate::region_table::RegionTable;
 use crate::tables::Tables;
 
 /// How long the control socket may be full before the daemon counts as silent.
-const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a session is made with.
 #[derive(Debug, Clone)]
@@ -44,6 +43,15 @@ pub(crate) struct Config {
     pub(crate) daemon_wait: Duration,
     /// The watcher leads only while threads sleep elsewhere and nobody else leads.
     pub(crate) is_led_elsewhere: bool,
+}
+
+/// What became of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// It is in the daemon's socket, whether the daemon lives or not.
+    Yes,
+    /// Nothing of it was sent: the daemon has ended.
+    No,
 }
 
 /// What outlives the loss of an attachment and is to be opened again in the next one.
@@ -143,55 +151,34 @@ impl Attachment {
 
     // ---- talking to the daemon
 
-    /// Begins a request that `make` describes, sends it, and has `waiters` notified of its answer.
-    pub(crate) fn ask(
-        &self,
-        waiters: Vec<Waiter>,
-        make: impl FnOnce(&mut Session) -> (RequestId, Request),
-    ) -> Result<RequestId, SessionError> {
-        self.ask_with(waiters, &[], make)
-    }
-
-    /// As [`Self::ask`], with descriptors.
-    pub(crate) fn ask_with(
-        &self,
-        waiters: Vec<Waiter>,
-        fds: &[BorrowedFd<'_>],
-        make: impl FnOnce(&mut Session) -> (RequestId, Request),
-    ) -> Result<RequestId, SessionError> {
-        self.check_fork()?;
-        let (id, request) = {
-            let mut tables = lock(&self.tables);
-            let (id, request) = make(&mut tables.session);
-            tables.wait_for(id, waiters);
-            (id, request)
-        };
-        match self.send(&request, fds) {
-            Ok(()) => Ok(id),
-            Err(e) => {
-                drop(lock(&self.tables).finish(id));
-                Err(e)
-            }
+    /// Sends a message; waits, with a bound, while the socket is full.
+    pub(crate) fn send(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(), SessionError> {
+        match self.try_send(request, fds)? {
+            Sent::No if self.is_away() => Err(SessionError::Lost { reason: Reason::DaemonLost }),
+            // Who follows the session finds the loss, with the daemon's last message if there was one.
+            Sent::No | Sent::Yes => Ok(()),
         }
     }
 
-    /// Sends a request; waits, with a bound, while the socket is full.
-    pub(crate) fn send(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(), SessionError> {
+    /// As [`Self::send`], and says whether a daemon has it.
+    pub(crate) fn try_send(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<Sent, SessionError> {
         self.check_fork()?;
         let deadline = Instant::now() + SEND_TIMEOUT;
         loop {
-            if let Some(reason) = self.lost().or_else(|| self.is_away().then_some(Reason::DaemonLost)) {
+            if let Some(reason) = self.lost() {
                 return Err(SessionError::Lost { reason });
             }
+            if self.is_away() {
+                return Ok(Sent::No);
+            }
             match control::send_message(self.control.as_fd(), request, fds) {
-                Ok(()) => return Ok(()),
+                Ok(()) => return Ok(Sent::Yes),
                 Err(ChannelError::WouldBlock) => {
                     if !wait_for(self.control.as_fd(), PollFlags::OUT, deadline)? {
                         return Err(SessionError::Silent { path: self.config.path.clone(), waited: SEND_TIMEOUT });
                     }
                 }
-                // A waiter for the answer finds the loss, with the daemon's last message if there was one.
-                Err(ChannelError::Closed) => return Ok(()),
+                Err(ChannelError::Closed) => return Ok(Sent::No),
                 Err(e) => return Err(SessionFault::from(e).into()),
             }
         }

@@ -121,6 +121,14 @@ impl Connecting {
         }
     }
 
+    /// Whether a daemon was asked, or the next one is there to be asked now.
+    pub(crate) fn has_daemon(&self) -> bool {
+        if self.attachment.is_unsent(self.request) {
+            self.attachment.look();
+        }
+        !self.attachment.is_unsent(self.request)
+    }
+
     /// Where to.
     pub fn peer_addr(&self) -> SocketAddr {
         self.to

@@ -5,7 +5,7 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use control::Kind;
+use control::{Kind, Reason};
 
 use crate::addresses;
 use crate::connecting::Connecting;
@@ -133,7 +133,7 @@ impl ConnectOptions {
             }
         };
         let begun = Instant::now();
-        let connected = self.begin(session, to).and_then(|c| c.wait(limits.connect));
+        let connected = self.begin_now(session, to).and_then(|c| c.wait(limits.connect));
         connected.or_else(|failed| match self.fallback.cause_of(&failed) {
             Some(cause) => {
                 let left = limits.connect.saturating_sub(begun.elapsed());
@@ -162,6 +162,15 @@ impl ConnectOptions {
     pub(crate) fn begin(&self, session: &Session, to: SocketAddr) -> Result<Connecting, ConnectError> {
         Connecting::start(&session.attachment, to, self.ring_bytes, self.kind)
             .map(|c| c.peer_timeout(self.peer_timeout).flags(self.flags))
+    }
+
+    /// As [`Self::begin`]. With a fallback it does not wait for a daemon: the program has another way.
+    pub(crate) fn begin_now(&self, session: &Session, to: SocketAddr) -> Result<Connecting, ConnectError> {
+        let connecting = self.begin(session, to)?;
+        if self.fallback != Fallback::Never && !connecting.has_daemon() {
+            return Err(SessionError::Lost { reason: Reason::DaemonLost }.into());
+        }
+        Ok(connecting)
     }
 
     pub(crate) fn check(&self) -> Result<(), ConnectError> {

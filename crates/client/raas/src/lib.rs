@@ -57,6 +57,7 @@ mod addresses;
 pub mod aio;
 mod answer_wait;
 mod any_error;
+mod asking;
 mod attachment;
 mod bell;
 mod bind;

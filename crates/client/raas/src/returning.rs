@@ -35,6 +35,11 @@ impl Attachment {
         self.returning.is_away.load(Ordering::Acquire)
     }
 
+    /// Whether the next daemon is still waited for.
+    pub(crate) fn may_come_back(&self) -> bool {
+        self.is_away() && !self.is_over()
+    }
+
     /// The control socket ended, or says what cannot be. A daemon that ended without a word may have a successor.
     pub(crate) fn on_gone(&self, error: SessionError) {
         let is_death = matches!(error, SessionError::Lost { reason: Reason::DaemonLost });
@@ -106,6 +111,7 @@ impl Attachment {
                 tracing::info!(socket = %self.config.path.display(), "the session goes on with another daemon");
                 // What fails here shows at the socket.
                 let _ = self.send_outgoing();
+                self.send_unsent();
                 self.kick();
                 Ok(())
             }

@@ -40,7 +40,8 @@ impl Session {
     }
 
     /// The session that [`Stream::connect`](crate::Stream::connect) and [`Listener::bind`](crate::Listener::bind) use:
-    /// made when first asked for, and again in a forked child and after the daemon was lost.
+    /// made when first asked for, and again in a forked child and after the daemon was lost. While it waits for the next
+    /// daemon ([`SessionBuilder::daemon_wait`]), what is asked of it waits too.
     ///
     /// Socket: `$RAAS_SOCKET`, else the first that is served of `$XDG_RUNTIME_DIR/raas/raasd.sock`,
     /// `/tmp/raas-$UID/raasd.sock` (not for root) and `/run/raas/raasd.sock`, where the daemon of the whole host
@@ -48,7 +49,11 @@ impl Session {
     pub fn global() -> Result<Self, SessionError> {
         let mut global = lock(GLOBAL.get());
         let session = match &*global {
-            Some(session) if session.attachment.check_fork().is_ok() => session.reattach()?,
+            Some(session) if session.attachment.check_fork().is_ok() => match session.reattach() {
+                // What is asked of it waits for the next daemon.
+                Err(SessionError::NoDaemon { .. }) if session.attachment.may_come_back() => session.clone(),
+                other => other?,
+            },
             _ => Self::builder().connect()?,
         };
         *global = Some(session.clone());
@@ -165,8 +170,8 @@ impl SessionBuilder {
     }
 
     /// How long the session waits for the next daemon when its own ended without a word, as one that was killed does. What
-    /// can go on waits meanwhile; what the daemon is asked for fails. Afterwards, and at once with 0, the daemon is lost.
-    /// Default: 5 s.
+    /// can go on waits meanwhile, and what is asked of the daemon is asked of the next one; only what was asked and not
+    /// answered before fails. Afterwards, and at once with 0, the daemon is lost. Default: 5 s.
     #[must_use]
     pub fn daemon_wait(mut self, wait: Duration) -> Self {
         self.daemon_wait = wait;

@@ -41,7 +41,7 @@ async fn connect_one(
     let (cause, daemon) = match carrier {
         CarriedBy::Tcp(cause) => (*cause, None),
         CarriedBy::Daemon(session) => {
-            let connected = match options.begin(session, to) {
+            let connected = match options.begin_now(session, to) {
                 Ok(connecting) => connecting.await,
                 Err(e) => Err(e),
             };

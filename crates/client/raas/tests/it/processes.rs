@@ -168,13 +168,17 @@ fn global() {
     println!("listening on 127.0.0.1:1");
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
-    // It notices on its own, and says that nobody serves the socket. A process that another test is just starting may
+    // It notices on its own. A process that another test is just starting may
     // hold the daemon's descriptors until it runs its program.
     let started = std::time::Instant::now();
     while first.is_usable() {
         assert!(started.elapsed() < Duration::from_secs(60), "the daemon's end is not noticed");
         std::thread::yield_now();
     }
+    // It is asked of the next daemon, which does not come.
+    let error = Stream::connect("127.0.0.1:1").unwrap_err();
+    assert_eq!(error.reason(), Some(Reason::DaemonLost), "{error}");
+    // From then on it does not wait, and says that nobody serves the socket.
     let error = Stream::connect("127.0.0.1:1").unwrap_err();
     assert!(error.to_string().contains("raas daemon"), "{error}");
     let error = Stream::connect_with(&first, "127.0.0.1:1").unwrap_err();

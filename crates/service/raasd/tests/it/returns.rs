@@ -176,3 +176,84 @@ fn what_is_asked_when_the_daemon_ends_fails_and_can_be_asked_again() {
         connect(&again, &t.listener);
     });
 }
+
+#[test]
+fn what_finds_its_daemon_dead_is_asked_of_the_next_one() {
+    bounded(|| {
+        let mut host = Host::started();
+        // Nothing follows these sessions, so each learns of a death in its next call.
+        let unfollowed = || Session::builder().socket(&host.config.socket).daemon_wait(PATIENCE).connect().unwrap();
+        let (binds, connects, owns) = (unfollowed(), unfollowed(), unfollowed());
+        let listener = Listener::bind_with(&binds, (host.address(), 0)).unwrap();
+        let first = listener.local_addr().unwrap();
+        for is_there in [true, false] {
+            host.hand_over();
+            let begin = std::sync::Barrier::new(2);
+            std::thread::scope(|scope| {
+                let calls = scope.spawn(|| {
+                    begin.wait();
+                    let second = Listener::bind_with(&binds, (first.ip(), 0)).unwrap();
+                    // The port of before is open again by then, and so is the new one.
+                    for (listener, to) in [(&listener, first), (&second, second.local_addr().unwrap())] {
+                        let (client, server) = std::thread::scope(|scope| {
+                            let accepting = scope.spawn(|| listener.accept_timeout(PATIENCE).unwrap().0);
+                            (Stream::connect_with(&connects, to).unwrap(), accepting.join().unwrap())
+                        });
+                        (&client).write_all(b"hello").unwrap();
+                        let mut got = [0; 5];
+                        (&server).read_exact(&mut got).unwrap();
+                        assert_eq!(&got, b"hello");
+                    }
+                });
+                if is_there {
+                    host.start();
+                }
+                begin.wait();
+                if !is_there {
+                    // The call looks for a daemon meanwhile, and finds none.
+                    std::thread::sleep(Duration::from_millis(50));
+                    host.start();
+                }
+                calls.join().unwrap();
+            });
+            let name = format!("region of round {is_there}");
+            let region = raas::RegionOptions::new().create(&owns, &name, 4096);
+            drop(region.unwrap());
+        }
+    });
+}
+
+#[test]
+fn what_is_started_without_a_daemon_is_finished_by_the_next_one() {
+    bounded(|| {
+        let mut t = two();
+        let at = t.listener.local_addr().unwrap();
+        t.host.hand_over();
+        let mut dropped = raas::ConnectOptions::new().start(&t.sessions[0], at).unwrap();
+        assert!(dropped.try_finish().unwrap().is_none());
+        drop(dropped);
+        let start = || raas::ConnectOptions::new().start(&t.sessions[0], at).unwrap();
+        let mut connecting = start();
+        assert!(connecting.try_finish().unwrap().is_none());
+        t.host.start();
+        let mut client = None;
+        eventually("the connect has an answer", || match connecting.try_finish() {
+            Ok(stream) => {
+                client = stream;
+                client.is_some()
+            }
+            // Both programs come back by themselves, and the one with the port may be later.
+            Err(error) => {
+                assert_eq!(error.reason(), Some(Reason::NoListener), "{error}");
+                connecting = start();
+                false
+            }
+        });
+        let client = client.unwrap();
+        let mut server = t.listener.accept_timeout(PATIENCE).unwrap().0;
+        (&client).write_all(b"hello").unwrap();
+        let mut got = [0; 5];
+        server.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"hello");
+    });
+}
