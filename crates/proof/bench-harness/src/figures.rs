@@ -2,7 +2,7 @@
 //! device in one run. Owns which figures there are, what is written, and where; docs/figures.md says what they mean.
 
 mod atomics;
-mod data;
+pub(crate) mod data;
 mod draw;
 mod hosts;
 mod latency;
@@ -140,10 +140,10 @@ pub(super) fn run(repo: &Repo, args: &Args, origin: &Origin) -> Result<Findings>
         match measure(&mut hosts, effort) {
             Ok(figure) => {
                 println!("figure {number}: {:.0} s", begin.elapsed().as_secs_f64());
-                write(repo, args, &figure, &context)?;
+                write(&folder(repo, args), &page::name(number), &figure, DEVICE, &context)?;
                 findings.rows.extend(figure.rows.iter().cloned());
                 findings.figures.push(json!({ "figure": number, "beside": figure.beside }));
-                figures.push(figure);
+                figures.push((page::name(number), figure));
             }
             Err(e) => {
                 eprintln!("figure {number}: {e:#}");
@@ -152,19 +152,15 @@ pub(super) fn run(repo: &Repo, args: &Args, origin: &Origin) -> Result<Findings>
         }
     }
     if args.figures.out.is_none() && !args.quick {
-        let blocks = figures.iter().map(|figure| {
-            let name = page::name(figure.number);
-            let block = page::block(figure, &name, &context);
-            (name, block)
-        });
+        let blocks = figures.iter().map(|(name, figure)| (name.clone(), page::block(figure, name, &context)));
         page::update(&repo.root.join(PAGE), &blocks.collect::<BTreeMap<_, _>>())?;
     }
     ensure!(failed.is_empty(), "figures {failed:?} could not be measured; the others are written");
     Ok(findings)
 }
 
-/// The folder of drawings and data. Quick figures do not take the place of others.
-fn folder(repo: &Repo, args: &Args) -> PathBuf {
+/// The folder of drawings and data of a bench. Quick figures do not take the place of others.
+pub(crate) fn folder(repo: &Repo, args: &Args) -> PathBuf {
     match &args.figures.out {
         Some(out) => out.clone(),
         None if args.quick => repo.target.join("figures"),
@@ -172,15 +168,14 @@ fn folder(repo: &Repo, args: &Args) -> PathBuf {
     }
 }
 
-fn write(repo: &Repo, args: &Args, figure: &Figure, context: &Value) -> Result<()> {
-    let folder = folder(repo, args);
-    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let name = page::name(figure.number);
+/// Writes a figure's drawing, values and medians under this name; `below` stands with the points.
+pub(crate) fn write(folder: &Path, name: &str, figure: &Figure, below: &str, context: &Value) -> Result<()> {
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let put = |extension: &str, text: String| {
-        let path: PathBuf = Path::new(&folder).join(format!("{name}.{extension}"));
+        let path = folder.join(format!("{name}.{extension}"));
         std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
     };
-    put("svg", draw::svg(figure, DEVICE)?)?;
+    put("svg", draw::svg(figure, below)?)?;
     put("csv", figure.to_csv())?;
     put("json", format!("{:#}\n", figure.to_json(context)))
 }

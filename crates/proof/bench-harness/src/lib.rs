@@ -194,7 +194,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Name::Programs => ("programs".to_owned(), programs::run(&repo, args)?),
         Name::Instructions => ("instructions".to_owned(), instructions::run(&repo, args)?),
         Name::Kernels => ("kernels".to_owned(), kernels::run(&repo, args)?),
-        Name::Remus => ("remus".to_owned(), remus::run(&repo, args)?),
+        Name::Remus => ("remus".to_owned(), remus::run(&repo, args, &origin)?),
         Name::Rpc => ("rpc".to_owned(), rpc::run(&repo, args)?),
         Name::Figures => ("figures".to_owned(), figures::run(&repo, args, &origin)?),
     };

@@ -2,12 +2,15 @@
 //! bars; the measuring is in bench/src/remusbench.
 
 use super::Args;
-use super::report::Findings;
+use super::figures::data::{Figure, Line, Point, Scale};
+use super::figures::{folder, write};
+use super::report::{Findings, Origin};
 use super::stats::{Bar, Better, Kind, Row, Series};
 use anyhow::{Context, Result, ensure};
 use harness::child::{self, Stream};
 use harness::repo::Repo;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 const BUILD_LIMIT: Duration = Duration::from_secs(30 * 60);
@@ -16,11 +19,52 @@ const ROUND_LIMIT: Duration = Duration::from_secs(120);
 /// Sides of all cases of a round, rounded up.
 const SIDES: u32 = 50;
 const SECONDS: f64 = 0.3;
+/// What stands below the points of a drawing.
+const BELOW: &str = "two hosts, software NIC";
 
-pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
+pub(super) fn run(repo: &Repo, args: &Args, origin: &Origin) -> Result<Findings> {
     let measured = Duration::from_secs_f64(args.seconds(SECONDS)) * SIDES;
     let limit = (ROUND_LIMIT + measured) * args.rounds();
-    findings(&measure(repo, args, ("remusbench", SECONDS), limit)?)
+    let file = measure(repo, args, ("remusbench", SECONDS), limit)?;
+    let findings = findings(&file)?;
+    let context = json!({ "setting": findings.setting, "machine": origin.machine(), "commit": origin.commit() });
+    for (locks, figure) in figures(&file) {
+        write(&folder(repo, args), &format!("remus-locks-{locks}"), &figure, BELOW, &context)?;
+    }
+    Ok(findings)
+}
+
+/// For each number of locks what every kind of lock reaches, by how many operations are on the thread's own host.
+fn figures(file: &Value) -> BTreeMap<u64, Figure> {
+    let mut figures = BTreeMap::new();
+    for case in file["cases"].as_array().into_iter().flatten() {
+        let Some((locks, locality)) = case["case"].as_str().and_then(locks_and_locality) else { continue };
+        let figure = figures.entry(locks).or_insert_with(|| Figure {
+            number: None,
+            title: format!("{locks} locks on two hosts"),
+            x: "operations on locks of the thread's own host, %",
+            y: "operations/s",
+            scale: Scale::Log,
+            lines: vec![],
+            rows: vec![],
+            beside: Value::Null,
+        });
+        for side in case["sides"].as_array().into_iter().flatten() {
+            let name = side["side"].as_str().unwrap_or_default();
+            let values = side["values"].as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
+            let point = Point { x: locality, values };
+            match figure.lines.iter_mut().find(|line| line.name == name) {
+                Some(line) => line.points.push(point),
+                None => figure.lines.push(Line { name: name.to_owned(), points: vec![point] }),
+            }
+        }
+    }
+    figures
+}
+
+fn locks_and_locality(case: &str) -> Option<(u64, f64)> {
+    let (locks, locality) = case.strip_prefix("locks ")?.split_once(", locality ")?;
+    Some((locks.parse().ok()?, locality.strip_suffix('%')?.parse().ok()?))
 }
 
 /// Runs a program that measures rounds by itself, and prints JSON.
@@ -95,5 +139,18 @@ mod tests {
         let verdicts: Vec<_> = found.rows.iter().map(Row::verdict).collect();
         assert_eq!(verdicts, [Some(Verdict::Met), Some(Verdict::Missed), None, None]);
         Ok(())
+    }
+
+    #[test]
+    fn each_number_of_locks_is_drawn() {
+        let case = |name: &str, value: f64| {
+            let sides = ["ALock", "spin lock"].map(|side| json!({ "side": side, "values": [value, value] }));
+            json!({ "case": name, "sides": sides })
+        };
+        let cases = [case("intset", 1.0), case("locks 20, locality 50%", 2.0), case("locks 20, locality 100%", 4.0)];
+        let drawn = figures(&json!({ "cases": cases }));
+        assert_eq!(drawn.keys().collect::<Vec<_>>(), [&20]);
+        let line = drawn[&20].line("spin lock");
+        assert_eq!(line.points.iter().map(|p| (p.x, p.values[0])).collect::<Vec<_>>(), [(50.0, 2.0), (100.0, 4.0)]);
     }
 }

@@ -37,8 +37,8 @@ pub(super) fn by_counters(hosts: &mut Hosts<'_>, effort: Effort) -> Result<Figur
         value(&report, "ops_per_s")
     })?;
     let mut figure = Figure {
-        number: 12,
-        title: "fetch-and-add by counters",
+        number: Some(12),
+        title: "fetch-and-add by counters".to_owned(),
         x: "counters",
         y: "additions a second",
         scale: Scale::Log,

@@ -6,7 +6,7 @@ use crate::stats::{Row, spread};
 
 /// What a value axis shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Scale {
+pub(crate) enum Scale {
     /// From 0 on.
     Linear,
     /// By powers of ten.
@@ -15,32 +15,33 @@ pub(super) enum Scale {
 
 /// A figure.
 #[derive(Debug)]
-pub(super) struct Figure {
-    pub(super) number: u32,
-    pub(super) title: &'static str,
+pub(crate) struct Figure {
+    /// Its number in the paper, if it is one of the paper's.
+    pub(crate) number: Option<u32>,
+    pub(crate) title: String,
     /// What the points stand for; each has its place, one beside the other.
-    pub(super) x: &'static str,
-    pub(super) y: &'static str,
-    pub(super) scale: Scale,
-    pub(super) lines: Vec<Line>,
+    pub(crate) x: &'static str,
+    pub(crate) y: &'static str,
+    pub(crate) scale: Scale,
+    pub(crate) lines: Vec<Line>,
     /// Bars, and rivals that are reported.
-    pub(super) rows: Vec<Row>,
+    pub(crate) rows: Vec<Row>,
     /// What else was measured.
-    pub(super) beside: Value,
+    pub(crate) beside: Value,
 }
 
 /// A line.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Line {
-    pub(super) name: String,
-    pub(super) points: Vec<Point>,
+pub(crate) struct Line {
+    pub(crate) name: String,
+    pub(crate) points: Vec<Point>,
 }
 
 /// A point: a value of each round.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Point {
-    pub(super) x: f64,
-    pub(super) values: Vec<f64>,
+pub(crate) struct Point {
+    pub(crate) x: f64,
+    pub(crate) values: Vec<f64>,
 }
 
 impl Line {
@@ -51,8 +52,13 @@ impl Line {
 }
 
 impl Figure {
+    /// What stands above it.
+    pub(super) fn heading(&self) -> String {
+        self.number.map_or(self.title.clone(), |number| format!("Figure {number}: {}", self.title))
+    }
+
     /// The line of that name; empty if it was not measured.
-    pub(super) fn line(&self, name: &str) -> Line {
+    pub(crate) fn line(&self, name: &str) -> Line {
         let found = self.lines.iter().find(|line| line.name == name).cloned();
         found.unwrap_or(Line { name: name.to_owned(), points: vec![] })
     }
@@ -118,8 +124,8 @@ pub(super) mod tests {
             points: [64.0, 65_536.0].map(|x| Point { x, values: vec![factor * x, factor * x * 1.1] }).to_vec(),
         };
         Figure {
-            number: 6,
-            title: "An example",
+            number: Some(6),
+            title: "An example".to_owned(),
             x: "bytes of a message",
             y: "Gbit/s",
             scale,

@@ -42,7 +42,7 @@ pub(super) fn svg(figure: &Figure, below: &str) -> Result<String> {
             Scale::Linear => draw(&area, figure, below, 0.0..most * ROOM),
             Scale::Log => draw(&area, figure, below, (least / ROOM..most * ROOM).log_scale()),
         };
-        drawn.with_context(|| format!("drawing figure {}", figure.number))?;
+        drawn.with_context(|| format!("drawing \"{}\"", figure.heading()))?;
     }
     Ok(out)
 }
@@ -55,9 +55,8 @@ where
     let places = figure.places();
     let last = i32::try_from(places.len().max(2) - 1)?;
     area.fill(&WHITE)?;
-    let title = format!("Figure {}: {}", figure.number, figure.title);
     let mut chart = ChartBuilder::on(area)
-        .caption(title, ("sans-serif", 18))
+        .caption(figure.heading(), ("sans-serif", 18))
         .margin(12)
         .x_label_area_size(60)
         .y_label_area_size(72)

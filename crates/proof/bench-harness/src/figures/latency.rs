@@ -30,8 +30,8 @@ pub(super) fn by_size(hosts: &mut Hosts<'_>, effort: Effort) -> Result<Figure> {
     })?;
     let hops = (0..effort.rounds).map(|_| cluster.bare_relay_us(effort.seconds)).collect::<Result<Vec<_>>>()?;
     let mut figure = Figure {
-        number: 11,
-        title: "one READ at a time, by size",
+        number: Some(11),
+        title: "one READ at a time, by size".to_owned(),
         x: "bytes of a READ",
         y: "us, median",
         scale: Scale::Log,

@@ -19,7 +19,7 @@ pub(super) fn name(number: u32) -> String {
 /// The drawing, a table of the medians, the bars and what they came to, and where it was measured.
 pub(super) fn block(figure: &Figure, name: &str, context: &Value) -> String {
     let is_bytes = figure.x.contains("bytes");
-    let mut out = format!("![Figure {}](figures/{name}.svg)\n\n| {} |", figure.number, figure.x);
+    let mut out = format!("![{}](figures/{name}.svg)\n\n| {} |", figure.heading(), figure.x);
     for line in &figure.lines {
         let _ = write!(out, " {}, {} |", line.name, figure.y);
     }

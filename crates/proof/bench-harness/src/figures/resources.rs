@@ -100,8 +100,8 @@ pub(super) fn memory(hosts: &mut Hosts<'_>, effort: Effort) -> Result<Figure> {
         first.values.iter().zip(&last.values).map(of).collect()
     };
     let mut figure = Figure {
-        number: 8,
-        title: "memory of applications with 16 connections each",
+        number: Some(8),
+        title: "memory of applications with 16 connections each".to_owned(),
         x: "applications",
         y: "MiB, daemon included",
         scale: Scale::Log,
@@ -151,8 +151,8 @@ pub(super) fn processor(hosts: &mut Hosts<'_>, effort: Effort) -> Result<Figure>
         Ok((used(&pids)? - before) / begin.elapsed().as_secs_f64())
     })?;
     let mut figure = Figure {
-        number: 9,
-        title: "processor time of applications that read 500 times a second",
+        number: Some(9),
+        title: "processor time of applications that read 500 times a second".to_owned(),
         x: "applications",
         y: "processors in use, both hosts",
         scale: Scale::Linear,

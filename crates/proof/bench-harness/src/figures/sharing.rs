@@ -72,8 +72,8 @@ pub(super) fn small_reads(hosts: &mut Hosts<'_>, effort: Effort) -> Result<Figur
         }
     }
     Ok(Figure {
-        number: 2,
-        title: "what sharing leaves of the rate of 64 B READs",
+        number: Some(2),
+        title: "what sharing leaves of the rate of 64 B READs".to_owned(),
         x: "threads that share one queue pair (q)",
         y: "% of q = 1",
         scale: Scale::Linear,
@@ -91,8 +91,8 @@ pub(super) fn large_reads(hosts: &mut Hosts<'_>, effort: Effort) -> Result<Figur
         sweep(effort, &SHARE, &[RAAS, LOCK], &mut |line, q| Ok(reads(cluster, line, q, BLOCK_BYTES, effort)? * gbit))?;
     let rows = rows(7, &lines);
     Ok(Figure {
-        number: 7,
-        title: "random READs of 64 KiB by threads that share",
+        number: Some(7),
+        title: "random READs of 64 KiB by threads that share".to_owned(),
         x: "threads that share one queue pair (q)",
         y: "Gbit/s",
         scale: Scale::Linear,

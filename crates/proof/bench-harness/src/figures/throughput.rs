@@ -46,8 +46,8 @@ pub(super) fn operations(hosts: &mut Hosts<'_>, effort: Effort) -> Result<Figure
         value(&report, "gbit_per_s")
     })?;
     Ok(Figure {
-        number: 1,
-        title: "operations by size",
+        number: Some(1),
+        title: "operations by size".to_owned(),
         x: "bytes of a message",
         y: "Gbit/s",
         scale: Scale::Log,
@@ -83,8 +83,8 @@ pub(super) fn connections(hosts: &mut Hosts<'_>, effort: Effort) -> Result<Figur
     let mut lines = sweep(effort, &CONNECTIONS, &[RAAS, NATIVE], &mut |line, n| reads(cluster, line, n, effort))?;
     lines.extend(knees(&lines));
     let mut figure = Figure {
-        number: 6,
-        title: "random READs of 64 KiB by connections",
+        number: Some(6),
+        title: "random READs of 64 KiB by connections".to_owned(),
         x: "connections",
         y: "Gbit/s",
         scale: Scale::Linear,
@@ -159,8 +159,8 @@ pub(super) fn cluster(hosts: &mut Hosts<'_>, effort: Effort) -> Result<Figure> {
         }
     }
     Ok(Figure {
-        number: 10,
-        title: "one host reads from all others",
+        number: Some(10),
+        title: "one host reads from all others".to_owned(),
         x: "hosts",
         y: "READs of 64 KiB a second",
         scale: Scale::Linear,
