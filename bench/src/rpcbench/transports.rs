@@ -16,8 +16,8 @@ use crate::load::{Load, median_us};
 const ADDRESSES: [&str; 2] = ["127.88.6.1", "127.88.6.2"];
 /// Sessions among which clients are shared out, as among so many programs.
 const SESSIONS: usize = 8;
-/// Clients wait in threads of their own, of which there are many.
-const STACK_BYTES: usize = 256 << 10;
+/// Threads among which clients are shared out, as gRPC's are: what many threads cost is no transport's.
+const THREADS: usize = 2;
 const CONNECT_PAUSE: Duration = Duration::from_millis(50);
 /// Longer than anything takes; only a fault reaches it.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -90,18 +90,22 @@ impl Hosts {
     pub(crate) fn rate(&self, transport: Transport, count: usize, time: Duration) -> Result<f64> {
         let (_server, clients) = self.connect(transport, count, &self.client)?;
         let load = Load::new();
-        let start = |client: Client| {
-            let load = Arc::clone(&load);
-            let run = move || -> Result<()> {
+        let start = |clients: &[Client]| {
+            let (load, clients) = (Arc::clone(&load), clients.to_vec());
+            std::thread::spawn(move || -> Result<()> {
                 while !load.is_over() {
-                    call(&client)?;
-                    load.on_call();
+                    // One call of each is under way, and they are waited for in their order.
+                    let calls = clients.iter().map(|client| client.begin(&WORDS, Some(PATIENCE))).collect::<Result<Vec<_>, _>>()?;
+                    for call in calls {
+                        ensure!(call.wait()? == WORDS, "another response than the request");
+                        load.on_call();
+                    }
                 }
                 Ok(())
-            };
-            std::thread::Builder::new().stack_size(STACK_BYTES).spawn(run)
+            })
         };
-        let threads = clients.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
+        let threads: Vec<_> = clients.chunks(count.div_ceil(THREADS)).map(start).collect();
+        drop(clients);
         let rate = load.rate(time);
         for thread in threads {
             thread.join().ok().context("a client's thread panicked")??;
