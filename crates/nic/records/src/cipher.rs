@@ -84,7 +84,8 @@ mod tests {
             "42831ec2217774244b7221b784d0d49ce3aa212f2c02a4e035c17e2329aca12e21d514b25466931c7d8f6a5aac84aa05",
             "1ba30b396a0aac973d58e091",
         ));
-        let (nonce, head) = (bytes("cafebabefacedbaddecaf888"), bytes::<20>("feedfacedeadbeeffeedfacedeadbeefabaddad2"));
+        let (nonce, head) =
+            (bytes("cafebabefacedbaddecaf888"), bytes::<20>("feedfacedeadbeeffeedfacedeadbeefabaddad2"));
         let tag = bytes("5bc94fbc3221a5db94fae95ae7121a47");
         for (name, cipher) in all(&bytes("feffe9928665731c6d6a8f9467308308")) {
             let mut body = plain;

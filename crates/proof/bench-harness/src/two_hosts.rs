@@ -71,10 +71,8 @@ fn crowded() -> Case {
 fn beside_clear(case: &mut Case) {
     use Metric::{Cpu, Gbit};
     case.sides.push(Side { name: CLEAR, runner: Runner::SecondDaemons });
-    case.claims = vec![
-        claim(case.name, Gbit, CLEAR, Bar::RatioAtLeast(0.6), Kind::Must),
-        reported(case.name, Cpu, CLEAR),
-    ];
+    case.claims =
+        vec![claim(case.name, Gbit, CLEAR, Bar::RatioAtLeast(0.6), Kind::Must), reported(case.name, Cpu, CLEAR)];
 }
 
 /// The bars toward UCX over TCP are those of the wire.

@@ -80,11 +80,13 @@ impl Host {
         let file = dir.join(format!("{ip}.toml"));
         let Program { wire, engines, .. } = raas;
         let common = format!(
-            "listen = \"{ip}\"\nsocket = \"{}\"\nkey_file = \"{}\"\nwire = \"{wire}\"\nengines = {engines}\ntcp_direct = \"off\"\n",
+            "listen = \"{ip}\"\nsocket = \"{}\"\nkey_file = \"{}\"\nwire = \"{wire}\"\nengines = {engines}\n",
             socket.display(),
             key.display()
         );
-        std::fs::write(&file, common + configuration)?;
+        // What is judged is lanes, where a judge does not say otherwise.
+        let direct = if configuration.contains("tcp_direct") { "" } else { "tcp_direct = \"off\"\n" };
+        std::fs::write(&file, common + direct + configuration)?;
         command.args(["daemon", "--until-stdin-closes", "--config"]).arg(&file).args(args);
         command.env_remove("RAAS_SOCKET").env_remove("RUST_LOG").env("NO_COLOR", "1");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -10,16 +10,19 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use raas::{ConnectOptions, ListenOptions, MessageListener, MessageStream, Session, Stream};
+use raas::{ConnectOptions, ListenOptions, MessageListener, MessageStream, PathKind, Session, Stream};
 use rand::rngs::SmallRng;
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use sha2::{Digest as _, Sha256};
+use verbs::Wire;
 
 use crate::host::{Host, Program, WATCHDOG, address, eventually};
 use crate::verdict::Verdict;
 
 /// Daemons and programs wait long: what is judged is bytes.
-const CONFIGURATION: &str = "[limits]\npeer_return_ms = 60000\n";
+const LIMITS: &str = "[limits]\npeer_return_ms = 60000\n";
+/// In a part of the runs.
+const TCP_DIRECT: &str = "tcp_direct = \"auto\"\n";
 /// As long as that.
 const DAEMON_WAIT: Duration = Duration::from_secs(60);
 /// Longest time between two deaths.
@@ -64,7 +67,10 @@ pub fn run(raas: Program<'_>, seed: u64, count: u32, verdict: &mut Verdict) -> R
     let dir = tempfile::tempdir()?;
     let mut rng = SmallRng::seed_from_u64(seed);
     let ips = [address(), address()];
-    let start = |side: usize| Host::start(raas, dir.path(), ips[side], CONFIGURATION);
+    // Streams can have TCP connections of their own where the lane is on TCP.
+    let is_direct = raas.wire.allows(Wire::Iwarp) && rng.random();
+    let configuration = if is_direct { [TCP_DIRECT, LIMITS].concat() } else { LIMITS.into() };
+    let start = |side: usize| Host::start(raas, dir.path(), ips[side], &configuration);
     let mut hosts = [start(0)?, start(1)?];
     let mut pairs = Vec::new();
     for (flow, from, to) in [
@@ -78,6 +84,9 @@ pub fn run(raas: Program<'_>, seed: u64, count: u32, verdict: &mut Verdict) -> R
         pairs.push(Pair::start(flow, &hosts[from], &hosts[to], rng.random())?);
     }
     verdict.case("the lane is on a wire that was asked for", hosts[0].wire(raas.wire).map(|wire| wire.to_string()));
+    if is_direct {
+        verdict.case("a stream between two hosts has a TCP connection of its own", has_own_tcp(&hosts));
+    }
     let mut deaths = [0_u32; 3];
     let died = (0..count).try_for_each(|_| {
         std::thread::sleep(Duration::from_millis(rng.random_range(0..PAUSE_MS_MAX)));
@@ -94,12 +103,28 @@ pub fn run(raas: Program<'_>, seed: u64, count: u32, verdict: &mut Verdict) -> R
     let [first, second, both] = deaths;
     let detail = died.map(|()| format!("{first} of one daemon, {second} of the other, {both} of both at once"));
     verdict.case(&format!("daemons: {count} deaths at times that the seed decides"), detail);
+    if is_direct {
+        verdict.case("after the deaths it is shown with it", has_own_tcp(&hosts));
+    }
     for pair in pairs {
         let name = pair.name.clone();
         verdict.case(&name, pair.finish());
     }
     verdict.case("afterwards nothing is left of the programs", all_gone(&hosts));
     hosts.into_iter().try_for_each(Host::stop)
+}
+
+/// Streams that are shown with a TCP connection of their own, at both ends.
+fn has_own_tcp(hosts: &[Host; 2]) -> Result<String> {
+    let streams = |host: &Host| -> Result<usize> {
+        let rows = raas::inspect::connections(Some(&host.socket))?;
+        Ok(rows.iter().filter(|row| row.path == PathKind::TcpDirect).count())
+    };
+    eventually("some are", || {
+        let counts = (streams(&hosts[0])?, streams(&hosts[1])?);
+        Ok(if counts.0.min(counts.1) > 0 { Ok(()) } else { Err(counts) })
+    })?;
+    Ok(format!("{} at one host, {} at the other", streams(&hosts[0])?, streams(&hosts[1])?))
 }
 
 fn all_gone(hosts: &[Host; 2]) -> Result<String> {

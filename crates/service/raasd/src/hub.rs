@@ -137,6 +137,7 @@ pub(crate) struct Hub {
     addresses: Vec<IpAddr>,
     clients: BTreeMap<ClientId, Client>,
     tickets: Tickets,
+    incarnation: Incarnation,
     admission: Admission,
     /// Programs by the engines' names, until nothing of them is left there.
     names: Names,
@@ -222,6 +223,7 @@ impl Hub {
             engine_page: parts.engine_page,
             clients: BTreeMap::new(),
             tickets: parts.incarnation.tickets(),
+            incarnation: parts.incarnation.clone(),
             names: Names::default(),
             links: BTreeMap::new(),
             dials: BTreeMap::new(),

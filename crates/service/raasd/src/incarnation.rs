@@ -58,6 +58,11 @@ impl Incarnation {
     pub(crate) fn first_number(&self) -> u64 {
         self.count % RANGES * NUMBERS
     }
+
+    /// Whether this daemon gave a number, and not one before it.
+    pub(crate) fn gave(&self, number: u64) -> bool {
+        number / NUMBERS == self.count % RANGES
+    }
 }
 
 impl std::fmt::Debug for Incarnation {
@@ -91,6 +96,8 @@ mod tests {
         let first = Incarnation::begin(&file, [1; SECRET_BYTES]).unwrap();
         let second = Incarnation::begin(&file, [2; SECRET_BYTES]).unwrap();
         assert_eq!((first.first_number(), second.first_number()), (0, NUMBERS));
+        assert!(first.gave(NUMBERS - 1) && !first.gave(NUMBERS));
+        assert!(second.gave(NUMBERS) && !second.gave(NUMBERS - 1));
         assert_eq!((first.secret, second.secret), ([1; SECRET_BYTES], [1; SECRET_BYTES]));
         const { assert!(NUMBERS * RANGES <= plane::CONNECTING_END) };
     }

@@ -91,10 +91,11 @@ impl Hub {
         self.send(client, Reply::Direct { connection, slot }, vec![socket]);
     }
 
-    /// Rows as the control plane knows them: an application's word alone makes no path.
+    /// Rows as the control plane knows them: an application's word alone makes no path, except of a connection that a
+    /// daemon before this one made, of whose sockets nobody else knows.
     pub(super) fn with_directs(&self, mut rows: Vec<ConnectionRow>) -> Vec<ConnectionRow> {
         for row in &mut rows {
-            if row.path == PathKind::TcpDirect && !self.directs.is_given(row.id) {
+            if row.path == PathKind::TcpDirect && self.incarnation.gave(row.id) && !self.directs.is_given(row.id) {
                 (row.path, row.reason) = (PathKind::Lane, Reason::OtherHost);
             }
             if row.path == PathKind::Lane

@@ -1,9 +1,11 @@
 //! Connections between hosts go on over the death of either daemon, or of both (docs/restart.md).
 
 use std::io::{Read, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use raas::{Listener, MessageListener, MessageStream, Session, Stream};
+use raas::{Listener, MessageListener, MessageStream, PathKind, Session, Stream};
+use verbs::WirePolicy;
 
 use crate::hosts::{Host, PATIENCE, bounded, eventually, pattern};
 
@@ -28,7 +30,10 @@ fn patient() -> Host {
 }
 
 fn far() -> Far {
-    let hosts = [patient(), patient()];
+    far_of([patient(), patient()])
+}
+
+fn far_of(hosts: [Host; 2]) -> Far {
     let sessions = [followed(&hosts[0]), followed(&hosts[1])];
     let listener = Listener::bind_with(&sessions[1], (hosts[1].address(), 0)).unwrap();
     let client = Stream::connect_with(&sessions[0], listener.local_addr().unwrap()).unwrap();
@@ -206,5 +211,61 @@ fn without_its_program_or_daemon_a_connection_ends_in_time() {
         // The other end is gone by now.
         let error = (&client).read(&mut [0; 1]).unwrap_err();
         assert_eq!(raas::StreamError::reason_of(&error), Some(raas::Reason::PeerLost), "{error}");
+    });
+}
+
+#[test]
+fn a_stream_that_has_a_tcp_connection_of_its_own_keeps_it_and_is_shown_with_it() {
+    bounded(|| {
+        let own_tcp = || {
+            let mut host = Host::new();
+            host.config.set_limit("peer_return_ms", PATIENCE.as_millis() as u64).unwrap();
+            (host.config.wire, host.config.tcp_direct) = (WirePolicy::Auto, true);
+            host.start();
+            host
+        };
+        let Far { mut hosts, _sessions: sessions, mut client, mut server } = far_of([own_tcp(), own_tcp()]);
+        let piece_bytes = 128 << 10;
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let writing = scope.spawn(|| {
+                let mut pieces = 0_u64;
+                while !is_over.load(Ordering::Relaxed) {
+                    client.write_all(&pattern(piece_bytes, pieces as u8)).unwrap();
+                    pieces += 1;
+                }
+                client.shutdown(std::net::Shutdown::Write).unwrap();
+                pieces
+            });
+            let reading = scope.spawn(|| {
+                let (mut got, mut pieces) = (vec![0; piece_bytes], 0_u64);
+                loop {
+                    // The first byte apart: the end comes in its place.
+                    if server.read(&mut got[..1]).unwrap() == 0 {
+                        return pieces;
+                    }
+                    server.read_exact(&mut got[1..]).unwrap();
+                    assert!(got == pattern(piece_bytes, pieces as u8), "piece {pieces}");
+                    pieces += 1;
+                }
+            });
+            let is_shown = |hosts: &[Host; 2]| {
+                let has = |host: &Host| host.connections().iter().any(|row| row.path == PathKind::TcpDirect);
+                hosts.iter().all(has)
+            };
+            eventually("the stream has its own", || is_shown(&hosts));
+            for turn in 0..6 {
+                for (i, host) in hosts.iter_mut().enumerate() {
+                    if turn % 3 == 2 || turn % 3 == i {
+                        host.hand_over();
+                        host.start();
+                    }
+                }
+                eventually("it is shown again", || is_shown(&hosts));
+            }
+            is_over.store(true, Ordering::Relaxed);
+            assert_eq!(writing.join().unwrap(), reading.join().unwrap());
+        });
+        drop(sessions);
     });
 }
