@@ -29,6 +29,8 @@ const DAEMON_WAIT: Duration = Duration::from_secs(60);
 const PAUSE_MS_MAX: u64 = 120;
 /// Longest piece that a writer writes at once.
 const PIECE_BYTES_MAX: usize = 100_000;
+/// What a sender says when it has its connection.
+const CONNECTED: &str = "connected";
 /// Longest message.
 const MESSAGE_BYTES_MAX: usize = 30_000;
 
@@ -150,7 +152,10 @@ impl Pair {
         let mut receiver = Process::start("flow-to", flow, &to.socket, &["--ip", &to.ip.to_string()])?;
         let at = receiver.line()?;
         let at = at.strip_prefix("at ").ok_or_else(|| anyhow!("the receiver said {at}"))?;
-        let sender = Process::start("flow-from", flow, &from.socket, &["--to", at, "--seed", &seed.to_string()])?;
+        let mut sender = Process::start("flow-from", flow, &from.socket, &["--to", at, "--seed", &seed.to_string()])?;
+        // A connect that a death interrupts may fail, and that is not judged here.
+        let said = sender.line()?;
+        ensure!(said == CONNECTED, "the sender said {said}");
         Ok(Self { name: format!("{} {near}: whole, in order, once", flow.name()), receiver, sender })
     }
 
@@ -238,6 +243,7 @@ pub fn send(flow: Flow, socket: &Path, to: SocketAddr, seed: u64) -> Result<()> 
     match flow {
         Flow::Stream => {
             let mut stream = Stream::connect_with(&session, to)?;
+            println!("{CONNECTED}");
             stream.set_write_timeout(Some(WATCHDOG))?;
             while goes_on() {
                 stream.write_all(&next(&mut hash, &mut bytes))?;
@@ -248,6 +254,7 @@ pub fn send(flow: Flow, socket: &Path, to: SocketAddr, seed: u64) -> Result<()> 
         }
         Flow::Messages => {
             let stream = MessageStream::connect_with(&session, to, ConnectOptions::new())?;
+            println!("{CONNECTED}");
             while goes_on() {
                 stream.send(&next(&mut hash, &mut bytes))?;
             }
