@@ -95,7 +95,10 @@ impl Hosts {
             std::thread::spawn(move || -> Result<()> {
                 while !load.is_over() {
                     // One call of each is under way, and they are waited for in their order.
-                    let calls = clients.iter().map(|client| client.begin(&WORDS, Some(PATIENCE))).collect::<Result<Vec<_>, _>>()?;
+                    let calls = clients
+                        .iter()
+                        .map(|client| client.begin(&WORDS, Some(PATIENCE)))
+                        .collect::<Result<Vec<_>, _>>()?;
                     for call in calls {
                         ensure!(call.wait()? == WORDS, "another response than the request");
                         load.on_call();
