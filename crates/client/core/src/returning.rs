@@ -26,7 +26,7 @@ pub struct Returned {
 }
 
 impl Session {
-    /// Whether everything of the session can go on with another daemon: it has no datagram socket and no operation queue.
+    /// Whether everything of the session can go on with another daemon: it has no operation queue.
     pub fn may_return(&self) -> bool {
         self.bare.iter().all(|&slot| !self.daemon().is_used(slot))
     }

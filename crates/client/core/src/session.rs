@@ -80,13 +80,13 @@ pub struct Session {
     pub(crate) unsent: Unsent,
     backlogs: BTreeMap<u16, VecDeque<Box<Connection>>>,
     pub(crate) chunks: BTreeMap<u32, Chunk>,
-    /// By slot, of the connections that have it or had it last.
+    /// By slot, of the connections and datagram sockets that have it or had it last.
     pub(crate) tickets: BTreeMap<u32, Ticket>,
     pairs: BTreeMap<u64, PairLink>,
     outgoing: VecDeque<Outgoing>,
     region_news: VecDeque<RegionNews>,
     pub(crate) ports: Ports,
-    /// Slots that were given to datagram sockets and operation queues.
+    /// Slots that were given to operation queues, for which there is no ticket.
     pub(crate) bare: BTreeSet<u32>,
     /// No chunk had this number or a greater one.
     pub(crate) next_chunk: u32,
@@ -273,8 +273,8 @@ impl Session {
                 // Room for completions is told: without it the engine takes no submissions.
                 let is_socket = self.requests.asked(request) == Some(Asked::BindDatagram);
                 let is_bare = is_socket || self.requests.asked(request) == Some(Asked::Operations);
-                if let Ok(Described { path: Path::Lane { slot, .. }, .. }) = &result {
-                    match is_bare {
+                if let Ok(Described { path: Path::Lane { slot, .. }, ticket, .. }) = &result {
+                    match is_bare && ticket.is_empty() {
                         true => self.bare.insert(*slot),
                         false => self.bare.remove(slot),
                     };

@@ -139,23 +139,36 @@ impl App {
         let slot = self.slot_mut(number)?;
         slot.used_by = Some(what);
         let generation = slot.generation;
+        self.count_use(what);
+        let words = Box::new(self.session.slot(number));
+        words.engine.store(engine, Ordering::Relaxed);
+        Some(TakenSlot { number, generation, words })
+    }
+
+    fn count_use(&mut self, what: SlotUse) {
         match what {
             SlotUse::Connection(_) => self.connections += 1,
             SlotUse::Socket(socket) => _ = self.sockets.insert(socket),
             SlotUse::Queue(_) => self.queues += 1,
             SlotUse::Left => {}
         }
-        let words = Box::new(self.session.slot(number));
-        words.engine.store(engine, Ordering::Relaxed);
-        Some(TakenSlot { number, generation, words })
     }
 
-    /// A connection that was taken over is none after all; its slot is as it was.
+    fn uncount_use(&mut self, what: SlotUse) {
+        match what {
+            SlotUse::Connection(_) => self.connections -= 1,
+            SlotUse::Socket(socket) => _ = self.sockets.remove(&socket),
+            SlotUse::Queue(_) => self.queues -= 1,
+            SlotUse::Left => {}
+        }
+    }
+
+    /// What was taken over is none after all; its slot is as it was.
     pub(crate) fn leave_slot(&mut self, number: u32) {
         if let Some(slot) = self.slot_mut(number)
-            && let Some(SlotUse::Connection(_)) = slot.used_by.replace(SlotUse::Left)
+            && let Some(what) = slot.used_by.replace(SlotUse::Left)
         {
-            self.connections -= 1;
+            self.uncount_use(what);
         }
     }
 
@@ -167,12 +180,7 @@ impl App {
         words.generation.store(slot.generation, Ordering::Relaxed);
         words.state.store(slot_state::FREE, Ordering::Release);
         self.free_slots.push_back(number);
-        match what {
-            SlotUse::Connection(_) => self.connections -= 1,
-            SlotUse::Socket(socket) => _ = self.sockets.remove(&socket),
-            SlotUse::Queue(_) => self.queues -= 1,
-            SlotUse::Left => {}
-        }
+        self.uncount_use(what);
     }
 
     /// The session was another daemon's, and the application uses these slots: none of them is given out before the
@@ -191,7 +199,7 @@ impl App {
         }
     }
 
-    /// Takes over a slot that a daemon before this one had given to a connection, with this generation.
+    /// Takes over a slot that a daemon before this one had given to a connection or socket, with this generation.
     pub(crate) fn adopt_slot(&mut self, (number, generation): (u32, u32), what: SlotUse) -> Option<TakenSlot> {
         let engine = self.engine;
         let slot = self.slot_mut(number)?;
@@ -199,7 +207,7 @@ impl App {
             return None;
         }
         slot.used_by = Some(what);
-        self.connections += 1;
+        self.count_use(what);
         let words = Box::new(self.session.slot(number));
         words.engine.store(engine, Ordering::Relaxed);
         Some(TakenSlot { number, generation, words })

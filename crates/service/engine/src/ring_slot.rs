@@ -7,12 +7,15 @@
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
-use control::Connection;
-use shm::{PeerFault, RingMemory, RingReader, RingWriter, SlotWords, app_flag, slot_is_awaited, slot_state, waiting};
+use control::{Connection, SocketTicket, Ticket, TicketRing};
+use shm::{
+    PeerFault, RingMemory, RingReader, RingWriter, SlotWords, app_flag, engine_flag, slot_is_awaited, slot_state,
+    waiting,
+};
 
 use crate::ids::{AppId, SlotAt};
 use crate::ring_size::RingSize;
-use crate::ringpool::RingPair;
+use crate::ringpool::{Place, RingPair};
 use crate::slot::{TakenSlot, clear_slot};
 
 /// What an application asks for. It may wait for rings.
@@ -70,6 +73,29 @@ impl RingSlot {
         Self { id, at, generation, words, local, rings, size, tx, rx, is_open: false }
     }
 
+    /// Takes over a slot of a daemon before this one, with the cursors that its words say. The program could have
+    /// written those: `None` if they cannot be.
+    pub(crate) fn resume(new: NewRingSlot, slot: TakenSlot) -> Option<Self> {
+        let NewRingSlot { request, local, rings, tx_memory, rx_memory } = new;
+        let SlotRequest { app, id, size, .. } = request;
+        let TakenSlot { number, generation, words } = slot;
+        // Until the application has taken the slot, its words are those of a user before.
+        let is_open = words.app_generation.load(Ordering::Acquire) == generation;
+        let (tx_head, rx_tail) = (words.tx_head.load(Ordering::Acquire), words.rx_tail.load(Ordering::Acquire));
+        let (mut tx_tail, mut rx_head) = (tx_head, rx_tail);
+        if is_open {
+            (tx_tail, rx_head) = (words.tx_tail.load(Ordering::Acquire), words.rx_head.load(Ordering::Acquire));
+        }
+        let is_reset = words.engine_flags.load(Ordering::Acquire) & engine_flag::RESET != 0;
+        if is_reset || tx_tail.wrapping_sub(tx_head) > tx_memory.bytes {
+            return None;
+        }
+        let tx = RingReader::new(tx_memory, words.tx_tail.clone(), words.tx_head.clone(), tx_head).ok()?;
+        let rx = RingWriter::resume(rx_memory, words.rx_tail.clone(), words.rx_head.clone(), rx_tail, rx_head).ok()?;
+        let at = SlotAt { app, slot: number };
+        Some(Self { id, at, generation, words, local, rings, size, tx, rx, is_open })
+    }
+
     // ---- what it is
 
     /// Its number on this host.
@@ -106,7 +132,25 @@ impl RingSlot {
     pub(crate) fn connection(&self) -> Connection {
         let path = self.rings.path(self.at.slot, self.generation, self.size);
         let nobody = SocketAddr::from(([0, 0, 0, 0], 0));
-        Connection { id: self.id, local: self.local, peer: nobody, path, ticket: Vec::new() }
+        Connection { id: self.id, local: self.local, peer: nobody, path, ticket: self.ticket() }
+    }
+
+    /// What the application brings to the next daemon. Empty for what has no port, which ends with its daemon.
+    fn ticket(&self) -> Vec<u8> {
+        if self.local.port() == 0 {
+            return Vec::new();
+        }
+        let ring = |place: Place| TicketRing { chunk: place.chunk_number, offset: place.offset };
+        let ticket = Ticket::Socket(SocketTicket {
+            id: self.id,
+            local: self.local,
+            slot: self.at.slot,
+            generation: self.generation,
+            tx: ring(self.rings.tx),
+            rx: ring(self.rings.rx),
+            ring_bytes: self.size.first,
+        });
+        control::encode(&ticket).unwrap_or_default()
     }
 
     // ---- from the application
@@ -150,10 +194,16 @@ impl RingSlot {
         self.tx.consume_quietly(bytes);
     }
 
-    /// Shows the application the room in its transmit ring. Whether a thread of it waits for that.
+    /// Shows the application the room in its transmit ring, and a daemon after this one what is done with.
+    #[inline]
+    pub(crate) fn publish_room(&mut self) {
+        self.tx.publish();
+    }
+
+    /// As [`Self::publish_room`]. Whether a thread of it waits for that.
     #[inline]
     pub(crate) fn show_room(&mut self) -> bool {
-        self.tx.publish();
+        self.publish_room();
         slot_is_awaited(&self.words.app_wait, waiting::WRITABLE)
     }
 

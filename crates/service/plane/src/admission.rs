@@ -359,6 +359,13 @@ impl Admission {
     /// A program binds a datagram socket at a port, 0 for any, and gets a number for it. It counts as a listener in its
     /// user's share. The engine that has the port space of datagrams decides whether the port is free.
     pub fn bind(&mut self, client: ClientId, port: u16) -> Result<u64, Reason> {
+        self.adopt_socket(client, port)?;
+        Ok(self.next_number())
+    }
+
+    /// A program brings a datagram socket along that a daemon before this one admitted: it counts as any other, and is
+    /// refused where its program could not bind it now.
+    pub fn adopt_socket(&mut self, client: ClientId, port: u16) -> Result<(), Reason> {
         let program = self.here(client)?;
         if program.connections.saturating_add(program.sockets) >= self.config.connections_per_app_max {
             return Err(Reason::LocalLimit);
@@ -371,7 +378,7 @@ impl Admission {
         if let Some(program) = self.programs.get_mut(&client) {
             program.sockets += 1;
         }
-        Ok(self.next_number())
+        Ok(())
     }
 
     /// The engine says of a socket that had a number that nothing of it is in use.

@@ -1,16 +1,16 @@
-//! Seals tickets: what a daemon must know to go on with a connection of a daemon before it, kept by the program
+//! Seals tickets: what a daemon must know to go on with what a daemon before it made, kept by the program
 //! (docs/restart.md).
 //!
 //! Owns the seal, which only a daemon with the socket's secret can make, and only for one user. It must never say of a
 //! ticket what it says before the seal was checked.
 
-use control::LaneTicket;
+use control::Ticket;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
 /// First bytes of what is sealed.
-const DOMAIN: &[u8] = b"raas ticket 1\0";
+const DOMAIN: &[u8] = b"raas ticket 2\0";
 /// Bytes of a seal.
 const SEAL_BYTES: usize = 32;
 /// Bytes of a secret.
@@ -35,7 +35,7 @@ impl Tickets {
     }
 
     /// What a sealed ticket says. None: it was not made for this user by a daemon of this socket.
-    pub fn open(&self, uid: u32, sealed: &[u8]) -> Option<LaneTicket> {
+    pub fn open(&self, uid: u32, sealed: &[u8]) -> Option<Ticket> {
         let (ticket, seal) = sealed.split_at_checked(sealed.len().checked_sub(SEAL_BYTES)?)?;
         let is_ours = bool::from(self.of(uid, ticket)[..].ct_eq(seal));
         is_ours.then(|| control::decode(ticket).ok())?
@@ -59,14 +59,14 @@ impl std::fmt::Debug for Tickets {
 
 #[cfg(test)]
 mod tests {
-    use control::{Kind, TicketRing};
+    use control::{Kind, LaneTicket, SocketTicket, TicketRing};
 
     use super::*;
 
-    fn ticket() -> LaneTicket {
+    fn ticket() -> Ticket {
         let at = "10.0.0.1:7".parse().unwrap();
         let ring = TicketRing { chunk: 1, offset: 4096 };
-        LaneTicket {
+        Ticket::Lane(LaneTicket {
             id: 9,
             local: at,
             peer: at,
@@ -80,7 +80,17 @@ mod tests {
             rx: ring,
             size: (4096, 4096),
             allocated: (4096, 8192),
-        }
+        })
+    }
+
+    #[test]
+    fn what_a_ticket_is_for_is_under_the_seal() {
+        let tickets = Tickets::new([1; 32]);
+        let Ticket::Lane(LaneTicket { id, local, slot, generation, tx, rx, .. }) = ticket() else { unreachable!() };
+        let socket = Ticket::Socket(SocketTicket { id, local, slot, generation, tx, rx, ring_bytes: 4096 });
+        let sealed = tickets.seal(7, control::encode(&socket).unwrap());
+        assert_eq!(tickets.open(7, &sealed), Some(socket));
+        assert_eq!((socket.slot(), socket.allocated(), socket.is_in(1)), (2, (4096, 4096), true));
     }
 
     #[test]

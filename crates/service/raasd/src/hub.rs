@@ -111,8 +111,15 @@ struct Attaching {
     refused: Option<Reason>,
     /// What the engines were told; the policy may change before they answer.
     networks: Option<Arc<[IpNet]>>,
-    /// Connections that were counted for each engine, which an engine that does not take the program does not end.
-    adopted: Vec<Vec<ConnectionOver>>,
+    /// For each engine.
+    adopted: Vec<Adopted>,
+}
+
+/// What was counted for an engine of what a program brings along. One that does not take the program does not end it.
+#[derive(Debug, Default)]
+struct Adopted {
+    connections: Vec<ConnectionOver>,
+    sockets: usize,
 }
 
 /// A program on the control socket.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use control::{LaneTicket, Reason};
+use control::{Reason, Ticket};
 use engine::{Returned, ReturnedChunk};
 use raas_core::DaemonMessage;
 use verbs::Time;
@@ -57,14 +57,16 @@ impl App {
         let used: BTreeSet<u32> = self.client.used_slots().collect();
         let mut engines = vec![Returned { used, ..Returned::default() }; shape.engines as usize];
         for sealed in self.client.live_tickets() {
-            let ticket: LaneTicket = control::decode(&sealed).map_err(|e| e.to_string())?;
-            let engine = engines.get_mut((ticket.slot / shape.slots_per_engine()) as usize);
-            engine.ok_or("a ticket of no engine")?.connections.push(ticket);
+            let ticket: Ticket = control::decode(&sealed).map_err(|e| e.to_string())?;
+            let engine = engines.get_mut((ticket.slot() / shape.slots_per_engine()) as usize);
+            let engine = engine.ok_or("a ticket of no engine")?;
+            match ticket {
+                Ticket::Lane(ticket) => engine.connections.push(ticket),
+                Ticket::Socket(ticket) => engine.sockets.push(ticket),
+            }
         }
         for (&chunk, (kind, region)) in &self.chunks {
-            let has = |engine: &Returned| {
-                engine.connections.iter().any(|ticket| ticket.tx.chunk == chunk || ticket.rx.chunk == chunk)
-            };
+            let has = |engine: &Returned| engine.tickets().any(|ticket| ticket.is_in(chunk));
             let owner = engines.iter().position(has).unwrap_or(0);
             engines[owner].chunks.push(ReturnedChunk { chunk, kind: *kind, region: region.clone() });
         }

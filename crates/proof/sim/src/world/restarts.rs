@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use control::Ticket;
 use engine::Returned;
 use plane::ClientId;
 use shm::Session;
@@ -124,10 +125,17 @@ impl World {
         let Some(running) = self.up(host) else { return };
         let (admission, numbers) = (&mut running.control.admission, &mut running.control.numbers);
         let client = ClientId(uid.into());
-        let (admitted, refused) = std::mem::take(&mut returned.connections)
+        let (admitted, refused): (Vec<_>, Vec<_>) = std::mem::take(&mut returned.connections)
             .into_iter()
             .partition(|ticket| admission.adopt(client, ticket.peer.ip(), engine, ticket.is_outgoing).is_ok());
-        (returned.connections, returned.refused) = (admitted, refused);
+        returned.connections = admitted;
+        returned.refused = refused.into_iter().map(Ticket::Lane).collect();
+        for socket in std::mem::take(&mut returned.sockets) {
+            match admission.adopt_socket(client, socket.local.port()) {
+                Ok(()) => returned.sockets.push(socket),
+                Err(_) => returned.refused.push(Ticket::Socket(socket)),
+            }
+        }
         numbers.extend(returned.connections.iter().map(|ticket| ticket.id));
         let Some(driven) = running.engines.get_mut(engine as usize) else { return };
         let Some(id) = driven.id_of(uid) else { return };

@@ -30,6 +30,8 @@ pub(crate) struct Socket {
     end: Option<u64>,
     /// The record at the head, once its header was read.
     front: Option<DatagramRecord>,
+    /// It is not in the ring any more: its payload was copied.
+    is_front_out: bool,
     in_ready: bool,
     deficit: u32,
     tx_datagrams: u64,
@@ -37,8 +39,6 @@ pub(crate) struct Socket {
     rx_datagrams: u64,
     rx_bytes: u64,
     drops: Drops,
-    /// Datagrams that did not fit their path, as the application sees it.
-    paths_changed: u64,
 }
 
 impl Socket {
@@ -47,6 +47,7 @@ impl Socket {
             slot,
             end: None,
             front: None,
+            is_front_out: false,
             in_ready: false,
             deficit: 0,
             tx_datagrams: 0,
@@ -54,7 +55,6 @@ impl Socket {
             rx_datagrams: 0,
             rx_bytes: 0,
             drops: Drops::default(),
-            paths_changed: 0,
         }
     }
 
@@ -117,10 +117,15 @@ impl Socket {
     pub(crate) fn count_drop(&mut self, reason: DropReason) {
         self.drops.count(reason, 1);
         if reason == DropReason::TooLong {
-            // What the application knows of the path is out of date: it asks again before it sends more.
-            self.paths_changed += 1;
-            self.slot.words().epoch.store(self.paths_changed, Ordering::Release);
+            self.on_paths_changed();
         }
+    }
+
+    /// What the application knows of paths is out of date: it asks again before it sends more.
+    pub(crate) fn on_paths_changed(&mut self) {
+        // The word goes on from what a daemon before this one counted.
+        let word = &self.slot.words().epoch;
+        word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
     // ---- from the application
@@ -171,17 +176,24 @@ impl Socket {
         Ok(self.front)
     }
 
-    /// Copies the payload of the record in front. The application may rewrite it meanwhile; the copy is what counts.
-    pub(crate) fn copy_payload(&self, record: &DatagramRecord, out: &mut Vec<u8>) {
+    /// Takes the payload of the record in front out of the ring. The application may rewrite it meanwhile; the copy is
+    /// what counts. A daemon after this one does not find the record before it is sent: so it may be lost, but is not
+    /// sent twice.
+    pub(crate) fn take_payload(&mut self, record: &DatagramRecord, out: &mut Vec<u8>) {
         out.resize(record.bytes.into(), 0);
         let copied = self.slot.copy(RECORD_HEADER_BYTES, out);
         debug_assert!(copied, "`front` saw that the whole record is there");
+        self.slot.consume(record.ring_bytes());
+        self.slot.publish_room();
+        self.is_front_out = true;
     }
 
     /// The record in front is done with: sent, or dropped for `dropped`.
     pub(crate) fn take_front(&mut self, dropped: Option<DropReason>) {
         let Some(record) = self.front.take() else { return };
-        self.slot.consume(record.ring_bytes());
+        if !std::mem::take(&mut self.is_front_out) {
+            self.slot.consume(record.ring_bytes());
+        }
         match dropped {
             Some(reason) => self.count_drop(reason),
             None => {

@@ -11,7 +11,7 @@
 mod path;
 mod transfer;
 
-use control::{DatagramRow, Reason};
+use control::{DatagramRow, Reason, SocketTicket, Ticket};
 
 use super::Engine;
 use super::ring_slot::SlotTable;
@@ -21,8 +21,10 @@ use crate::datagram::socket::{Socket, SocketFault};
 use crate::event::DatagramBind;
 use crate::ids::{AppId, BindId, SocketId};
 use crate::limits::DATAGRAM_RING_BYTES_MIN;
-use crate::ring_slot::SlotRequest;
+use crate::ring_size::RingSize;
+use crate::ring_slot::{NewRingSlot, RingSlot, SlotRequest};
 use crate::ringpool::{RingPair, Waiter};
+use crate::slot::TakenSlot;
 
 const SOCKETS: SlotTable<SocketId, Socket> = SlotTable {
     tables: |engine| (&mut engine.apps, &mut engine.datagrams.sockets),
@@ -98,6 +100,49 @@ impl Engine {
     fn open_socket(&mut self, bind: SlotRequest, rings: RingPair) -> Result<(), Reason> {
         let socket = self.open_ring_slot(&SOCKETS, bind, rings)?;
         self.datagrams.take_port(bind.port, PortOwner::Socket(socket));
+        Ok(())
+    }
+
+    /// Takes over a socket that a daemon before this one had bound.
+    pub(super) fn take_socket(&mut self, app: AppId, ticket: &SocketTicket) -> Result<(), Reason> {
+        let rings = self.rings_of(app, &Ticket::Socket(*ticket)).ok_or(Reason::DaemonLost)?;
+        let taken = self.take_socket_with(app, ticket, rings);
+        if taken.is_err() {
+            self.keep_left_rings(app, ticket.slot, rings);
+        }
+        taken
+    }
+
+    fn take_socket_with(&mut self, app: AppId, ticket: &SocketTicket, rings: RingPair) -> Result<(), Reason> {
+        let &SocketTicket { id, local, slot, generation, ring_bytes, .. } = ticket;
+        let port = local.port();
+        if self.datagrams.is_full() {
+            return Err(Reason::LocalLimit);
+        }
+        if self.datagrams.is_taken(port) {
+            return Err(Reason::PortInUse);
+        }
+        let tenant = self.apps.get_mut(app).ok_or(Reason::AppFault)?;
+        let memory = |place| tenant.pool.memory(place, ring_bytes).ok_or(Reason::LocalLimit);
+        let (tx_memory, rx_memory) = (memory(rings.tx)?, memory(rings.rx)?);
+        let request = SlotRequest { app, request: 0, id, port, size: RingSize::fixed(ring_bytes) };
+        let new = NewRingSlot { request, local, rings, tx_memory, rx_memory };
+        let words = Box::new(tenant.words(slot).ok_or(Reason::DaemonLost)?);
+        let taken = TakenSlot { number: slot, generation, words };
+        let resumed = RingSlot::resume(new, taken).ok_or(Reason::AppFault)?;
+        let socket = self.datagrams.sockets.insert(Socket::new(resumed)).ok_or(Reason::LocalLimit)?;
+        if tenant.adopt_slot((slot, generation), SlotUse::Socket(socket)).is_none() {
+            self.datagrams.sockets.remove(socket);
+            return Err(Reason::DaemonLost);
+        }
+        self.datagrams.take_port(port, PortOwner::Socket(socket));
+        if let Some(socket) = self.datagrams.sockets.get_mut(socket) {
+            socket.on_paths_changed();
+        }
+        // What it sent and asked for meanwhile.
+        if let Err(fault) = self.on_socket(socket) {
+            self.on_socket_fault(socket, &fault);
+        }
         Ok(())
     }
 

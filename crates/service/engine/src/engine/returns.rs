@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
-use control::{ChunkKind, LaneTicket, Reason};
+use control::{ChunkKind, LaneTicket, Reason, SocketTicket, Ticket};
 use shm::{Region, app_flag, engine_flag, slot_state};
 use verbs::{Provider, Time};
 
@@ -40,9 +40,20 @@ pub struct Returned {
     /// Its connections through lanes. The daemon has made sure that it gave these tickets to this application's user, and
     /// counts each: [`Event::ConnectionOver`] comes for each once.
     pub connections: Vec<LaneTicket>,
-    /// Tickets of connections that the daemon does not admit: they end, and nothing of theirs is used before the
-    /// application has given it back. No event comes for them.
-    pub refused: Vec<LaneTicket>,
+    /// Its datagram sockets, in the same way: [`Event::SocketOver`] comes for each once.
+    pub sockets: Vec<SocketTicket>,
+    /// Tickets of what the daemon does not admit: it ends, and nothing of it is used before the application has given
+    /// it back. No event comes for them.
+    pub refused: Vec<Ticket>,
+}
+
+impl Returned {
+    /// Everything for which it has a ticket.
+    pub fn tickets(&self) -> impl Iterator<Item = Ticket> {
+        let connections = self.connections.iter().copied().map(Ticket::Lane);
+        let sockets = self.sockets.iter().copied().map(Ticket::Socket);
+        connections.chain(sockets).chain(self.refused.iter().copied())
+    }
 }
 
 impl Engine {
@@ -51,45 +62,45 @@ impl Engine {
     /// else is done with the application.
     pub fn take_back<P: Provider>(&mut self, now: Time, nic: &mut P, app: AppId, returned: Returned) {
         self.see(now);
-        let Returned { mut used, chunks, connections, refused } = returned;
+        let tickets: Vec<Ticket> = returned.tickets().collect();
+        let Returned { mut used, chunks, connections, sockets, refused } = returned;
         let Some(tenant) = self.apps.get_mut(app) else { return };
-        used.extend(connections.iter().chain(&refused).map(|ticket| ticket.slot));
+        used.extend(tickets.iter().map(Ticket::slot));
         tenant.leave_slots(&used);
-        self.take_chunks(nic, app, chunks, connections.iter().chain(&refused));
-        let mut faulty = BTreeSet::new();
+        self.take_chunks(nic, app, chunks, &tickets);
+        let mut failed = BTreeMap::new();
         for ticket in &connections {
             if let Err(reason) = self.take_connection(nic, app, ticket) {
                 let peer = ticket.peer.ip();
                 let port = (!ticket.is_outgoing).then_some(ticket.local.port());
                 self.events.push_back(Event::ConnectionOver { app, connection: ticket.id, peer, port });
-                if reason == Reason::AppFault {
-                    faulty.insert(ticket.slot);
-                }
+                failed.insert(ticket.slot, reason);
+            }
+        }
+        for ticket in &sockets {
+            if let Err(reason) = self.take_socket(app, ticket) {
+                self.events.push_back(Event::SocketOver { app, socket: ticket.id });
+                failed.insert(ticket.slot, reason);
             }
         }
         for ticket in &refused {
             if let Some(rings) = self.rings_of(app, ticket) {
-                self.keep_left_rings(app, ticket.slot, rings);
+                self.keep_left_rings(app, ticket.slot(), rings);
             }
         }
-        self.end_left(app, &used, &faulty);
+        self.end_left(app, &used, &failed);
         self.drop_unused_chunks(app);
         self.apps.collect_wakes();
     }
 
     /// Registers the chunks in which connections lie that go on. The size of their rings is in the tickets.
-    fn take_chunks<'t, P: Provider>(
-        &mut self,
-        nic: &mut P,
-        app: AppId,
-        chunks: Vec<ReturnedChunk>,
-        connections: impl Iterator<Item = &'t LaneTicket>,
-    ) {
+    fn take_chunks<P: Provider>(&mut self, nic: &mut P, app: AppId, chunks: Vec<ReturnedChunk>, tickets: &[Ticket]) {
         let mut sizes = BTreeMap::new();
-        for ticket in connections {
-            let (first, grown) = ticket.allocated;
-            sizes.entry(ticket.tx.chunk).or_insert(RingSize { first, grown });
-            sizes.entry(ticket.rx.chunk).or_insert(RingSize { first, grown });
+        for ticket in tickets {
+            let (first, grown) = ticket.allocated();
+            for ring in ticket.rings() {
+                sizes.entry(ring.chunk).or_insert(RingSize { first, grown });
+            }
         }
         for ReturnedChunk { chunk, kind, region } in chunks {
             let Some(&size) = sizes.get(&chunk).filter(|size| is_ring_size(**size)) else {
@@ -103,14 +114,14 @@ impl Engine {
     }
 
     /// The rings that a ticket names, as any that are in use.
-    fn rings_of(&mut self, app: AppId, ticket: &LaneTicket) -> Option<RingPair> {
-        let (first, grown) = ticket.allocated;
-        let (tx, rx) = ((ticket.tx.chunk, ticket.tx.offset), (ticket.rx.chunk, ticket.rx.offset));
+    pub(super) fn rings_of(&mut self, app: AppId, ticket: &Ticket) -> Option<RingPair> {
+        let (first, grown) = ticket.allocated();
+        let [tx, rx] = ticket.rings().map(|ring| (ring.chunk, ring.offset));
         self.apps.get_mut(app)?.pool.take_again(tx, rx, RingSize { first, grown })
     }
 
-    /// Rings of a connection that does not go on: the application may still read in them.
-    fn keep_left_rings(&mut self, app: AppId, slot: u32, rings: RingPair) {
+    /// Rings of what does not go on: the application may still read in them.
+    pub(super) fn keep_left_rings(&mut self, app: AppId, slot: u32, rings: RingPair) {
         match self.apps.get_mut(app) {
             Some(tenant) if tenant.is_left(slot) => tenant.keep_left_rings(slot, rings),
             _ => self.put_back_rings(app, rings),
@@ -118,7 +129,7 @@ impl Engine {
     }
 
     fn take_connection<P: Provider>(&mut self, nic: &mut P, app: AppId, ticket: &LaneTicket) -> Result<(), Reason> {
-        let rings = self.rings_of(app, ticket).ok_or(Reason::DaemonLost)?;
+        let rings = self.rings_of(app, &Ticket::Lane(*ticket)).ok_or(Reason::DaemonLost)?;
         let taken = self.take_with_rings(nic, app, ticket, rings);
         if taken.is_err() {
             self.keep_left_rings(app, ticket.slot, rings);
@@ -188,12 +199,15 @@ impl Engine {
     }
 
     /// Ends what stays in slots of a daemon before this one.
-    fn end_left(&mut self, app: AppId, used: &BTreeSet<u32>, faulty: &BTreeSet<u32>) {
+    fn end_left(&mut self, app: AppId, used: &BTreeSet<u32>, failed: &BTreeMap<u32, Reason>) {
         let Some(tenant) = self.apps.get_mut(app) else { return };
         let left: Vec<u32> = used.iter().copied().filter(|&slot| tenant.is_left(slot)).collect();
         for &slot in &left {
             let Some(words) = tenant.words(slot) else { continue };
-            let reason = if faulty.contains(&slot) { Reason::AppFault } else { Reason::DaemonLost };
+            let reason = match failed.get(&slot) {
+                Some(&reason @ (Reason::AppFault | Reason::PortInUse)) => reason,
+                _ => Reason::DaemonLost,
+            };
             if words.engine_flags.load(Ordering::Acquire) & engine_flag::RESET == 0 {
                 words.reason.store(reason.code(), Ordering::Relaxed);
             }

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::Ordering;
 
-use control::{LaneTicket, Reason, RouteState, TicketRing};
+use control::{LaneTicket, Reason, RouteState, Ticket, TicketRing};
 use shm::engine_flag;
 use verbs::Time;
 
@@ -125,7 +125,7 @@ impl Vqp {
             size: size(self.size),
             allocated: size(self.allocated),
         };
-        control::encode(&ticket).unwrap_or_default()
+        control::encode(&Ticket::Lane(ticket)).unwrap_or_default()
     }
 
     /// Takes the words of the slot for what a daemon before this one knew. The program could have written them, so an

@@ -190,9 +190,8 @@ impl Hub {
                 if let Some(Client { stage: Stage::Attaching(attaching), .. }) = client
                     && let Some(place) = attaching.adopted.get_mut(engine as usize)
                 {
-                    for over in std::mem::take(place) {
-                        self.admission.on_connection_over(id, over);
-                    }
+                    let adopted = std::mem::take(place);
+                    self.forget_adopted(id, adopted);
                 }
                 self.admission.on_program_gone(id, engine);
             }

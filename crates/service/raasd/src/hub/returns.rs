@@ -6,12 +6,12 @@
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
-use control::{Connection, LaneTicket, RETURNED_MAX, Reason, Request};
+use control::{Connection, LaneTicket, RETURNED_MAX, Reason, Request, Ticket};
 use engine::{AppId, Returned, ReturnedChunk};
 use plane::{ClientId, ConnectionOver, Party};
 use shm::{Region, Segment, Session, SessionShape, Sharing};
 
-use super::{Attaching, Client, Hub, ReturnedSession, Stage};
+use super::{Adopted, Attaching, Client, DATAGRAM_ENGINE, Hub, ReturnedSession, Stage};
 
 /// Chunks of one session.
 const CHUNKS_MAX: usize = 4096;
@@ -89,8 +89,8 @@ impl Hub {
         }
     }
 
-    /// A connection that the program brings along. One that is not admitted, or whose ticket is none, ends with the rest of
-    /// what it leaves.
+    /// A connection or datagram socket that the program brings along. One that is not admitted, or whose ticket is
+    /// none, ends with the rest of what it leaves.
     fn on_ticket(&mut self, party: Party, sealed: &[u8]) {
         let Some(ticket) = self.tickets.open(party.uid, sealed) else {
             if let Some(left_out) = self.may_log() {
@@ -105,18 +105,26 @@ impl Hub {
             return;
         };
         let each = self.shape.slots_per_engine();
-        let engine = ticket.slot / each.max(1);
+        let engine = ticket.slot() / each.max(1);
         let Some(Client { stage: Stage::Returning(Some(returned)), .. }) = self.clients.get_mut(&party.client) else {
             return;
         };
         let Some(place) = returned.engines.get_mut(engine as usize) else { return };
-        let known = place.connections.iter().chain(&place.refused);
-        if known.into_iter().any(|other| other.slot == ticket.slot) {
+        if place.tickets().any(|other| other.slot() == ticket.slot()) {
             return;
         }
-        match self.admission.adopt(party.client, ticket.peer.ip(), engine, ticket.is_outgoing) {
-            Ok(()) => place.connections.push(ticket),
-            Err(_) => place.refused.push(ticket),
+        let client = party.client;
+        match ticket {
+            Ticket::Lane(lane) if self.admission.adopt(client, lane.peer.ip(), engine, lane.is_outgoing).is_ok() => {
+                place.connections.push(lane);
+            }
+            // Only one engine has the port space of datagrams.
+            Ticket::Socket(socket)
+                if engine == DATAGRAM_ENGINE && self.admission.adopt_socket(client, socket.local.port()).is_ok() =>
+            {
+                place.sockets.push(socket);
+            }
+            refused => place.refused.push(refused),
         }
     }
 
@@ -134,9 +142,7 @@ impl Hub {
                 }
             }
             Err(error) => {
-                for over in adopted.into_iter().flatten() {
-                    self.admission.on_connection_over(id, over);
-                }
+                adopted.into_iter().for_each(|adopted| self.forget_adopted(id, adopted));
                 self.refuse_return(party, &error.to_string());
             }
         }
@@ -144,8 +150,16 @@ impl Hub {
 
     /// Nothing comes of what a program brought along.
     pub(super) fn not_adopted(&mut self, client: ClientId, engines: &[Returned]) {
-        for over in overs(engines).into_iter().flatten() {
+        overs(engines).into_iter().for_each(|adopted| self.forget_adopted(client, adopted));
+    }
+
+    /// An engine does not take what was counted for it.
+    pub(super) fn forget_adopted(&mut self, client: ClientId, adopted: Adopted) {
+        for over in adopted.connections {
             self.admission.on_connection_over(client, over);
+        }
+        for _ in 0..adopted.sockets {
+            self.admission.on_socket_over(client);
         }
     }
 
@@ -183,24 +197,24 @@ impl ReturnedSession {
 }
 
 /// What ends for each engine if it does not take the program.
-fn overs(engines: &[Returned]) -> Vec<Vec<ConnectionOver>> {
+fn overs(engines: &[Returned]) -> Vec<Adopted> {
     let over = |engine, ticket: &LaneTicket| ConnectionOver {
         engine,
         connection: ticket.id,
         peer: ticket.peer.ip(),
         port: (!ticket.is_outgoing).then_some(ticket.local.port()),
     };
-    let of = |(engine, returned): (u32, &Returned)| returned.connections.iter().map(|t| over(engine, t)).collect();
+    let of = |(engine, returned): (u32, &Returned)| Adopted {
+        connections: returned.connections.iter().map(|t| over(engine, t)).collect(),
+        sockets: returned.sockets.len(),
+    };
     (0..).zip(engines).map(of).collect()
 }
 
 /// Leaves each chunk to the engine whose connections lie in it, and one without any to the first, which drops it.
 fn share_chunks(engines: &mut [Returned]) {
     let all = engines.first().map(|first| first.chunks.clone()).unwrap_or_default();
-    let has = |engine: &Returned, chunk| {
-        let mut tickets = engine.connections.iter().chain(&engine.refused);
-        tickets.any(|ticket| ticket.tx.chunk == chunk || ticket.rx.chunk == chunk)
-    };
+    let has = |engine: &Returned, chunk| engine.tickets().any(|ticket| ticket.is_in(chunk));
     let owner = |chunk: u32| engines.iter().position(|engine| has(engine, chunk)).unwrap_or(0);
     let owners: Vec<usize> = all.iter().map(|chunk| owner(chunk.chunk)).collect();
     engines.iter_mut().for_each(|engine| engine.chunks.clear());

@@ -30,6 +30,7 @@ mod region_locals;
 mod regions;
 mod restarts;
 mod returns;
+mod returns_datagrams;
 mod returns_far;
 mod returns_liars;
 mod same_host;

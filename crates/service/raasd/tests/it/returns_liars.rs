@@ -12,13 +12,13 @@ use crate::control_socket::RawClient;
 use crate::hosts::{Host, PATIENCE, bounded, eventually};
 
 /// What a program kept of its session.
-struct Kept {
-    segment: OwnedFd,
-    shape: SessionShape,
-    chunks: Vec<(u32, ChunkKind, u64, OwnedFd)>,
-    ticket: Vec<u8>,
-    slot: u32,
-    words: SlotWords,
+pub(crate) struct Kept {
+    pub(crate) segment: OwnedFd,
+    pub(crate) shape: SessionShape,
+    pub(crate) chunks: Vec<(u32, ChunkKind, u64, OwnedFd)>,
+    pub(crate) ticket: Vec<u8>,
+    pub(crate) slot: u32,
+    pub(crate) words: SlotWords,
 }
 
 /// A connection of a raw program of this host, and its other end.
@@ -51,7 +51,7 @@ fn connected(host: &Host, listener: &Listener) -> (RawClient, Kept, Stream) {
     (client, Kept { segment, shape, chunks, ticket: connection.ticket, slot, words }, accepted)
 }
 
-fn hello(role: Role) -> Request {
+pub(crate) fn hello(role: Role) -> Request {
     Request::Hello { version: APP_VERSION, layout: LAYOUT_VERSION, role, name: "raw".into() }
 }
 
@@ -65,7 +65,7 @@ impl Kept {
     }
 
     /// Comes back; the daemon's answer.
-    fn come_back(&self, host: &Host, tickets: Vec<Vec<u8>>) -> (RawClient, Option<Reply>) {
+    pub(crate) fn come_back(&self, host: &Host, tickets: Vec<Vec<u8>>) -> (RawClient, Option<Reply>) {
         let mut client = RawClient::connected(host);
         client.send(&hello(Role::Returning));
         client.send_with(&self.session(), &[self.segment.as_fd()]);
@@ -79,7 +79,7 @@ impl Kept {
         (client, answer)
     }
 
-    fn reset_reason(&self) -> Option<Reason> {
+    pub(crate) fn reset_reason(&self) -> Option<Reason> {
         let is_reset = self.words.engine_flags.load(Ordering::Acquire) & engine_flag::RESET != 0;
         is_reset.then(|| Reason::from_code(self.words.reason.load(Ordering::Acquire)))
     }

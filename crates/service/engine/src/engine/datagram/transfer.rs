@@ -175,8 +175,8 @@ impl Engine {
             }
         }
         let mut payload = self.datagrams.take_scratch();
-        let Some(socket) = self.datagrams.sockets.get(id) else { return Outcome::Blocked };
-        socket.copy_payload(record, &mut payload);
+        let Some(socket) = self.datagrams.sockets.get_mut(id) else { return Outcome::Blocked };
+        socket.take_payload(record, &mut payload);
         let from = socket.slot().local();
         let dropped = match peer {
             Some((dest, _)) if !is_own => {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
-use control::{ChunkKind, LaneTicket, Reason};
+use control::{ChunkKind, LaneTicket, Reason, Ticket};
 use engine::{Attach, Returned, ReturnedChunk, TenantPlace};
 use verbs::Capabilities;
 
@@ -63,7 +63,10 @@ impl Host {
         self.desk.on_attached(client, taken);
         let live =
             |ticket: &LaneTicket| app.session.slot(ticket.slot).generation.load(Ordering::Acquire) == ticket.generation;
-        let decode = |c: &crate::apps::SimConn| control::decode::<LaneTicket>(&c.connection.ticket).unwrap();
+        let decode = |c: &crate::apps::SimConn| match control::decode(&c.connection.ticket).unwrap() {
+            Ticket::Lane(ticket) => ticket,
+            Ticket::Socket(ticket) => panic!("a connection has {ticket:?}"),
+        };
         let connections: Vec<LaneTicket> = app.conns.values().map(decode).filter(live).collect();
         let used: BTreeSet<u32> = app.conns.values().filter(|c| !c.closed).map(crate::apps::SimConn::slot).collect();
         let kinds: BTreeMap<u32, ChunkKind> =
