@@ -115,6 +115,7 @@ impl End {
             wire: device.wire,
             peer: None,
             encrypt: verbs::Encrypt::Off,
+            local: None,
         };
         let own = qpns.iter().map(|qpn| nic.offer(*qpn, &offer)).collect::<Result<Vec<_>, _>>()?;
         let peer_rkeys = vec![Rkey(0); qpns.len()];

@@ -123,6 +123,10 @@ pub enum PeerMessage {
 pub struct LinkTerms {
     /// Engines of the sender. There are as many lanes as the daemon with fewer engines has, numbered from 0. 0 means 1.
     pub engines: u32,
+    /// The link whose place this one takes, by the number that both ends gave it; 0: none (docs/failover.md).
+    pub replaces: u64,
+    /// How often the sender says something at least, in milliseconds.
+    pub heartbeat_ms: u32,
 }
 
 /// Lanes from this number on are leased: each carries the operations of one handle alone (docs/leased-lanes.md). Lanes

@@ -51,6 +51,9 @@ pub struct OfferAttr {
     pub peer: Option<IpAddr>,
     /// Whether the connection is to be encrypted. A device that cannot refuses [`Encrypt::Required`].
     pub encrypt: Encrypt,
+    /// The address of this host at which the connection is to be; none: the device's own. A device that has no other
+    /// address refuses.
+    pub local: Option<IpAddr>,
 }
 
 /// How a consumer wants a connection to run.

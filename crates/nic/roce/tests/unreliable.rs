@@ -432,6 +432,7 @@ fn endpoints_connect_it_and_only_with_its_own_kind() {
         wire: WirePolicy::Auto,
         peer: None,
         encrypt: verbs::Encrypt::Off,
+        local: None,
     };
     let accept = AcceptAttr { peer: Capabilities::ROCE, timeout: 14, retry_cnt: 7, rnr_retry: 7, min_rnr_timer: 12 };
     let make = |world: &mut World, side: usize, qp_type| {

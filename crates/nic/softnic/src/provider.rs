@@ -139,7 +139,8 @@ fn open_tcp(config: &SoftNicConfig, socket: &Socket, entropy: &[u8; 32]) -> Resu
     // Another stream of the same seed, so that tokens tell nothing of keys.
     let mut seed = *entropy;
     seed.iter_mut().for_each(|byte| *byte ^= 0xa5);
-    match TcpWire::open((socket.local(), may_move), config.marks, socket.as_fd(), seed) {
+    let addresses = (socket.local(), may_move, &config.standby[..]);
+    match TcpWire::open(addresses, config.marks, socket.as_fd(), seed) {
         Err(error) if policy == WirePolicy::Auto => {
             tracing::warn!(%error, "without the wire over TCP: all connections use RoCEv2");
             Ok(None)

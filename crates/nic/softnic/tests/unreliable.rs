@@ -49,6 +49,7 @@ fn the_wire_over_tcp_refuses_them_by_name() {
         wire,
         peer: None,
         encrypt: verbs::Encrypt::Off,
+        local: None,
     };
     let tcp = WirePolicy::Only(Wire::Iwarp);
     let refused = VerbsError::NotOnWire { wire: Wire::Iwarp, qp_type: QpType::Uc };

@@ -276,6 +276,7 @@ impl<'r> Pair<'r> {
             wire: WirePolicy::Only(wire),
             peer: None,
             encrypt: self.rig.encrypt(),
+            local: None,
         };
         self.endpoints[side as usize] = Some(self.device(side).offer(qpn, &attr)?);
         Ok(())

@@ -11,7 +11,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 fn own(n: u8) -> Introduction {
     let address = IpAddr::from([127, 0, 0, n]);
-    Introduction::of_this_release(Identity { instance: n.into(), address, engines: 1, challenge: [n; 32] })
+    Introduction::of_this_release(Identity::new(n.into(), address, 1, [n; 32]))
 }
 
 fn keys() -> ClusterKeys {

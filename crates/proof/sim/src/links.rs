@@ -183,6 +183,7 @@ impl ControlPlane {
             heartbeat: heartbeat.interval,
             connect_timeout,
             sources: [].into(),
+            paths: BTreeMap::new(),
         };
         Self {
             peers: Peers::new(config),
@@ -206,8 +207,7 @@ impl ControlPlane {
     }
 
     pub(crate) fn introduction(&self, challenge: [u8; CHALLENGE_BYTES]) -> Introduction {
-        let identity =
-            Identity { instance: self.instance, address: self.address, engines: self.daemon.engines, challenge };
+        let identity = Identity::new(self.instance, self.address, self.daemon.engines, challenge);
         Introduction { version: self.daemon.wire_version, ..Introduction::of_this_release(identity) }
     }
 

@@ -109,6 +109,8 @@ pub(crate) struct Lane {
     qpn: Qpn,
     /// This end, as the peer was told.
     own: Option<Endpoint>,
+    /// The address of this host at which the queue pair is, if not the device's own.
+    local: Option<IpAddr>,
     peer_qpn: u32,
     peer_port: u16,
     /// What carries and protects the queue pair, and why, if it was connected.
@@ -222,6 +224,7 @@ impl Lane {
             peer_incarnation: 0,
             qpn: Qpn(0),
             own: None,
+            local: None,
             peer_qpn: 0,
             link: None,
             peer_port: 0,
@@ -446,6 +449,15 @@ impl Lane {
         self.qpn = own.qpn;
         self.own = Some(own.endpoint);
         self.rx = RecvCredits::new(own.credits);
+    }
+
+    /// At which address of this host queue pairs are from now on; none: at the device's own.
+    pub(crate) fn set_local(&mut self, local: Option<IpAddr>) {
+        self.local = local;
+    }
+
+    pub(crate) fn local(&self) -> Option<IpAddr> {
+        self.local
     }
 
     /// The queue pair, and this end as the peer got it, if the peer's end is still to come.

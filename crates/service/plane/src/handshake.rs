@@ -6,6 +6,7 @@
 //! key to a peer that does not have it.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use control::{CHALLENGE_BYTES, LinkTerms, PeerMessage, Reason, WIRE_VERSION, decode, encode};
 use verbs::VerbsError;
@@ -29,6 +30,26 @@ pub struct Identity {
     pub engines: u32,
     /// Fresh random bytes.
     pub challenge: [u8; CHALLENGE_BYTES],
+    /// What it says of this link.
+    pub link: LinkNames,
+    /// It says something at least so often; zero until its Noise message.
+    pub heartbeat: Duration,
+}
+
+impl Identity {
+    /// Of a daemon that says nothing of the link.
+    pub fn new(instance: u64, address: IpAddr, engines: u32, challenge: [u8; CHALLENGE_BYTES]) -> Self {
+        Self { instance, address, engines, challenge, link: LinkNames::default(), heartbeat: Duration::ZERO }
+    }
+}
+
+/// How a link and its predecessor are named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LinkNames {
+    /// The number that both ends give this link; 0 before both Hellos were said.
+    pub own: u64,
+    /// The link whose place this one takes; 0: none. Of a peer, nothing before its Noise message.
+    pub replaces: u64,
 }
 
 /// What a side says first.
@@ -128,7 +149,8 @@ impl Handshake {
         if instance == own.instance {
             return Err(Refusal::new(Reason::BadAddress, format!("{address} leads back to this daemon itself")));
         }
-        let peer = Identity { instance, address: address.to_canonical(), engines: 1, challenge };
+        let link = LinkNames { own: link_name(&own.challenge, &challenge), replaces: 0 };
+        let peer = Identity { link, ..Identity::new(instance, address.to_canonical(), 1, challenge) };
         self.peer = Some(peer);
         Ok(peer)
     }
@@ -181,15 +203,18 @@ impl Handshake {
 
     /// This side's terms as its Noise message.
     fn terms(&self, noise: &mut Noise) -> Result<PeerMessage, Refusal> {
-        let terms = LinkTerms { engines: self.own.identity.engines };
+        let Identity { engines, link, heartbeat, .. } = self.own.identity;
+        let heartbeat_ms = u32::try_from(heartbeat.as_millis()).unwrap_or(u32::MAX);
+        let terms = LinkTerms { engines, replaces: link.replaces, heartbeat_ms };
         let payload = encode(&terms).map_err(|e| broken(&e.to_string()))?;
         Ok(PeerMessage::Noise { message: noise.write(&payload).map_err(refusal)? })
     }
 
     fn take_terms(&mut self, payload: &[u8]) -> Result<(), Refusal> {
-        let LinkTerms { engines } = decode(payload).map_err(|e| broken(&e.to_string()))?;
+        let LinkTerms { engines, replaces, heartbeat_ms } = decode(payload).map_err(|e| broken(&e.to_string()))?;
         if let Some(peer) = &mut self.peer {
-            peer.engines = engines;
+            (peer.engines, peer.link.replaces) = (engines, replaces);
+            peer.heartbeat = Duration::from_millis(heartbeat_ms.into());
         }
         Ok(())
     }
@@ -255,6 +280,12 @@ pub(crate) fn unexpected(message: &PeerMessage, wanted: &str) -> Refusal {
             Refusal::new(Reason::Unspecified, format!("sent {name} where {wanted} was due"))
         }
     }
+}
+
+/// The number that both ends give a link. Random, as each challenge is.
+fn link_name(one: &[u8; CHALLENGE_BYTES], other: &[u8; CHALLENGE_BYTES]) -> u64 {
+    let head = |bytes: &[u8; CHALLENGE_BYTES]| bytes.first_chunk().map_or(0, |head| u64::from_be_bytes(*head));
+    (head(one) ^ head(other)).max(1)
 }
 
 /// 16 bytes: IPv6, or IPv4 mapped into it.

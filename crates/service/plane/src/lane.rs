@@ -20,6 +20,8 @@ pub enum LaneCommand {
         peer: IpAddr,
         /// The number of the round.
         round: u64,
+        /// The address of this host at which the lane is to be; none: the device's own.
+        local: Option<IpAddr>,
     },
     /// Connect this side's end to the peer's. Answered by [`LaneAnswer::Accepted`].
     Accept {

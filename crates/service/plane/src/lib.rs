@@ -51,13 +51,13 @@ pub use directs::{
 };
 pub use fallbacks::Fallbacks;
 pub use foreign::{Foreign, ForeignAction};
-pub use handshake::{Identity, Introduction, Refusal};
+pub use handshake::{Identity, Introduction, LinkNames, Refusal};
 pub use ids::{ClientId, LinkId, Party};
 pub use lane::{LaneAnswer, LaneCommand};
 pub use meetings::{ABSENT, MEETINGS_PER_ASKER_MAX, MEETINGS_PER_PROGRAM_MAX, MeetingAction, Meetings};
 pub use opening::{Opening, OpeningAction};
 pub use pairs::{CONNECTING_END, LocalConnect, PAIR_SLOTS, PairAction, PairLimits, Pairs, SegmentLost};
-pub use peers::{PeerAction, PeerSources, Peers, PeersConfig, Verdict};
+pub use peers::{LinkPath, PeerAction, PeerPaths, PeerSources, Peers, PeersConfig, Verdict, Ways};
 pub use policy::{NameTwice, OTHERS, Policy, ProgramFacts, RegionRight, Rights, Selector, Tenant, WEIGHT_MAX};
 pub use seal::{SEAL_BYTES, SEALED_MESSAGE_BYTES_MAX, Seal, SealError};
 pub use side::Side;

@@ -9,6 +9,7 @@
 //! or given up. While the peer's handshake is under way, a daemon's own dial waits.
 
 mod lanes;
+mod paths;
 mod redials;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -20,7 +21,10 @@ use verbs::Time;
 
 use crate::lane_round::LaneRound;
 use crate::{Identity, LaneCommand, LinkId};
+use paths::Paths;
 use redials::Redials;
+
+pub use paths::{LinkPath, Ways};
 
 /// Pause before the next dial to a peer that said that a link exists, or that it dials itself.
 const REDIAL: Duration = Duration::from_millis(100);
@@ -44,6 +48,8 @@ pub enum PeerAction {
         peer: IpAddr,
         /// No attempt goes on longer.
         deadline: Time,
+        /// How.
+        ways: Ways,
     },
     /// Give a dial up, or the link that it became, without words.
     CancelDial {
@@ -112,6 +118,14 @@ pub enum Verdict {
 struct Established {
     link: LinkId,
     instance: u64,
+    /// The number by which both daemons name it.
+    name: u64,
+    /// Of a peer that may have several.
+    path: Option<LinkPath>,
+    /// Where lanes are, if not at this host's first address.
+    local: Option<IpAddr>,
+    /// The peer says something at least so often.
+    heartbeat: Duration,
     /// By number: as many as the daemon with fewer engines has.
     lanes: Vec<LaneSetUp>,
     /// Leased ones that are used or being made, by number.
@@ -151,6 +165,11 @@ impl Established {
         (0..).zip(&mut self.lanes).chain(self.leased.iter_mut().map(|(&number, lane)| (number, lane)))
     }
 
+    /// The shared lanes that are used, made or at rest.
+    fn used_lanes(&self) -> Vec<u32> {
+        (0..).zip(&self.lanes).filter(|(_, lane)| !lane.round.is_over()).map(|(number, _)| number).collect()
+    }
+
     fn all(&self) -> impl Iterator<Item = (u32, &LaneSetUp)> {
         (0..).zip(&self.lanes).chain(self.leased.iter().map(|(&number, lane)| (number, lane)))
     }
@@ -169,6 +188,8 @@ struct Peer {
 
 /// Addresses from which control links of a host may come beside its own: pairs of such a source and the host.
 pub type PeerSources = BTreeSet<(IpAddr, IpAddr)>;
+/// The paths to hosts that have several, the preferred one first.
+pub type PeerPaths = BTreeMap<IpAddr, Vec<LinkPath>>;
 
 /// Whom a daemon knows, and its bounds.
 #[derive(Debug, Clone)]
@@ -187,6 +208,8 @@ pub struct PeersConfig {
     pub connect_timeout: Duration,
     /// Who may speak for whom.
     pub sources: PeerSources,
+    /// How hosts are reached that have several addresses.
+    pub paths: PeerPaths,
 }
 
 /// All peers of the host.
@@ -200,6 +223,8 @@ pub struct Peers {
     /// number.
     incoming: BTreeMap<LinkId, IpAddr>,
     waiting: Redials,
+    /// Of the hosts that have several.
+    paths: BTreeMap<IpAddr, Paths>,
     next_link: u64,
     /// No round of a lane had a greater number.
     rounds: u64,
@@ -208,8 +233,10 @@ pub struct Peers {
 
 impl Peers {
     /// Nobody is known yet.
-    pub fn new(config: PeersConfig) -> Self {
+    pub fn new(mut config: PeersConfig) -> Self {
+        let several = std::mem::take(&mut config.paths).into_iter().filter(|(_, paths)| paths.len() > 1);
         Self {
+            paths: several.map(|(peer, paths)| (peer, Paths::new(paths))).collect(),
             config,
             peers: BTreeMap::new(),
             links: BTreeMap::new(),
@@ -320,13 +347,18 @@ impl Peers {
         if arriving && !std::mem::replace(&mut entry.yielded, true) {
             return self.waiting.set(peer, now + YIELD);
         }
+        // A little less than a connect may take, so that its failure has the true reason.
+        let deadline = now + self.config.connect_timeout * 4 / 5;
+        self.dial(peer, deadline, self.ways_to(peer));
+    }
+
+    fn dial(&mut self, peer: IpAddr, deadline: Time, ways: Ways) {
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
         let link = LinkId(self.next_link);
         self.next_link += 1;
         entry.dial = Some(link);
         self.links.insert(link, peer);
-        // A little less than a connect may take, so that its failure has the true reason.
-        let deadline = now + self.config.connect_timeout * 4 / 5;
-        self.actions.push_back(PeerAction::Dial { link, peer, deadline });
+        self.actions.push_back(PeerAction::Dial { link, peer, deadline, ways });
     }
 
     fn forget_idle(&mut self, peer: IpAddr) {
@@ -351,8 +383,9 @@ impl Peers {
             let detail = format!("{source} may not speak for {peer}: give it as a source in [[peer]]");
             return Verdict::Refuse(Reason::BadAddress, detail);
         }
+        let may_move = self.paths.contains_key(&peer);
         if let Some(entry) = self.peers.get_mut(&peer) {
-            if entry.established.as_ref().is_some_and(|e| e.instance == instance) {
+            if entry.established.as_ref().is_some_and(|e| e.instance == instance) && !may_move {
                 return Verdict::Refuse(Reason::Closed, "there is a link between the two daemons already".into());
             }
             if entry.dial.is_some() && self.config.instance < instance {
@@ -375,22 +408,49 @@ impl Peers {
 
     /// A link has proven the key.
     pub fn handle_up(&mut self, now: Time, link: LinkId, identity: Identity) {
+        self.handle_up_over(now, link, identity, None);
+    }
+
+    /// As [`Self::handle_up`], with the addresses that it goes over.
+    pub fn handle_up_over(&mut self, now: Time, link: LinkId, identity: Identity, path: Option<LinkPath>) {
         let Identity { address: peer, instance, engines, .. } = identity;
         let known = self.incoming.remove(&link).is_some() || self.links.contains_key(&link);
         let Some(entry) = self.entry(peer).filter(|_| known) else {
             self.links.remove(&link);
             return self.close(link, Reason::Closed, "this link was given up");
         };
-        entry.dial.take_if(|d| *d == link);
-        if entry.established.as_ref().is_some_and(|e| e.instance == instance) {
+        let dialed = entry.dial.take_if(|d| *d == link).is_some();
+        let same = self.peers.get(&peer).and_then(|p| p.established.as_ref()).filter(|e| e.instance == instance);
+        let is_move = same.is_some_and(|old| self.may_replace(old, link, dialed, &identity));
+        if same.is_some() && !is_move {
             self.links.remove(&link);
             return self.close(link, Reason::Closed, "there is a link between the two daemons already");
         }
-        // A restarted peer: the old link is a dead process's.
+        let mut moved = Vec::new();
         if let Some(old) = self.take_established(peer) {
-            self.close(old.link, Reason::Closed, "the peer's daemon was started again");
+            // Without the same number it is a restarted peer, and the old link a dead process's.
+            let words = if is_move { "the link has another path now" } else { "the peer's daemon was started again" };
+            self.close(old.link, Reason::Closed, words);
+            self.note_link_over(now, peer, old.is_silent);
             self.lanes_lost(peer, &old, Reason::PeerLost);
+            moved = if is_move { old.used_lanes() } else { moved };
         }
+        self.establish(now, (link, path), &identity, engines, moved);
+    }
+
+    /// There is no link to the peer, so this is the one.
+    fn establish(
+        &mut self,
+        now: Time,
+        (link, path): (LinkId, Option<LinkPath>),
+        identity: &Identity,
+        engines: u32,
+        moved: Vec<u32>,
+    ) {
+        let Identity { address: peer, instance, .. } = *identity;
+        let local = self.lane_address(peer, path);
+        self.note_path(now, peer, identity.link.own, path);
+        let heartbeat = identity.heartbeat;
         let lanes = engines.clamp(1, self.config.engines.max(1));
         let lanes: Vec<LaneSetUp> = (0..lanes).map(|number| LaneSetUp::new(number, self.rounds)).collect();
         let Some(entry) = self.peers.get_mut(&peer) else { return };
@@ -398,8 +458,12 @@ impl Peers {
         self.waiting.cancel(peer);
         (entry.redials, entry.yielded) = (0, false);
         let leased = BTreeMap::new();
-        let mut established = Established { link, instance, lanes, leased, leases: 0, heard_at: now, is_silent: false };
+        let name = identity.link.own;
+        let (leases, is_silent, heard_at) = (0, false, now);
+        let mut established =
+            Established { link, instance, name, path, local, heartbeat, lanes, leased, leases, heard_at, is_silent };
         let mut without = Vec::new();
+        entry.wanted.extend(moved);
         for number in std::mem::take(&mut entry.wanted) {
             match established.lanes.get_mut(number as usize) {
                 Some(lane) => lane.round.want(),
@@ -426,6 +490,8 @@ impl Peers {
         let Some(peer) = self.links.remove(&link) else { return };
         let Some(entry) = self.peers.get_mut(&peer).filter(|p| p.dial == Some(link)) else { return };
         entry.dial = None;
+        self.note_dial_failed(now, peer);
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
         if reason == Reason::Closed && entry.redials < REDIALS_MAX {
             entry.redials += 1;
             return self.waiting.set(peer, now + REDIAL);
@@ -448,8 +514,16 @@ impl Peers {
             return self.dial_if_needed(now, peer);
         }
         let Some(&peer) = self.links.get(&link) else { return };
-        if self.peers.get(&peer).and_then(|p| p.established.as_ref()).is_some_and(|e| e.link == link) {
+        let established = self.peers.get(&peer).and_then(|p| p.established.as_ref());
+        if let Some(over) = established.filter(|e| e.link == link) {
+            let (was_silent, used) = (over.is_silent, over.used_lanes());
+            self.note_link_over(now, peer, was_silent);
+            let goes_on = reason == Reason::PeerLost && self.paths.contains_key(&peer);
             self.drop_established(peer, reason);
+            if let Some(entry) = self.peers.get_mut(&peer).filter(|_| goes_on) {
+                // Without waiting for the engines' word: another path may be there.
+                entry.wanted.extend(used);
+            }
             self.dial_if_needed(now, peer);
         }
     }
@@ -491,15 +565,16 @@ impl Peers {
 
     /// When [`Self::handle_timeout`] has something to do.
     pub fn deadline(&self) -> Option<Time> {
-        self.waiting.deadline()
+        [self.waiting.deadline(), self.probe_deadline()].into_iter().flatten().min()
     }
 
-    /// Dials again.
+    /// Dials again, and tries better paths.
     pub fn handle_timeout(&mut self, now: Time) {
         // A dial that makes way once more waits until later than now.
         while let Some(peer) = self.waiting.take_due(now) {
             self.dial_if_needed(now, peer);
         }
+        self.probe_due(now);
     }
 }
 

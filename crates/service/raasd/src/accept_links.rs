@@ -78,7 +78,7 @@ impl Drop for AtDoor {
 }
 
 /// Accepts until it is stopped. Then the links have [`FAREWELL`] for their last messages.
-pub(crate) async fn accept_links(listener: TcpListener, context: Arc<LinkContext>, stop: Shutdown) {
+pub(crate) async fn accept_links(listeners: Vec<TcpListener>, context: Arc<LinkContext>, stop: Shutdown) {
     let limits = &context.config.limits;
     let known = context.config.peer_sources();
     let strangers = Strangers::new(count(limits.handshakes_max), count(limits.handshakes_per_source_max), known);
@@ -94,7 +94,7 @@ pub(crate) async fn accept_links(listener: TcpListener, context: Arc<LinkContext
         let next = async {
             // Never closed. A link that lost its place ends without waiting for anybody, so there is one soon.
             let descriptor = Arc::clone(&descriptors).acquire_owned().await.map_err(std::io::Error::other)?;
-            Ok::<_, std::io::Error>((listener.accept().await?, descriptor))
+            Ok::<_, std::io::Error>((accept_any(&listeners, number as usize).await?, descriptor))
         };
         tokio::pin!(next);
         let accepted = loop {
@@ -115,8 +115,22 @@ pub(crate) async fn accept_links(listener: TcpListener, context: Arc<LinkContext
             }
         }
     }
-    drop(listener);
+    drop(listeners);
     let _ = timeout(FAREWELL, async { while links.join_next().await.is_some() {} }).await;
+}
+
+/// The next connection at any of the addresses, which have the first look in turn.
+async fn accept_any(listeners: &[TcpListener], turn: usize) -> std::io::Result<(TcpStream, SocketAddr)> {
+    std::future::poll_fn(|context| {
+        for at in 0..listeners.len() {
+            let listener = &listeners[turn.wrapping_add(at) % listeners.len()];
+            if let std::task::Poll::Ready(accepted) = listener.poll_accept(context) {
+                return std::task::Poll::Ready(accepted);
+            }
+        }
+        std::task::Poll::Pending
+    })
+    .await
 }
 
 fn log_line(door: &Mutex<Door>, line: impl FnOnce(Option<u64>)) {
@@ -128,7 +142,8 @@ fn log_line(door: &Mutex<Door>, line: impl FnOnce(Option<u64>)) {
 
 async fn serve(stream: TcpStream, source: SocketAddr, context: Arc<LinkContext>, link: LinkId, mut at: AtDoor) {
     let Ok(mut wire) = Wire::new(stream) else { return };
-    let (introduction, secret) = match (context.introduction(), fresh()) {
+    let known = context.config.peer_sources().get(&source.ip().to_canonical()).copied();
+    let (introduction, secret) = match (context.introduction(0, known), fresh()) {
         (Ok(introduction), Ok(secret)) => (introduction, secret),
         (Err(refusal), _) | (_, Err(refusal)) => return wire.dismiss(&refusal),
     };

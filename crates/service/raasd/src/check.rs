@@ -35,6 +35,7 @@ pub(crate) struct Prepared {
 /// Checks limits, device and group of a configuration.
 pub(crate) fn prepare(config: Config) -> Result<Prepared, DaemonError> {
     config.check_limits().map_err(limit)?;
+    config.check_standby().map_err(ConfigError::one)?;
     let (mut config, mut fit) = config.fitted(Machine::here());
     let group = config.socket_group.as_deref().map(group_of).transpose()?;
     let policy = config.policy.as_deref().map(load_policy).transpose()?.unwrap_or_default();

@@ -5,6 +5,7 @@
 
 mod cluster_table;
 mod file;
+mod standby;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,6 +30,9 @@ pub(crate) use file::network_of;
 
 /// How long connections wait for a peer's daemon that is started again, unless the configuration says otherwise.
 const PEER_RETURN: Duration = Duration::from_secs(5);
+
+/// Silence of a peer after which another path to it is tried, unless the configuration says otherwise.
+const FAILOVER: Duration = Duration::from_millis(500);
 
 /// TCP port on which daemons reach each other.
 pub const PEER_PORT: u16 = 4790;
@@ -94,6 +98,16 @@ pub struct PeerConfig {
     pub wire: Option<WirePolicy>,
     /// Whether the lane to it is encrypted; none means the daemon's own `encrypt`.
     pub encrypt: Option<Encrypt>,
+    /// Further addresses of the host, in order of preference, by which it is reached if `address` fails
+    /// (docs/failover.md).
+    pub standby: Vec<IpAddr>,
+}
+
+impl PeerConfig {
+    /// A host of which nothing more is to be said.
+    pub fn new(address: IpAddr) -> Self {
+        Self { address, port: None, sources: Vec::new(), wire: None, encrypt: None, standby: Vec::new() }
+    }
 }
 
 /// The configuration of a daemon.
@@ -103,6 +117,10 @@ pub struct Config {
     pub listen: IpAddr,
     /// Further addresses that name this host.
     pub addresses: Vec<IpAddr>,
+    /// Further addresses at which other hosts reach this one, in order of preference (docs/failover.md).
+    pub standby: Vec<IpAddr>,
+    /// Silence of a peer with standby addresses after which another path to it is tried.
+    pub failover: Duration,
     /// The control socket.
     pub socket: PathBuf,
     /// Its mode; more than 0600 lets other users attach.
@@ -196,6 +214,8 @@ impl Config {
         Self {
             listen,
             addresses: Vec::new(),
+            standby: Vec::new(),
+            failover: FAILOVER,
             socket: control::socket_path(None),
             socket_mode: 0o600,
             user: None,
@@ -320,6 +340,7 @@ impl Config {
     pub fn host_addresses(&self) -> Vec<IpAddr> {
         let mut all = vec![self.listen];
         all.extend(&self.addresses);
+        all.extend(&self.standby);
         if !self.listen.is_loopback() {
             all.extend([IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)]);
         }
@@ -408,7 +429,8 @@ impl Config {
     pub(crate) fn peer_sources(&self) -> BTreeMap<IpAddr, IpAddr> {
         let of = |p: &PeerConfig| {
             let address = p.address;
-            std::iter::once(address).chain(p.sources.clone()).map(move |source| (source.to_canonical(), address))
+            let sources = [&p.sources[..], &p.standby].concat();
+            std::iter::once(address).chain(sources).map(move |source| (source.to_canonical(), address))
         };
         self.peers.iter().flat_map(of).collect()
     }
@@ -416,7 +438,11 @@ impl Config {
     /// Addresses from which control links may come beside the hosts' own.
     pub(crate) fn further_sources(&self) -> PeerSources {
         let of = |(p, source): (&PeerConfig, &IpAddr)| (source.to_canonical(), p.address);
-        self.peers.iter().flat_map(|p| p.sources.iter().map(move |source| (p, source))).map(of).collect()
+        self.peers
+            .iter()
+            .flat_map(|p| p.sources.iter().chain(&p.standby).map(move |source| (p, source)))
+            .map(of)
+            .collect()
     }
 }
 

@@ -43,6 +43,9 @@ const CLIENT_INPUTS_MAX: usize = 256;
 /// Lines of log about hosts that cannot be reached, for each period.
 const DIAL_LOG_LINES: u32 = 20;
 
+/// Links that wait in the kernel to be accepted.
+const BACKLOG: i32 = 128;
+
 /// A running daemon in this process. Dropping it stops it in order.
 #[derive(Debug)]
 pub struct Daemon {
@@ -168,11 +171,18 @@ fn serve(
     let keys = Keys { keys, directory: place.directory().to_path_buf(), reload };
     let peer_address = config.own_peer_address();
     let peer_port = |source| DaemonError::PeerPort { address: peer_address, source };
-    let peers = TcpListener::bind(peer_address).map_err(peer_port)?;
-    // For streams of bulk, which get connections that come here. Control links carry too little to be paced.
-    softnic::begin_unpaced(&peers);
-    peers.set_nonblocking(true).map_err(peer_port)?;
-    let peer_address = peers.local_addr().map_err(peer_port)?;
+    let first = TcpListener::bind(peer_address).map_err(peer_port)?;
+    let peer_address = first.local_addr().map_err(peer_port)?;
+    let mut peers = vec![first];
+    for address in &config.standby {
+        let address = SocketAddr::new(*address, peer_address.port());
+        peers.push(listen_at_standby(address).map_err(|source| DaemonError::PeerPort { address, source })?);
+    }
+    for listener in &peers {
+        // For streams of bulk, which get connections that come here. Control links carry too little to be paced.
+        softnic::begin_unpaced(listener);
+        listener.set_nonblocking(true).map_err(peer_port)?;
+    }
     let contexts = device.open(&config, random()?)?;
     let page = Segment::create("raas-engine", EnginePage::BYTES, Sharing::PeerReadOnly)?;
     page.allocate(EnginePage::BYTES)?;
@@ -234,6 +244,29 @@ fn serve(
     // Tasks that still run have had their time.
     runtime.shutdown_background();
     ended
+}
+
+/// Listens at a further address of this host, which it may not have at the moment: then connections wait for it.
+fn listen_at_standby(address: SocketAddr) -> std::io::Result<TcpListener> {
+    use rustix::net::sockopt;
+    match TcpListener::bind(address) {
+        Err(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable => {}
+        other => return other,
+    }
+    tracing::warn!(%address, "this host does not have the standby address now; control links there wait for it");
+    let (family, kind) = match address {
+        SocketAddr::V4(_) => (rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM),
+        SocketAddr::V6(_) => (rustix::net::AddressFamily::INET6, rustix::net::SocketType::STREAM),
+    };
+    let socket = rustix::net::socket_with(family, kind, rustix::net::SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    match address {
+        SocketAddr::V4(_) => sockopt::set_ip_freebind(&socket, true)?,
+        SocketAddr::V6(_) => sockopt::set_ipv6_freebind(&socket, true)?,
+    }
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(TcpListener::from(socket))
 }
 
 /// The clock by which engines look at messages: that of every program of this host.
@@ -301,7 +334,7 @@ struct Keys {
 struct Plane {
     config: Config,
     keys: Keys,
-    peers: TcpListener,
+    peers: Vec<TcpListener>,
     listener: OwnedFd,
     engine_page: OwnedFd,
     epoch: u64,
@@ -334,7 +367,8 @@ impl Plane {
             inputs: link_queue,
             log: Mutex::new(LogQuota::new(DIAL_LOG_LINES, std::time::Instant::now())),
         });
-        let peers = tokio::net::TcpListener::from_std(self.peers).map_err(DaemonError::io("peer listener"))?;
+        let peers: Result<Vec<_>, _> = self.peers.into_iter().map(tokio::net::TcpListener::from_std).collect();
+        let peers = peers.map_err(DaemonError::io("peer listener"))?;
         let clients = ClientContext { inputs: client_queue, limits: config.limits.clone() };
         let accepting_clients = tokio::spawn(accept_clients(self.listener, clients, shutdown.clone()));
         let accepting_links = tokio::spawn(accept_links(peers, Arc::clone(&links), shutdown.clone()));

@@ -104,6 +104,11 @@ pub(crate) fn find(config: &Config) -> Result<Found, DaemonError> {
             reason: "the software NIC alone has the wire over TCP (wire = \"iwarp\")".into(),
             alternatives: Vec::new(),
         },
+        (DeviceChoice::Auto, None) if !config.standby.is_empty() => Decision {
+            device: DeviceChoice::SoftNic,
+            reason: "the software NIC alone is at more than one address (standby)".into(),
+            alternatives: Vec::new(),
+        },
         (wanted, _) => decide(wanted, config.listen, &rdmacore::list_devices(), library),
     };
     if let (DeviceChoice::RdmaCore(_), Some(entry)) = (&decision.device, config.needs_tcp_wire()) {
@@ -172,6 +177,7 @@ fn check_softnic_ports(config: &Config) -> Result<(), DaemonError> {
 fn open_softnic(config: &Config, entropy: [u8; 32]) -> Result<Vec<SoftNic>, DaemonError> {
     let nic = SoftNicConfig {
         udp_port: config.udp_port,
+        standby: config.standby.clone(),
         mtu: config.mtu,
         wire: config.device_wire(),
         marks: config.marks,

@@ -1,35 +1,55 @@
 //! Reaching another daemon: the sockets of a dial's attempts. Which failures are worth another one, and until when, is
-//! [`Dialing`]'s to say.
+//! [`Dialing`]'s to say; over which paths, [`Ways`].
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use control::Reason;
-use plane::{AfterAttempt, Dialing, Identity, LinkId, Opening, Refusal};
+use plane::{AfterAttempt, Dialing, Identity, LinkId, LinkPath, Opening, Refusal, Ways};
 use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinSet;
 use tokio::time::timeout_at;
 use verbs::Time;
 
 use crate::link::{LinkContext, LinkInput, Wire, fresh, run};
 use crate::opening::{Opened, open};
 
+/// Before the next path is tried beside the ones before, which may only be slow.
+const STAGGER: Duration = Duration::from_millis(100);
+/// Time of a handshake while there are other paths to try.
+const HANDSHAKE_OF_SEVERAL: Duration = Duration::from_secs(1);
+
 /// Dials `peer` and carries the link. `deadline` bounds the attempts.
-pub(crate) async fn dial(context: Arc<LinkContext>, link: LinkId, peer: IpAddr, deadline: Time) {
+pub(crate) async fn dial(context: Arc<LinkContext>, link: LinkId, peer: IpAddr, deadline: Time, ways: Ways) {
     let address = context.config.peer_address(peer);
-    let mut dialing = Dialing::new(deadline, context.config.limits.dial_attempts_max);
+    let Ways { mut paths, replaces, is_probe } = ways;
+    if paths.is_empty() {
+        paths.push(LinkPath { own: context.config.listen, peer: address.ip() });
+    }
+    let attempts = context.config.limits.dial_attempts_max.saturating_mul(paths.len() as u64);
+    let mut dialing = Dialing::new(deadline, attempts);
     let (refusal, reason) = loop {
         let unreachable = |e: io::Error| Refusal::new(Reason::PeerUnreachable, e.to_string());
         let connect_by = context.instant(dialing.connect_by(context.now()));
-        let connected = timeout_at(connect_by, connect(context.config.listen, address)).await;
+        let connected = timeout_at(connect_by, connect_first(&paths, address.port())).await;
         let is_late = connected.is_err();
         let opened = match connected {
             Err(_) => Err(Refusal::new(Reason::PeerUnreachable, "no answer in time")),
             Ok(Err(e)) => Err(unreachable(e)),
-            Ok(Ok(stream)) => match Wire::new(stream) {
-                Ok(wire) => introduce(wire, &context, link, address, deadline).await,
-                Err(e) => Err(unreachable(e)),
-            },
+            Ok(Ok((stream, place))) => {
+                // If it goes wrong there, the others are tried first.
+                let path = paths.remove(place);
+                paths.push(path);
+                match Wire::new(stream) {
+                    Ok(wire) => {
+                        let limit = if paths.len() > 1 { HANDSHAKE_OF_SEVERAL } else { Duration::MAX };
+                        introduce(wire, &context, (link, peer, replaces), deadline, limit).await
+                    }
+                    Err(e) => Err(unreachable(e)),
+                }
+            }
         };
         let refusal = match opened {
             Ok((wire, identity)) => {
@@ -46,7 +66,9 @@ pub(crate) async fn dial(context: Arc<LinkContext>, link: LinkId, peer: IpAddr, 
         }
     };
     let quota = || context.log.lock().unwrap_or_else(PoisonError::into_inner).take(std::time::Instant::now());
-    if refusal.reason != Reason::Closed
+    if is_probe {
+        tracing::debug!(%peer, why = %refusal, "the preferred path to the peer is not there yet");
+    } else if refusal.reason != Reason::Closed
         && let Some(left_out) = quota()
     {
         tracing::warn!(%peer, %address, why = %refusal, left_out, "cannot reach the peer's daemon");
@@ -54,18 +76,44 @@ pub(crate) async fn dial(context: Arc<LinkContext>, link: LinkId, peer: IpAddr, 
     let _ = context.inputs.send(LinkInput::DialFailed { link, reason }).await;
 }
 
+/// The TCP connection that is there first, with the place of its path. The paths before have a lead; if all fail, the
+/// error is the first path's.
+async fn connect_first(paths: &[LinkPath], port: u16) -> io::Result<(TcpStream, usize)> {
+    let mut tries = JoinSet::new();
+    for (place, path) in paths.iter().copied().enumerate() {
+        let lead = STAGGER.saturating_mul(u32::try_from(place).unwrap_or(u32::MAX));
+        tries.spawn(async move {
+            tokio::time::sleep(lead).await;
+            let connected = connect(path.own, SocketAddr::new(path.peer, port)).await;
+            (place, connected)
+        });
+    }
+    let mut failed: Option<(usize, io::Error)> = None;
+    while let Some(ended) = tries.join_next().await {
+        match ended {
+            Ok((place, Ok(stream))) => return Ok((stream, place)),
+            Ok((place, Err(error))) if failed.as_ref().is_none_or(|(other, _)| place < *other) => {
+                failed = Some((place, error));
+            }
+            _ => {}
+        }
+    }
+    Err(failed.map_or_else(|| io::ErrorKind::AddrNotAvailable.into(), |(_, error)| error))
+}
+
 /// Says who we are on a connection that is there, and hears who the peer is.
 async fn introduce(
     mut wire: Wire,
     context: &LinkContext,
-    link: LinkId,
-    address: SocketAddr,
+    (link, peer, replaces): (LinkId, IpAddr, u64),
     deadline: Time,
+    limit: Duration,
 ) -> Result<(Wire, Identity), Refusal> {
     let now = context.now();
-    let limit = context.config.limits.handshake().min(deadline.saturating_since(now));
-    let opening = Opening::dial(now, context.introduction()?, context.keys(), fresh()?, address.ip(), limit);
-    match open(&mut wire, context, (link, address.ip()), opening, &mut false).await {
+    let limit = context.config.limits.handshake().min(deadline.saturating_since(now)).min(limit);
+    let own = context.introduction(replaces, Some(peer))?;
+    let opening = Opening::dial(now, own, context.keys(), fresh()?, peer, limit);
+    match open(&mut wire, context, (link, peer), opening, &mut false).await {
         Ok(Opened::Link(identity)) => Ok((wire, identity)),
         // The dialing side takes it for what it is not.
         Ok(Opened::Direct(_)) => Err(Refusal::new(Reason::Unspecified, "an offer's proof where Hello was due")),

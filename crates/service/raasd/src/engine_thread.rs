@@ -359,8 +359,8 @@ impl<P: Provider> EngineThread<P> {
         let (engine, device) = (&mut self.engine, &mut self.device);
         let at = |peer| LaneAt::new(peer, lane);
         let (peer, answer) = match command {
-            LaneCommand::Offer { peer, round } => {
-                let result = engine.lane_offer(device, at(peer));
+            LaneCommand::Offer { peer, round, local } => {
+                let result = engine.lane_offer_from(device, at(peer), local);
                 let result = result.map_err(|e| Refusal::of_lane(&e, Reason::LocalLimit));
                 self.lanes.insert(at(peer));
                 (peer, LaneAnswer::Offered { round, result })

@@ -212,6 +212,7 @@ impl Hub {
             heartbeat: config.heartbeat.interval,
             connect_timeout: parts.connect_timeout,
             sources: config.further_sources(),
+            paths: config.paths(),
         });
         let mut hub = Self {
             addresses: config.host_addresses(),

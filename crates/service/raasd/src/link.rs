@@ -10,7 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use control::{CHALLENGE_BYTES, FRAME_BYTES_MAX, PeerMessage, Reason, decode, encode, with_length};
-use plane::{ClusterKeys, DirectHello, Identity, Introduction, LinkId, Refusal, Seal, Verdict, Watch, WatchAction};
+use plane::{
+    ClusterKeys, DirectHello, Heartbeat, Identity, Introduction, LinkId, LinkNames, LinkPath, Refusal, Seal, Verdict,
+    Watch, WatchAction,
+};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -41,6 +44,7 @@ pub(crate) enum LinkInput {
     },
     Up {
         link: LinkId,
+        path: LinkPath,
         peer: Identity,
         out: mpsc::Sender<PeerMessage>,
     },
@@ -111,12 +115,13 @@ impl LinkContext {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What this daemon says of itself on a new link.
-    pub(crate) fn introduction(&self) -> Result<Introduction, Refusal> {
+    /// What this daemon says of itself on a new link, which takes the place of that one, to a peer if it is known.
+    pub(crate) fn introduction(&self, replaces: u64, peer: Option<IpAddr>) -> Result<Introduction, Refusal> {
         let challenge: [u8; CHALLENGE_BYTES] = fresh()?;
-        let identity =
-            Identity { instance: self.instance, address: self.config.listen, engines: self.config.engines, challenge };
-        Ok(Introduction::of_this_release(identity))
+        let identity = Identity::new(self.instance, self.config.listen, self.config.engines, challenge);
+        let heartbeat = peer.map_or(self.config.heartbeat, |peer| self.config.heartbeat_to(peer)).interval;
+        let link = LinkNames { own: 0, replaces };
+        Ok(Introduction::of_this_release(Identity { link, heartbeat, ..identity }))
     }
 }
 
@@ -132,6 +137,8 @@ pub(crate) fn fresh<const N: usize>() -> Result<[u8; N], Refusal> {
 pub(crate) struct Wire {
     read: OwnedReadHalf,
     write: OwnedWriteHalf,
+    /// Its addresses.
+    path: LinkPath,
     /// Bytes of the next frame; kept here so that a read that is given up loses none.
     buffer: Vec<u8>,
     frame_bytes_max: usize,
@@ -143,8 +150,16 @@ impl Wire {
     pub(crate) fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
+        let (own, peer) = (stream.local_addr()?.ip().to_canonical(), stream.peer_addr()?.ip().to_canonical());
         let (read, write) = stream.into_split();
-        Ok(Self { read, write, buffer: Vec::new(), frame_bytes_max: HANDSHAKE_FRAME_BYTES_MAX, seal: None })
+        Ok(Self {
+            path: LinkPath { own, peer },
+            read,
+            write,
+            buffer: Vec::new(),
+            frame_bytes_max: HANDSHAKE_FRAME_BYTES_MAX,
+            seal: None,
+        })
     }
 
     /// From here on each frame of both directions is sealed.
@@ -236,11 +251,12 @@ pub(crate) async fn run(mut wire: Wire, context: &LinkContext, link: LinkId, pee
     }
     wire.frame_bytes_max = FRAME_BYTES_MAX;
     let (out, mut outgoing) = mpsc::channel(count(context.config.limits.link_queue_max));
-    let up = LinkInput::Up { link, peer, out };
+    let up = LinkInput::Up { link, path: wire.path, peer, out };
     if context.inputs.send(up).await.is_err() {
         return;
     }
-    let refusal = match carry(&mut wire, context, link, &mut outgoing).await {
+    let heartbeat = context.config.heartbeat_to(peer.address);
+    let refusal = match carry(&mut wire, context, (link, heartbeat), &mut outgoing).await {
         Ok(()) => {
             let _ = timeout(FAREWELL, wire.write.shutdown()).await;
             return;
@@ -258,12 +274,12 @@ pub(crate) async fn run(mut wire: Wire, context: &LinkContext, link: LinkId, pee
 async fn carry(
     wire: &mut Wire,
     context: &LinkContext,
-    link: LinkId,
+    (link, heartbeat): (LinkId, Heartbeat),
     outgoing: &mut mpsc::Receiver<PeerMessage>,
 ) -> Result<(), Refusal> {
-    let patience = context.config.heartbeat.patience();
+    let patience = heartbeat.patience();
     let silent = |what: &str| Refusal::new(Reason::PeerLost, format!("{what} for {patience:?}"));
-    let mut watch = Watch::new(context.now(), context.config.heartbeat);
+    let mut watch = Watch::new(context.now(), heartbeat);
     loop {
         let deadline = context.instant(watch.deadline());
         tokio::select! {

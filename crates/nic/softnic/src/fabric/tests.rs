@@ -202,6 +202,7 @@ fn ends_that_are_set_up_by_offers_use_what_both_devices_can() {
         wire: WirePolicy::Auto,
         peer: None,
         encrypt: verbs::Encrypt::Off,
+        local: None,
     };
     let offers = [0, 1].map(|i: usize| {
         let End { nic, qpn, .. } = &mut ends[i];
@@ -234,6 +235,7 @@ fn an_offer_that_cannot_be_changes_nothing() {
         wire: WirePolicy::Auto,
         peer: None,
         encrypt: verbs::Encrypt::Off,
+        local: None,
     };
     let [own, good] = [0, 1].map(|i: usize| {
         let End { nic, qpn, .. } = &mut ends[i];

@@ -48,6 +48,13 @@ impl Port {
         }
         let device = self.nic.device();
         let mtu = device.mtu.min(attr.mtu_max);
+        let elsewhere = attr.local.map(Gid::from).filter(|local| *local != device.gid);
+        if let Some(local) = elsewhere
+            && !(wants_tcp && self.tcp.as_ref().is_some_and(|tcp| tcp.local_of(local.ip()).is_some()))
+        {
+            let what = "connections at that address: only TCP is at addresses beside the first, and they are named when the NIC is opened";
+            return Err(VerbsError::Unsupported { device: device.name.clone(), what });
+        }
         let roce = RoceEndpoint {
             qp_type,
             qpn,
@@ -59,7 +66,7 @@ impl Port {
             rx_budget_bytes: device.rx_budget_bytes,
         };
         let none = VerbsError::NoCommonWire { own: policy.to_string(), peer: attr.wire.to_string() };
-        let (gid, max_rd_atomic) = (device.gid, device.max_rd_atomic);
+        let (gid, max_rd_atomic) = (elsewhere.unwrap_or(device.gid), device.max_rd_atomic);
         self.nic.modify_qp(qpn, &QpModify::Init { access: attr.access, qkey: Qkey(0) })?;
         let now = self.now();
         let tcp = self.tcp.as_mut().filter(|_| wants_tcp).map(|tcp| TcpPart {
@@ -77,7 +84,7 @@ impl Port {
             mtu,
             encryption: (attr.encrypt != Encrypt::Off).then(|| Encryption { secret: tcp.secret(), is_required }),
         });
-        let roce = Some(roce).filter(|_| !is_required);
+        let roce = Some(roce).filter(|_| !is_required && elsewhere.is_none());
         let wires = Wires { roce, tcp }.allowed(policy).allowed(attr.wire);
         wires.to_endpoint().unwrap_or(Err(none))
     }

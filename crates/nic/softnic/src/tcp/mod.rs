@@ -53,7 +53,8 @@ const GATHER_BYTES: u64 = 1 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Watched {
     Udp,
-    Listener,
+    /// By its place.
+    Listener(u32),
     Stranger(u32),
     Link(Qpn),
 }
@@ -62,7 +63,7 @@ impl Watched {
     fn to_u64(self) -> u64 {
         match self {
             Self::Udp => 0,
-            Self::Listener => 1,
+            Self::Listener(place) => 1 << 32 | u64::from(place),
             Self::Stranger(number) => 2 << 32 | u64::from(number),
             Self::Link(qpn) => 3 << 32 | u64::from(qpn.0),
         }
@@ -71,10 +72,10 @@ impl Watched {
     fn from_u64(word: u64) -> Self {
         let low = word as u32;
         match word >> 32 {
+            1 => Self::Listener(low),
             2 => Self::Stranger(low),
             3 => Self::Link(Qpn(low)),
-            _ if low == 0 => Self::Udp,
-            _ => Self::Listener,
+            _ => Self::Udp,
         }
     }
 }
@@ -142,9 +143,8 @@ struct Offer {
 /// The wire.
 #[derive(Debug)]
 pub(crate) struct TcpWire {
-    listener: OwnedFd,
-    /// Of the listener.
-    local: SocketAddr,
+    /// At the addresses of this host, the device's own first.
+    listeners: Vec<(OwnedFd, SocketAddr)>,
     marks: PathMarks,
     epoll: OwnedFd,
     entropy: StdRng,
@@ -189,24 +189,29 @@ macro_rules! shared {
 }
 
 impl TcpWire {
-    /// Listens at the address and port of a NIC. `may_move`: the system chose the port, so another one will do.
+    /// Listens at the address and port of a NIC, and at the same port of further addresses. `may_move`: the system chose
+    /// the port, so another one will do.
     pub(crate) fn open(
-        (local, may_move): (SocketAddr, bool),
+        (local, may_move, standby): (SocketAddr, bool, &[IpAddr]),
         marks: PathMarks,
         udp: BorrowedFd<'_>,
         entropy: [u8; 32],
     ) -> Result<Self, OpenError> {
-        let (listener, local) = socket::listen(local, may_move)?;
+        let mut listeners = vec![socket::listen(local, may_move)?];
+        for address in standby {
+            listeners.push(socket::listen_standby(SocketAddr::new(*address, listeners[0].1.port()))?);
+        }
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|e| OpenError::os("epoll_create1", e))?;
         let watch = |fd: BorrowedFd<'_>, what: Watched| {
             epoll::add(&epoll, fd, EventData::new_u64(what.to_u64()), EventFlags::IN)
                 .map_err(|e| OpenError::os("epoll_ctl", e))
         };
         watch(udp, Watched::Udp)?;
-        watch(listener.as_fd(), Watched::Listener)?;
+        for (place, (listener, _)) in (0..).zip(&listeners) {
+            watch(listener.as_fd(), Watched::Listener(place))?;
+        }
         Ok(Self {
-            listener,
-            local,
+            listeners,
             marks,
             epoll,
             entropy: StdRng::from_seed(entropy),
@@ -231,7 +236,12 @@ impl TcpWire {
     }
 
     pub(crate) fn port(&self) -> u16 {
-        self.local.port()
+        self.listeners.first().map_or(0, |(_, local)| local.port())
+    }
+
+    /// Where connections of an address of this host are: that of its listener.
+    pub(crate) fn local_of(&self, address: IpAddr) -> Option<SocketAddr> {
+        self.listeners.iter().map(|(_, local)| *local).find(|local| local.ip() == address)
     }
 
     /// Whether a connection is there or may come, so that each round of progress looks.
@@ -288,8 +298,9 @@ impl TcpWire {
     ) {
         self.counters.tcp_encrypted += u64::from(keys.is_some());
         let early = self.offers.remove(&own.qpn).and_then(|offer| offer.early);
-        let mut link =
-            Link::new(qp, own, peer, self.local, SocketOptions { silence: silence_max(attr), marks: self.marks }, now);
+        let options = SocketOptions { silence: silence_max(attr), marks: self.marks };
+        let local = self.local_of(own.gid.ip()).unwrap_or_else(|| own.address());
+        let mut link = Link::new(qp, own, peer, local, options, now);
         link.encrypt(keys);
         let mut shared = shared!(self, now);
         match early {
@@ -329,7 +340,7 @@ impl TcpWire {
             let (data, flags) = (event.data, event.flags);
             match Watched::from_u64(data.u64()) {
                 Watched::Udp => looked.udp = true,
-                Watched::Listener => self.take_connections(now),
+                Watched::Listener(place) => self.take_connections(now, place),
                 Watched::Stranger(number) => self.hear_stranger(now, number, dev),
                 Watched::Link(qpn) => {
                     if let Some(link) = self.links.get_mut(&qpn) {
@@ -429,9 +440,10 @@ impl TcpWire {
 
     // ---- strangers
 
-    fn take_connections(&mut self, now: Time) {
+    fn take_connections(&mut self, now: Time, place: u32) {
+        let Some((listener, _)) = self.listeners.get(place as usize) else { return };
         for _ in 0..ACCEPTS_PER_ROUND {
-            let Some((fd, from)) = socket::accept(&self.listener) else { break };
+            let Some((fd, from)) = socket::accept(listener) else { break };
             let (number, gone) = self.strangers.add(now, fd, from);
             self.counters.tcp_strangers_dropped += gone;
             let data = EventData::new_u64(Watched::Stranger(number).to_u64());

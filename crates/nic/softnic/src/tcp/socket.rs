@@ -63,6 +63,30 @@ pub(crate) fn listen(local: SocketAddr, may_move: bool) -> Result<(OwnedFd, Sock
     Ok((fd, bound.ok_or_else(|| OpenError::os("getsockname", io::ErrorKind::InvalidData))?))
 }
 
+/// As [`listen`], at an address that this host may not have at the moment.
+pub(crate) fn listen_standby(local: SocketAddr) -> Result<(OwnedFd, SocketAddr), OpenError> {
+    match listen(local, false) {
+        Err(OpenError::AddressNotAvailable(address)) => {
+            tracing::warn!(%address, "this host does not have the standby address now; connections there wait for it");
+            let fd = stream_socket(local.ip()).map_err(|e| OpenError::os("socket(SOCK_STREAM)", e))?;
+            listen_free(&fd, local).map_err(|e| OpenError::os("listen", e))?;
+            Ok((fd, local))
+        }
+        other => other,
+    }
+}
+
+/// Listens at an address whether or not this host has it.
+fn listen_free(fd: &OwnedFd, local: SocketAddr) -> rustix::io::Result<()> {
+    match local {
+        SocketAddr::V4(_) => sockopt::set_ip_freebind(fd, true)?,
+        SocketAddr::V6(_) => sockopt::set_ipv6_freebind(fd, true)?,
+    }
+    sockopt::set_socket_reuseaddr(fd, true)?;
+    rustix::net::bind(fd, &local)?;
+    rustix::net::listen(fd, BACKLOG)
+}
+
 fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
     address.set_port(port);
     address

@@ -111,7 +111,7 @@ impl End {
         peer: Option<IpAddr>,
         encrypt: verbs::Encrypt,
     ) -> Result<Endpoint, verbs::VerbsError> {
-        let attr = OfferAttr { access, mtu_max, entropy: 7, wire: WirePolicy::Auto, peer, encrypt };
+        let attr = OfferAttr { access, mtu_max, entropy: 7, wire: WirePolicy::Auto, peer, encrypt, local: None };
         self.nic.offer(self.qpn, &attr)
     }
 

@@ -74,7 +74,7 @@ impl World {
     fn settle_plane(&mut self, host: usize) {
         while let Some(action) = self.plane(host).and_then(|plane| plane.peers.poll_action()) {
             match action {
-                PeerAction::Dial { link, peer, deadline } => self.start_dial(host, link, peer, deadline),
+                PeerAction::Dial { link, peer, deadline, .. } => self.start_dial(host, link, peer, deadline),
                 PeerAction::CancelDial { link } => {
                     if self.link(host, link).is_some_and(|link| !link.is_known) {
                         self.end_link(host, link);

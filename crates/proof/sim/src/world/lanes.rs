@@ -35,7 +35,7 @@ impl World {
         let (engine, tap) = (&mut driven.engine, &mut driven.tap);
         tap.now = now;
         let answer = match *command {
-            LaneCommand::Offer { peer, round } => {
+            LaneCommand::Offer { peer, round, .. } => {
                 driven.given_up.remove(&named(peer));
                 let result = engine.lane_offer(tap, named(peer));
                 let result = result.map_err(|error| self.refusal(at, named(peer), &error, Reason::LocalLimit));

@@ -89,6 +89,16 @@ impl Engine {
     /// connections are reset; those that wait since a reset of the lane go on waiting. A leased lane must have been
     /// announced.
     pub fn lane_offer<P: Provider>(&mut self, nic: &mut P, at: impl Into<LaneAt>) -> Result<LaneOffer, VerbsError> {
+        self.lane_offer_from(nic, at, None)
+    }
+
+    /// As [`Self::lane_offer`], with a queue pair at this address of the host; none: at the device's own.
+    pub fn lane_offer_from<P: Provider>(
+        &mut self,
+        nic: &mut P,
+        at: impl Into<LaneAt>,
+        local: Option<IpAddr>,
+    ) -> Result<LaneOffer, VerbsError> {
         let (at, limit) = (at.into(), self.config.lanes_max.into());
         let id = match at.leased {
             None => self.lane_to(nic, at.peer).ok_or(VerbsError::Full { what: "table of lanes", limit })?,
@@ -96,6 +106,9 @@ impl Engine {
         };
         if self.lanes.get(id).is_some_and(Lane::has_qp) {
             self.sever(nic, id, Reason::PeerLost);
+        }
+        if let Some(lane) = self.lanes.get_mut(id) {
+            lane.set_local(local);
         }
         let credits = self.recv.grant(nic)?;
         let (qpn, endpoint) = match self.make_qp(nic, id) {
@@ -111,7 +124,9 @@ impl Engine {
         lane.on_offered(OwnEnd { incarnation, qpn, endpoint: endpoint.clone(), credits });
         let number = lane.number();
         self.lanes.bind(qpn, id);
-        let has_datagrams = at.leased.is_none() && self.may_send_datagrams(at.peer);
+        // The device's datagrams are at its own address alone.
+        let is_elsewhere = self.lanes.get(id).is_some_and(|lane| lane.local().is_some());
+        let has_datagrams = at.leased.is_none() && !is_elsewhere && self.may_send_datagrams(at.peer);
         Ok(LaneOffer {
             lane: number,
             incarnation,
@@ -153,6 +168,7 @@ impl Engine {
             wire: self.config.wire_to(peer),
             peer: Some(peer),
             encrypt: self.config.encrypt_to(peer),
+            local: lane.local(),
         };
         match nic.offer(qpn, &attr) {
             Ok(endpoint) => Ok((qpn, endpoint)),

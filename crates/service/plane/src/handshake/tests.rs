@@ -9,7 +9,7 @@ fn key(n: u8) -> ClusterKeys {
 fn sides() -> (Handshake, Handshake) {
     let identity = |n: u8| {
         let (instance, address) = (n.into(), IpAddr::from([127, 0, 0, n]));
-        let identity = Identity { instance, address, engines: n.into(), challenge: [n; CHALLENGE_BYTES] };
+        let identity = Identity::new(instance, address, n.into(), [n; CHALLENGE_BYTES]);
         Introduction::of_this_release(identity)
     };
     let side = |side, n| Handshake::new(side, identity(n), [n; 32]);
@@ -39,7 +39,7 @@ fn both_sides_with_one_key_believe_each_other_and_seal() {
 #[test]
 fn the_handshake_is_the_documented_one() {
     let (mut dialer, _) = met();
-    let mut prologue = b"raas control link 2\0\0\0\0\x04".to_vec();
+    let mut prologue = b"raas control link 2\0\0\0\0\x05".to_vec();
     for n in [1u8, 2] {
         prologue.extend([0, 0, 0, 0, 0, 0, 0, n]);
         prologue.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, n]);
@@ -49,9 +49,9 @@ fn the_handshake_is_the_documented_one() {
     let PeerMessage::Noise { message } = dialer.begin(&key(9)).unwrap() else { panic!() };
     let cluster_key = ClusterKey::new(vec![9; 32]);
     let mut acceptor = Noise::new(Side::Acceptor, &cluster_key, &prologue, [5; 32]).unwrap();
-    // The terms: one varint.
-    assert_eq!(acceptor.read(&message).unwrap(), [1]);
-    assert_eq!(message.len(), 32 + 1 + 16);
+    // The terms: three varints.
+    assert_eq!(acceptor.read(&message).unwrap(), [1, 0, 0]);
+    assert_eq!(message.len(), 32 + 3 + 16);
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn another_version_names_both_and_oneself_is_no_peer() {
     }
     let refusal = dialer.handle_hello(hello).unwrap_err();
     assert_eq!(refusal.reason, Reason::PeerVersion);
-    assert!(refusal.detail.contains("version 4") && refusal.detail.contains("speaks 7 (release 9.9.9)"), "{refusal}");
+    assert!(refusal.detail.contains("version 5") && refusal.detail.contains("speaks 7 (release 9.9.9)"), "{refusal}");
     let myself = dialer.hello();
     assert_eq!(dialer.handle_hello(myself).unwrap_err().reason, Reason::BadAddress);
     assert!(dialer.begin(&key(9)).is_err(), "nothing under the key before the peer's challenge");

@@ -8,7 +8,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 fn own(n: u8, version: u32) -> Introduction {
     let (instance, address) = (n.into(), IpAddr::from([127, 0, 0, n]));
-    let identity = Identity { instance, address, engines: 1, challenge: [n; CHALLENGE_BYTES] };
+    let identity = Identity::new(instance, address, 1, [n; CHALLENGE_BYTES]);
     Introduction { version, ..Introduction::of_this_release(identity) }
 }
 

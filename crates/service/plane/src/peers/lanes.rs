@@ -30,6 +30,7 @@ impl Peers {
             tracing::info!(%peer, "the peer's daemon speaks again");
             let lanes = established.lanes.len();
             self.tell_silence(peer, lanes, None);
+            self.stop_seeking(peer);
         }
         let message = match message {
             PeerMessage::Region(message) => return self.actions.push_back(PeerAction::Region { peer, message }),
@@ -183,11 +184,11 @@ impl Peers {
     /// Carries out what the rounds want, and watches how long each takes.
     pub(super) fn pump(&mut self, now: Time, peer: IpAddr) {
         let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) else { return };
-        let link = established.link;
+        let (link, local) = (established.link, established.local);
         let mut rounds = self.rounds;
         for (number, lane) in established.all_mut() {
             while let Some(action) = lane.round.poll_action() {
-                self.actions.push_back(match command_of(peer, number, action) {
+                self.actions.push_back(match command_of(peer, number, local, action) {
                     Ok(command) => PeerAction::Engine { engine: engine_of(number), lane: number, command },
                     Err(message) => PeerAction::Send { link, message },
                 });
@@ -241,9 +242,9 @@ pub(super) fn lane_of(message: &PeerMessage) -> u32 {
 }
 
 /// What a round wants: of its engine, or (an error) of the peer.
-fn command_of(peer: IpAddr, lane: u32, action: RoundAction) -> Result<LaneCommand, PeerMessage> {
+fn command_of(peer: IpAddr, lane: u32, local: Option<IpAddr>, action: RoundAction) -> Result<LaneCommand, PeerMessage> {
     Ok(match action {
-        RoundAction::MakeOffer { round } => LaneCommand::Offer { peer, round },
+        RoundAction::MakeOffer { round } => LaneCommand::Offer { peer, round, local },
         RoundAction::Accept { round, offer } => LaneCommand::Accept { peer, round, offer },
         RoundAction::TellRoutes { round } => LaneCommand::TellRoutes { peer, round },
         RoundAction::TakeRoutes { round, routes } => LaneCommand::TakeRoutes { peer, round, routes },

@@ -23,6 +23,7 @@ fn with_engines(instance: u64, engines: u32) -> Peers {
         heartbeat: BEAT,
         connect_timeout: Duration::from_secs(10),
         sources: [(ip(99), ip(2))].into(),
+        paths: BTreeMap::new(),
     })
 }
 
@@ -50,7 +51,7 @@ fn ms(n: u64) -> Time {
 }
 
 fn hello(address: u8, instance: u64) -> Identity {
-    Identity { instance, address: ip(address), engines: 1, challenge: [0; 32] }
+    Identity::new(instance, ip(address), 1, [0; 32])
 }
 
 const IN: LinkId = LinkId(1 << 63);

@@ -29,6 +29,8 @@ const PROBLEMS_MAX: usize = 100;
 struct File {
     listen: Option<HostAddress>,
     addresses: Option<Vec<HostAddress>>,
+    standby: Option<Vec<HostAddress>>,
+    failover_ms: Option<Ranged<30, 3_600_000>>,
     socket: Option<FilePath>,
     socket_mode: Option<Spanned<Mode>>,
     socket_group: Option<Group>,
@@ -76,6 +78,8 @@ struct Peer {
     sources: Vec<HostAddress>,
     wire: Option<WireName>,
     encrypt: Option<EncryptName>,
+    #[serde(default)]
+    standby: Vec<HostAddress>,
 }
 
 /// A whole number of this range.
@@ -327,6 +331,8 @@ fn take(config: &mut Config, file: File, problems: &mut Problems<'_>) {
     }
     set(&mut config.listen, file.listen.map(|a| a.0));
     set(&mut config.addresses, file.addresses.map(|list| list.into_iter().map(|a| a.0).collect()));
+    set(&mut config.standby, file.standby.map(|list| list.into_iter().map(|a| a.0).collect()));
+    set(&mut config.failover, file.failover_ms.map(|ms| Duration::from_millis(ms.0)));
     set(&mut config.socket, file.socket.map(|p| p.0));
     if file.socket_group.is_some() {
         config.socket_mode = GROUP_MODE;
@@ -381,7 +387,8 @@ fn take(config: &mut Config, file: File, problems: &mut Problems<'_>) {
         let sources = peer.sources.into_iter().map(|a| a.0).collect();
         let (address, port) = (peer.address.0, peer.port.and_then(Ranged::get));
         let (wire, encrypt) = (peer.wire.map(|w| w.0), peer.encrypt.map(|e| e.0));
-        config.peers.push(PeerConfig { address, port, sources, wire, encrypt });
+        let standby = peer.standby.into_iter().map(|a| a.0).collect();
+        config.peers.push(PeerConfig { address, port, sources, wire, encrypt, standby });
     }
     if let Some(limits) = file.limits {
         take_limits(config, &limits, problems);

@@ -28,8 +28,7 @@ impl Hub {
     /// An engine reports a stream of bulk.
     pub(super) fn on_bulk(&mut self, engine: u32, stream: BulkStream) {
         let mut token = [0; CHALLENGE_BYTES];
-        // What is between the applications then is in the clear.
-        if self.link_context.config.encrypt_to(stream.peer) != Encrypt::Off {
+        if !self.may_be_direct(stream.peer) {
             return;
         }
         if let (Some(of), Ok(())) = (self.bulk_of(engine, stream), getrandom::fill(&mut token)) {
@@ -38,10 +37,17 @@ impl Hub {
         }
     }
 
+    /// Whether streams to a peer may leave the lane: what is between the applications then is in the clear, and is bound to
+    /// one path.
+    fn may_be_direct(&self, peer: IpAddr) -> bool {
+        let config = &self.link_context.config;
+        config.encrypt_to(peer) == Encrypt::Off && !config.has_standby(peer)
+    }
+
     /// A peer speaks of such connections.
     pub(super) fn on_direct_message(&mut self, peer: IpAddr, message: PeerMessage) {
         match message {
-            PeerMessage::DirectOffer { number, .. } if self.link_context.config.encrypt_to(peer) != Encrypt::Off => {
+            PeerMessage::DirectOffer { number, .. } if !self.may_be_direct(peer) => {
                 let refused = PeerMessage::DirectRefused { number, is_yours: true, reason: Reason::DirectOff };
                 self.peers.tell(peer, refused);
             }

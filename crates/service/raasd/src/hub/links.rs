@@ -20,13 +20,16 @@ impl Hub {
                 // A link that is gone by now says so by its Down.
                 let _ = verdict.send(answer);
             }
-            LinkInput::Up { link, peer, out } => {
+            LinkInput::Up { link, path, peer, out } => {
                 self.dials.remove(&link);
                 self.links.insert(link, out);
-                self.peers.handle_up(now, link, peer);
+                self.peers.handle_up_over(now, link, peer, Some(path));
             }
             LinkInput::Message { link, message } => self.peers.handle_message(now, link, message),
-            LinkInput::Silent { link, silent } => self.peers.handle_silent(link, silent),
+            LinkInput::Silent { link, silent } => {
+                self.peers.handle_silent(link, silent);
+                self.peers.seek_path(now, link, silent);
+            }
             LinkInput::Down { link, reason } => {
                 self.links.remove(&link);
                 self.peers.handle_down(now, link, reason);
@@ -46,8 +49,8 @@ impl Hub {
     pub(super) fn settle_peers(&mut self) {
         while let Some(action) = self.peers.poll_action() {
             match action {
-                PeerAction::Dial { link, peer, deadline } => {
-                    let task = dial(Arc::clone(&self.link_context), link, peer, deadline);
+                PeerAction::Dial { link, peer, deadline, ways } => {
+                    let task = dial(Arc::clone(&self.link_context), link, peer, deadline, ways);
                     self.dials.insert(link, self.dial_tasks.spawn(task));
                 }
                 PeerAction::CancelDial { link } => {

@@ -54,7 +54,7 @@ async fn look<F: Future>(mut carried: Pin<&mut F>) -> Option<F::Output> {
 async fn time_in_which_this_side_did_not_run_is_not_the_peers_silence() {
     let Rig { context, inputs: _inputs, mut wire, peer: _peer, patience } = rig().await;
     let (_out, mut outgoing) = mpsc::channel(4);
-    let mut carried = pin!(carry(&mut wire, &context, LinkId(1), &mut outgoing));
+    let mut carried = pin!(carry(&mut wire, &context, (LinkId(1), context.config.heartbeat), &mut outgoing));
     assert!(look(carried.as_mut()).await.is_none());
     for _ in 0..3 {
         // One step: nothing ran meanwhile.
@@ -67,7 +67,7 @@ async fn time_in_which_this_side_did_not_run_is_not_the_peers_silence() {
 async fn what_the_peer_said_meanwhile_is_heard_before_it_is_judged() {
     let Rig { context, mut inputs, mut wire, mut peer, patience } = rig().await;
     let (_out, mut outgoing) = mpsc::channel(4);
-    let mut carried = pin!(carry(&mut wire, &context, LinkId(1), &mut outgoing));
+    let mut carried = pin!(carry(&mut wire, &context, (LinkId(1), context.config.heartbeat), &mut outgoing));
     assert!(look(carried.as_mut()).await.is_none());
     // So late that the time to judge has come exactly, which excuses nothing by itself.
     for _ in 0..context.config.heartbeat.misses {
@@ -88,7 +88,7 @@ async fn what_the_peer_said_meanwhile_is_heard_before_it_is_judged() {
 async fn a_peer_that_says_nothing_while_this_side_runs_is_given_up() {
     let Rig { context, inputs: _inputs, mut wire, peer: _peer, patience } = rig().await;
     let (_out, mut outgoing) = mpsc::channel(4);
-    let mut carried = pin!(carry(&mut wire, &context, LinkId(1), &mut outgoing));
+    let mut carried = pin!(carry(&mut wire, &context, (LinkId(1), context.config.heartbeat), &mut outgoing));
     let step = context.config.heartbeat.interval / 4;
     let mut passed = Duration::ZERO;
     let refusal = loop {
@@ -108,7 +108,7 @@ async fn silence_is_told_until_the_peer_speaks_and_own_stillness_is_none() {
     let Rig { context, mut inputs, mut wire, mut peer, .. } = rig().await;
     let heartbeat = context.config.heartbeat;
     let (_out, mut outgoing) = mpsc::channel(4);
-    let mut carried = pin!(carry(&mut wire, &context, LinkId(1), &mut outgoing));
+    let mut carried = pin!(carry(&mut wire, &context, (LinkId(1), context.config.heartbeat), &mut outgoing));
     let mut told = Vec::new();
     let mut step = async |by: Duration, told: &mut Vec<Duration>| {
         tokio::time::advance(by).await;

@@ -62,13 +62,8 @@ fn one_peer_may_be_required_and_streams_of_bulk_stay_on_the_lane() {
     bounded(|| {
         let (plain, secret) = (host(Encrypt::Off, WirePolicy::Auto), host(Encrypt::Preferred, WirePolicy::Auto));
         let mut a = Host::new();
-        a.config.peers.push(raasd::PeerConfig {
-            address: secret.address(),
-            port: None,
-            sources: Vec::new(),
-            wire: None,
-            encrypt: Some(Encrypt::Required),
-        });
+        let required = Some(Encrypt::Required);
+        a.config.peers.push(raasd::PeerConfig { encrypt: required, ..raasd::PeerConfig::new(secret.address()) });
         a.config.tcp_direct = true;
         a.start();
         check_echo(connect(&a, &plain).unwrap(), 1000, 1);

@@ -91,7 +91,7 @@ fn keys() -> ClusterKeys {
 }
 
 fn introduction(instance: u64, address: IpAddr, engines: u32) -> Introduction {
-    Introduction::of_this_release(Identity { instance, address, engines, challenge: fresh() })
+    Introduction::of_this_release(Identity::new(instance, address, engines, fresh()))
 }
 
 fn fresh() -> [u8; 32] {

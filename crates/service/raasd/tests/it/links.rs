@@ -33,8 +33,7 @@ impl World {
             host.config.heartbeat = raasd::Heartbeat { interval: Duration::from_millis(200), misses: 8 };
         }
         let nobody = Some(1);
-        let a_unreached =
-            raasd::PeerConfig { address: a.address(), port: nobody, sources: Vec::new(), wire: None, encrypt: None };
+        let a_unreached = raasd::PeerConfig { port: nobody, ..raasd::PeerConfig::new(a.address()) };
         b.config.peers.push(a_unreached);
         b.start();
         let middle = Middle::between(&mut a, &b);

@@ -7,6 +7,7 @@ mod datagrams;
 mod direct;
 mod encryption;
 mod engines;
+mod failover;
 mod false_peer;
 mod far_regions;
 mod frames;

@@ -25,7 +25,7 @@ pub(crate) fn listen_between(dialer: &mut Host, acceptor: &Host) -> TcpListener 
     let listener = TcpListener::bind((acceptor.address(), 0)).unwrap();
     let port = Some(listener.local_addr().unwrap().port());
     let address = acceptor.address();
-    dialer.config.peers.push(raasd::PeerConfig { address, port, sources: Vec::new(), wire: None, encrypt: None });
+    dialer.config.peers.push(raasd::PeerConfig { port, ..raasd::PeerConfig::new(address) });
     listener
 }
 

@@ -130,13 +130,8 @@ fn a_replayed_handshake_is_refused() {
         let listener = std::net::TcpListener::bind((victim.address(), 0)).unwrap();
         let middle = listener.local_addr().unwrap();
         let mut honest = honest;
-        honest.config.peers.push(raasd::PeerConfig {
-            address: victim.address(),
-            port: Some(middle.port()),
-            sources: vec![],
-            wire: None,
-            encrypt: None,
-        });
+        let port = Some(middle.port());
+        honest.config.peers.push(raasd::PeerConfig { port, ..raasd::PeerConfig::new(victim.address()) });
         honest.start();
         let port = victim.echo(&victim.session());
         let (honest_address, to) = (honest.address(), (victim.address(), port));

@@ -57,8 +57,7 @@ fn the_configurations_of_both_hosts_choose() {
 fn one_peer_may_have_another_wire() {
     bounded(|| {
         let (mut a, mut b, mut c) = (host(ROCE), host(WirePolicy::Auto), host(WirePolicy::Auto));
-        let peer =
-            raasd::PeerConfig { address: b.address(), port: None, sources: Vec::new(), wire: Some(TCP), encrypt: None };
+        let peer = raasd::PeerConfig { wire: Some(TCP), ..raasd::PeerConfig::new(b.address()) };
         a.config.peers.push(peer);
         for host in [&mut a, &mut b, &mut c] {
             host.start();

@@ -146,6 +146,7 @@ impl<P: Provider> End<P> {
             wire: WirePolicy::Auto,
             peer: None,
             encrypt: verbs::Encrypt::Off,
+            local: None,
         };
         self.nic.offer(self.qpn, &attr)
     }
