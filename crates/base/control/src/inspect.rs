@@ -302,6 +302,10 @@ pub struct LaneRow {
     /// Microseconds for which datagrams to the host are dropped without dialing it again. 0: the next datagram makes
     /// the daemon dial it. A connect dials at once.
     pub redial_in_us: u64,
+    /// The addresses between which it goes, if the host may be reached by several (docs/failover.md) and there is a link.
+    pub link_path: Option<String>,
+    /// Why between these, in a clause for people.
+    pub link_path_reason: Option<String>,
 }
 
 /// An application of `raas stat`.

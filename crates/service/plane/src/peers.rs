@@ -225,6 +225,7 @@ pub struct Peers {
     waiting: Redials,
     /// Of the hosts that have several.
     paths: BTreeMap<IpAddr, Paths>,
+    path_changes: u64,
     next_link: u64,
     /// No round of a lane had a greater number.
     rounds: u64,
@@ -242,6 +243,7 @@ impl Peers {
             links: BTreeMap::new(),
             incoming: BTreeMap::new(),
             waiting: Redials::default(),
+            path_changes: 0,
             next_link: 1,
             rounds: 0,
             actions: VecDeque::new(),

@@ -145,6 +145,7 @@ pub(crate) struct DaemonStat {
     pub(crate) landlock_abi: u32,
     pub(crate) pairs: u64,
     pub(crate) links: u64,
+    pub(crate) path_changes: u64,
     pub(crate) admission: AdmissionCounters,
     pub(crate) directs: DirectCounters,
     pub(crate) fds: u32,
@@ -214,7 +215,12 @@ pub(crate) fn stat(engine: EngineStat, daemon: &DaemonStat, viewer: Viewer) -> S
         }
     }
     let AdmissionCounters { connects_local, .. } = daemon.admission;
-    let own = [("pairs", daemon.pairs), ("control_links", daemon.links), ("connects_local", connects_local)];
+    let own = [
+        ("pairs", daemon.pairs),
+        ("control_links", daemon.links),
+        ("path_changes", daemon.path_changes),
+        ("connects_local", connects_local),
+    ];
     let DirectCounters { open, made, refused } = daemon.directs;
     let own = own.into_iter().chain([("direct_streams", open), ("directs_made", made), ("directs_refused", refused)]);
     let held = [("calls_filtered", daemon.calls_filtered.into()), ("landlock_abi", daemon.landlock_abi.into())];
@@ -249,7 +255,17 @@ pub(crate) fn stat(engine: EngineStat, daemon: &DaemonStat, viewer: Viewer) -> S
 
 /// Rows of lanes that a viewer may see. A user sees those that its programs use, with its own connections, and those
 /// that were last dialed for them.
-pub(crate) fn lanes(page: Page<LaneView>, viewer: Viewer, own: impl Fn(u32, IpAddr) -> u32) -> Page<LaneRow> {
+pub(crate) fn lanes(
+    page: Page<LaneView>,
+    viewer: Viewer,
+    own: impl Fn(u32, IpAddr) -> u32,
+    path: impl Fn(IpAddr) -> Option<(String, String)>,
+) -> Page<LaneRow> {
+    let with_path = |LaneView { row, is_dialed }: LaneView| {
+        let (link_path, link_path_reason) = path(row.peer.ip()).unzip();
+        LaneView { row: LaneRow { link_path, link_path_reason, ..row }, is_dialed }
+    };
+    let looked = |(place, view)| (place, with_path(view));
     let row = |(place, view): (u32, LaneView)| match viewer {
         Viewer::All => Some((place, view.row)),
         Viewer::User(uid) => {
@@ -257,7 +273,7 @@ pub(crate) fn lanes(page: Page<LaneView>, viewer: Viewer, own: impl Fn(u32, IpAd
             (connections > 0 || view.is_dialed).then_some((place, LaneRow { connections, ..view.row }))
         }
     };
-    Page { rows: page.rows.into_iter().filter_map(row).collect(), next: page.next }
+    Page { rows: page.rows.into_iter().map(looked).filter_map(row).collect(), next: page.next }
 }
 
 /// What the control plane knows of an application.
@@ -401,6 +417,7 @@ mod tests {
             landlock_abi: 0,
             pairs: 0,
             links: 0,
+            path_changes: 0,
             admission: AdmissionCounters::default(),
             directs: DirectCounters::default(),
             fds: 0,
@@ -434,6 +451,7 @@ mod tests {
             landlock_abi: 7,
             pairs: 1,
             links: 2,
+            path_changes: 8,
             admission,
             directs: DirectCounters { made: 6, ..Default::default() },
             fds: 3,
@@ -445,6 +463,7 @@ mod tests {
             ("rnr_naks", 0),
             ("pairs", 1),
             ("control_links", 2),
+            ("path_changes", 8),
             ("connects_local", 4),
             ("directs_made", 6),
             ("connects_failed", 7),
@@ -483,13 +502,15 @@ mod tests {
                 rx_bytes: 0,
                 dials_failed: 0,
                 redial_in_us: 0,
+                link_path: None,
+                link_path_reason: None,
             };
             (u32::from(n), LaneView { row, is_dialed })
         };
         let page = || Page { rows: vec![view(1, false), view(2, false), view(3, true)], next: Some(4) };
         let seen = |viewer| {
             let own = |uid, peer: IpAddr| if uid == 5 && peer == IpAddr::from([10, 0, 0, 2]) { 7 } else { 0 };
-            let page = lanes(page(), viewer, own);
+            let page = lanes(page(), viewer, own, |_| None);
             assert_eq!(page.next, Some(4));
             page.rows.into_iter().map(|(place, row)| (place, row.connections)).collect::<Vec<_>>()
         };

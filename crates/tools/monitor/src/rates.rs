@@ -149,6 +149,8 @@ pub(crate) mod tests {
             rx_bytes: 0,
             dials_failed: 0,
             redial_in_us: 0,
+            link_path: None,
+            link_path_reason: None,
         }
     }
 

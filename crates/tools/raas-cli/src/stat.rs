@@ -301,6 +301,8 @@ mod tests {
                 rx_bytes: 2,
                 dials_failed: 0,
                 redial_in_us: 0,
+                link_path: None,
+                link_path_reason: None,
             }],
             rc_qps: 1,
             ud_qps: 0,

@@ -219,6 +219,8 @@ impl Explanation {
             "lane": self.lane.as_ref().filter(|_| self.path.is_some()),
             "wire": self.lane.as_ref().and_then(|l| l.wire.as_ref()),
             "wire_reason": self.lane.as_ref().and_then(|l| l.wire_reason.as_ref()),
+            "link_path": self.lane.as_ref().and_then(|l| l.link_path.as_ref()),
+            "link_path_reason": self.lane.as_ref().and_then(|l| l.link_path_reason.as_ref()),
             "encrypted": self.lane.as_ref().and_then(|l| l.encrypted),
             "cipher": self.lane.as_ref().and_then(|l| l.cipher.as_ref()),
             "keys_age_us": self.lane.as_ref().and_then(|l| l.keys_age_us),
@@ -260,6 +262,9 @@ impl Explanation {
             let (mtu, others) = (l.mtu_bytes, l.connections);
             if let Some((wire, why)) = l.wire.as_ref().zip(l.wire_reason.as_ref()) {
                 line("wire", format!("{wire}: {why}"));
+            }
+            if let Some((path, why)) = l.link_path.as_ref().zip(l.link_path_reason.as_ref()) {
+                line("over", format!("{path}: {why}"));
             }
             if let Some(text) = secrecy(l) {
                 line("secrecy", text);

@@ -60,6 +60,9 @@ impl Lane {
             tx_bytes: self.tx_bytes,
             rx_bytes: self.rx_bytes,
             dials_failed: self.redial.failures(),
+            // The control plane knows them.
+            link_path: None,
+            link_path_reason: None,
             redial_in_us: if self.holds_dials_back(now) { self.redial.wait(now).as_micros() as u64 } else { 0 },
         }
     }

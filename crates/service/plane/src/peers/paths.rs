@@ -69,6 +69,8 @@ pub(super) struct Paths {
     seeks_failed: u32,
     seek_at: Time,
     is_probing: bool,
+    /// Why this path, for people.
+    reason: String,
 }
 
 impl Paths {
@@ -84,6 +86,7 @@ impl Paths {
             seeks_failed: 0,
             seek_at: Time::ZERO,
             is_probing: false,
+            reason: String::new(),
         }
     }
 
@@ -99,6 +102,23 @@ impl Paths {
     fn others(&self) -> Vec<LinkPath> {
         let numbered = self.list.iter().enumerate();
         numbered.filter(|(index, _)| *index != self.used).map(|(_, path)| *path).collect()
+    }
+
+    /// Why the path is used, after the one with that place, if there was a link before.
+    fn reason_after(&self, was: usize, any: bool) -> String {
+        let (place, count) = (self.used + 1, self.list.len());
+        let before = self.list.get(was).filter(|_| any && was != self.used);
+        match before {
+            None if self.used == 0 => format!("the preferred one of {count}"),
+            None => format!("number {place} of {count}: those before it were not there"),
+            Some(before) if self.used < was => {
+                format!("number {place} of {count}: it is there again, and preferred to {before}")
+            }
+            Some(before) if self.silent == Some(was) => {
+                format!("number {place} of {count}: nothing was heard over {before}")
+            }
+            Some(before) => format!("number {place} of {count}: the link over {before} ended"),
+        }
     }
 
     fn probe_later(&mut self, now: Time, chance: u64) {
@@ -123,11 +143,15 @@ fn chance(instance: u64, now: Time) -> u64 {
 }
 
 impl Peers {
-    /// The path of the link to a peer, if it has more than one, and its place among them; 0 is the preferred one.
-    pub fn path_to(&self, peer: IpAddr) -> Option<(LinkPath, usize)> {
+    /// The path of the link to a peer, if it may have more than one, and why this one, in a clause for people.
+    pub fn path_to(&self, peer: IpAddr) -> Option<(LinkPath, String)> {
         let path = self.peers.get(&peer)?.established.as_ref()?.path?;
-        let paths = self.paths.get(&peer)?;
-        Some((path, paths.list.iter().position(|other| *other == path)?))
+        Some((path, self.paths.get(&peer)?.reason.clone()))
+    }
+
+    /// How often connections to a host went on over another path.
+    pub fn path_changes(&self) -> u64 {
+        self.path_changes
     }
 
     /// How a peer to which there is no link is dialed.
@@ -187,8 +211,10 @@ impl Peers {
         let before = std::mem::replace(&mut paths.last_link, name);
         let used = path.and_then(|path| paths.list.iter().position(|other| *other == path));
         let was = std::mem::replace(&mut paths.used, used.unwrap_or_default());
+        paths.reason = paths.reason_after(was, before != 0);
         if let Some(path) = path.filter(|_| before != 0 && was != paths.used) {
-            tracing::warn!(%peer, %path, place = paths.used, "connections to the host go over another path");
+            self.path_changes += 1;
+            tracing::warn!(%peer, %path, reason = paths.reason, "connections to the host go over another path");
         }
         paths.up_since = now;
         (paths.silent, paths.seeks_failed, paths.seek_at) = (None, 0, Time::ZERO);

@@ -227,7 +227,7 @@ fn the_documentation_names_every_key_and_default() {
     for key in file::top_level_keys()
         .into_iter()
         .filter(|key| !tables(key))
-        .chain(["address", "port", "sources"].map(String::from))
+        .chain(["address", "port", "sources", "standby"].map(String::from))
     {
         assert!(text.contains(&format!("`{key}`")), "docs/configuration.md does not name `{key}`");
     }

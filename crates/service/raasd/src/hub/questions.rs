@@ -162,9 +162,10 @@ impl Hub {
                 self.answer_page(question, InspectAnswer::Stat(Box::new(stat)), None);
             }
             EngineView::Lanes(page) => {
-                let admission = &self.admission;
-                let page =
-                    inspect::lanes(page, question.viewer, |uid, peer| admission.connections_with(uid, peer, engine));
+                let (admission, peers) = (&self.admission, &self.peers);
+                let own = |uid, peer| admission.connections_with(uid, peer, engine);
+                let path = |peer| peers.path_to(peer).map(|(path, why)| (path.to_string(), why));
+                let page = inspect::lanes(page, question.viewer, own, path);
                 let (lanes, next) = inspect::cut_page(page);
                 self.answer_page(question, InspectAnswer::StatRows { lanes, apps: Vec::new() }, next);
             }
@@ -221,6 +222,7 @@ impl Hub {
             uptime_seconds: self.now().as_nanos() / 1_000_000_000,
             pairs: self.pairs.count(),
             links: u64::try_from(self.links.len()).unwrap_or(u64::MAX),
+            path_changes: self.peers.path_changes(),
             admission: self.admission.counters(),
             directs: self.directs.counters(),
             fds,

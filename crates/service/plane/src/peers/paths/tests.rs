@@ -100,7 +100,9 @@ fn a_silent_link_stays_until_one_over_the_other_path_is_there() {
     let next = actions(&mut peers);
     assert!(matches!(&next[0], PeerAction::Close { link, .. } if *link == first), "{next:?}");
     assert_eq!((lost(&next), offers(&next)), (1, vec![Some(ip(1, 1))]));
-    assert_eq!(peers.path_to(ip(0, 2)), Some((over(1).unwrap(), 1)));
+    let (path, why) = peers.path_to(ip(0, 2)).unwrap();
+    assert_eq!((Some(path), peers.path_changes()), (over(1), 1));
+    assert_eq!(why, "number 2 of 2: nothing was heard over 10.0.0.1 to 10.0.0.2");
     // The end of the first link comes late.
     peers.handle_down(ms(500), first, control::Reason::PeerLost);
     assert!(actions(&mut peers).is_empty());
@@ -192,5 +194,5 @@ fn the_first_path_is_tried_again_with_growing_pauses_and_taken_when_it_is_there(
     peers.handle_up_over(at, third, peer(81, 0), over(0));
     let next = actions(&mut peers);
     assert!(matches!(&next[0], PeerAction::Close { link, .. } if *link == second), "{next:?}");
-    assert_eq!((peers.path_to(ip(0, 2)).map(|p| p.1), peers.deadline()), (Some(0), None));
+    assert_eq!((peers.path_to(ip(0, 2)).map(|p| p.0), peers.deadline()), (over(0), None));
 }

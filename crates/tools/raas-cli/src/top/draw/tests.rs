@@ -51,6 +51,8 @@ fn lane(peer: &str, state: &str, tx_bytes: u64) -> LaneRow {
         rx_bytes: 0,
         dials_failed: 0,
         redial_in_us: 0,
+        link_path: None,
+        link_path_reason: None,
     }
 }
 
