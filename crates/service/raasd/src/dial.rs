@@ -10,7 +10,7 @@ use control::Reason;
 use plane::{AfterAttempt, Dialing, Identity, LinkId, LinkPath, Opening, Refusal, Ways};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
-use tokio::time::timeout_at;
+use tokio::time::{timeout, timeout_at};
 use verbs::Time;
 
 use crate::link::{LinkContext, LinkInput, Wire, fresh, run};
@@ -28,8 +28,7 @@ pub(crate) async fn dial(context: Arc<LinkContext>, link: LinkId, peer: IpAddr, 
     if paths.is_empty() {
         paths.push(LinkPath { own: context.config.listen, peer: address.ip() });
     }
-    let attempts = context.config.limits.dial_attempts_max.saturating_mul(paths.len() as u64);
-    let mut dialing = Dialing::new(deadline, attempts);
+    let mut dialing = Dialing::new(deadline, context.config.limits.dial_attempts_max);
     let (refusal, reason) = loop {
         let unreachable = |e: io::Error| Refusal::new(Reason::PeerUnreachable, e.to_string());
         let connect_by = context.instant(dialing.connect_by(context.now()));
@@ -76,26 +75,29 @@ pub(crate) async fn dial(context: Arc<LinkContext>, link: LinkId, peer: IpAddr, 
     let _ = context.inputs.send(LinkInput::DialFailed { link, reason }).await;
 }
 
-/// The TCP connection that is there first, with the place of its path. The paths before have a lead; if all fail, the
-/// error is the first path's.
+/// The TCP connection that is there first, with the place of its path. A path is tried when the one before it has failed,
+/// or has had its lead. If all fail, the error is the first path's.
 async fn connect_first(paths: &[LinkPath], port: u16) -> io::Result<(TcpStream, usize)> {
     let mut tries = JoinSet::new();
-    for (place, path) in paths.iter().copied().enumerate() {
-        let lead = STAGGER.saturating_mul(u32::try_from(place).unwrap_or(u32::MAX));
-        tries.spawn(async move {
-            tokio::time::sleep(lead).await;
-            let connected = connect(path.own, SocketAddr::new(path.peer, port)).await;
-            (place, connected)
-        });
-    }
+    let mut untried = paths.iter().copied().enumerate();
     let mut failed: Option<(usize, io::Error)> = None;
-    while let Some(ended) = tries.join_next().await {
-        match ended {
-            Ok((place, Ok(stream))) => return Ok((stream, place)),
-            Ok((place, Err(error))) if failed.as_ref().is_none_or(|(other, _)| place < *other) => {
-                failed = Some((place, error));
+    loop {
+        if let Some((place, path)) = untried.next() {
+            let to = SocketAddr::new(path.peer, port);
+            tries.spawn(async move { (place, connect(path.own, to).await) });
+        }
+        let lead = if untried.len() > 0 { STAGGER } else { Duration::MAX };
+        match timeout(lead, tries.join_next()).await {
+            // It goes on beside the next one.
+            Err(_) => {}
+            Ok(Some(Ok((place, Ok(stream))))) => return Ok((stream, place)),
+            Ok(Some(Ok((place, Err(error))))) => {
+                if failed.as_ref().is_none_or(|(other, _)| place < *other) {
+                    failed = Some((place, error));
+                }
             }
-            _ => {}
+            Ok(Some(Err(_))) => {}
+            Ok(None) => break,
         }
     }
     Err(failed.map_or_else(|| io::ErrorKind::AddrNotAvailable.into(), |(_, error)| error))
