@@ -41,4 +41,5 @@ pub fn in_namespace(name: &str, addresses: &[&str], body: impl FnOnce()) {
     let ended = run(again.args(["--exact", name, "--nocapture"]).env(INSIDE, "1"));
     assert_eq!(ended.code(), 0, "{ended:?}");
     assert!(ended.stdout.contains("1 passed"), "{ended:?}");
+    eprint!("{}", ended.stderr);
 }
