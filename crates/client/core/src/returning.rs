@@ -37,6 +37,32 @@ impl Session {
         self.lose_asked(reason)
     }
 
+    /// Nothing of a request was sent: the daemon has ended. It waits for the next one. False: it cannot be asked again.
+    pub fn keep_unsent(&mut self, request: RequestId, message: Request) -> bool {
+        // No daemon has heard of it, so an answer is that its own was lost.
+        let is_kept = self.requests.ask_again(request).is_some();
+        if is_kept {
+            self.ports.keep_asked(request, &message);
+            self.unsent.keep(request, message);
+        }
+        is_kept
+    }
+
+    /// A request that waits for the next daemon. Once it is sent: [`Session::on_sent`].
+    pub fn first_unsent(&self) -> Option<(RequestId, &Request)> {
+        self.unsent.first()
+    }
+
+    /// A request that waited was sent.
+    pub fn on_sent(&mut self, request: RequestId) {
+        self.unsent.remove(request);
+    }
+
+    /// Whether a request waits for the next daemon.
+    pub fn is_unsent(&self, request: RequestId) -> bool {
+        self.unsent.has(request)
+    }
+
     /// What the new daemon is told after Hello, with a descriptor each if there is one; `segment` is the session segment's.
     pub fn return_messages(&mut self, segment: &Arc<OwnedFd>) -> Vec<(Request, Option<Arc<OwnedFd>>)> {
         let SessionShape { slots, engines } = self.memory().shape();
