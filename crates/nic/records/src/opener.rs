@@ -6,8 +6,9 @@
 use crate::cipher::Cipher;
 use crate::{LENGTH_BYTES, RECORD_BYTES_MAX, TAG_BYTES, nonce};
 
-/// Bytes asked of the socket at a time.
-const READ_BYTES: usize = 128 * 1024;
+/// Bytes asked of the socket at a time: of a peer that has much to say, four whole records, so that no part of one is left
+/// to be moved.
+const READ_BYTES: usize = 4 * (LENGTH_BYTES + RECORD_BYTES_MAX + TAG_BYTES);
 
 /// The stream cannot go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
