@@ -57,7 +57,7 @@ pub use lane::{LaneAnswer, LaneCommand};
 pub use meetings::{ABSENT, MEETINGS_PER_ASKER_MAX, MEETINGS_PER_PROGRAM_MAX, MeetingAction, Meetings};
 pub use opening::{Opening, OpeningAction};
 pub use pairs::{CONNECTING_END, LocalConnect, PAIR_SLOTS, PairAction, PairLimits, Pairs, SegmentLost};
-pub use peers::{LinkPath, PeerAction, PeerPaths, PeerSources, Peers, PeersConfig, Verdict, Ways};
+pub use peers::{LinkPath, PATH_MISSES, PeerAction, PeerPaths, PeerSources, Peers, PeersConfig, Verdict, Ways};
 pub use policy::{NameTwice, OTHERS, Policy, ProgramFacts, RegionRight, Rights, Selector, Tenant, WEIGHT_MAX};
 pub use seal::{SEAL_BYTES, SEALED_MESSAGE_BYTES_MAX, Seal, SealError};
 pub use side::Side;

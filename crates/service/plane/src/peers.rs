@@ -24,7 +24,7 @@ use crate::{Identity, LaneCommand, LinkId};
 use paths::Paths;
 use redials::Redials;
 
-pub use paths::{LinkPath, Ways};
+pub use paths::{LinkPath, PATH_MISSES, Ways};
 
 /// Pause before the next dial to a peer that said that a link exists, or that it dials itself.
 const REDIAL: Duration = Duration::from_millis(100);

@@ -21,8 +21,8 @@ const PROBE_TIME: Duration = Duration::from_secs(2);
 const SEEK_MIN: Duration = Duration::from_millis(100);
 /// Its longest.
 const SEEK_MAX: Duration = Duration::from_secs(5);
-/// Heartbeats that a peer misses before another path is tried.
-const MISSES: u32 = 3;
+/// Heartbeats that a peer with several paths misses before another one is tried.
+pub const PATH_MISSES: u32 = 3;
 
 /// A way between two hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -174,7 +174,7 @@ impl Peers {
         let waits = self.waiting.has(peer);
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let Some(established) = entry.established.as_ref().filter(|e| e.link == link) else { return };
-        if silent < established.heartbeat * MISSES || entry.dial.is_some() || waits || now < paths.seek_at {
+        if silent < established.heartbeat * PATH_MISSES || entry.dial.is_some() || waits || now < paths.seek_at {
             return;
         }
         tracing::info!(%peer, ?silent, "the peer's daemon says nothing; trying other paths to it");

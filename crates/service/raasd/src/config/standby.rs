@@ -5,13 +5,10 @@
 
 use std::net::IpAddr;
 
-use plane::{Heartbeat, LinkPath, PeerPaths};
+use plane::{Heartbeat, LinkPath, PATH_MISSES, PeerPaths};
 use verbs::{Wire, WirePolicy};
 
 use super::{Config, DeviceChoice, PeerConfig};
-
-/// Heartbeats that a peer misses before another path to it is tried.
-const MISSES: u32 = 3;
 
 impl Config {
     /// The addresses at which other hosts reach this one, the preferred one first.
@@ -45,7 +42,7 @@ impl Config {
     /// Signs of life on the link to a peer: where another path may be tried, silence has to show soon.
     pub(crate) fn heartbeat_to(&self, peer: IpAddr) -> Heartbeat {
         let Heartbeat { interval, misses } = self.heartbeat;
-        let soon = self.failover / MISSES;
+        let soon = self.failover / PATH_MISSES;
         if !self.has_standby(peer) || soon >= interval || soon.is_zero() {
             return self.heartbeat;
         }
