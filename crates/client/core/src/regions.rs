@@ -28,6 +28,8 @@ pub struct NewRegion {
     pub opened: OpenedRegion,
     /// The memory of a region of this host. None: it is another host's, or this process had no descriptor left.
     pub mapping: Option<RegionMapping>,
+    /// Which daemon of the session gave it: [`crate::Session::daemons_before`].
+    pub daemon: u64,
 }
 
 /// What the daemon says of a handle, for whoever has it.
@@ -96,7 +98,7 @@ pub(crate) fn admit_region(
     lacks_fds: bool,
 ) -> Result<NewRegion, SessionFault> {
     let RegionPath::Local { word, words, .. } = opened.path else {
-        return Ok(NewRegion { opened, mapping: None });
+        return Ok(NewRegion { opened, mapping: None, daemon: 0 });
     };
     if word >= words || words > STAMP_WORDS_MAX {
         return Err(SessionFault::Protocol(format!("word {word} of a stamp page of {words}")));
@@ -110,7 +112,7 @@ pub(crate) fn admit_region(
         _ if lacks_fds => None,
         _ => return Err(SessionFault::Protocol("a region without its two descriptors".into())),
     };
-    Ok(NewRegion { opened, mapping })
+    Ok(NewRegion { opened, mapping, daemon: 0 })
 }
 
 fn map(

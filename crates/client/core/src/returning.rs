@@ -26,15 +26,18 @@ pub struct Returned {
 }
 
 impl Session {
-    /// Whether everything of the session can go on with another daemon: it has no operation queue.
-    pub fn may_return(&self) -> bool {
-        self.bare.iter().all(|&slot| !self.daemon().is_used(slot))
+    /// The daemon has ended: what was asked of it fails with `reason`. Which requests. Those of which nothing was sent
+    /// wait for the next one ([`Session::keep_unsent`]). Handles to regions that it gave are over, and so are operation
+    /// queues, whose slots the next daemon ends.
+    pub fn lose_requests(&mut self, reason: Reason) -> Vec<RequestId> {
+        self.daemons += 1;
+        self.region_news.clear();
+        self.lose_asked(reason)
     }
 
-    /// The daemon has ended: what was asked of it fails with `reason`. Which requests. Those of which nothing was sent
-    /// wait for the next one ([`Session::keep_unsent`]).
-    pub fn lose_requests(&mut self, reason: Reason) -> Vec<RequestId> {
-        self.lose_asked(reason)
+    /// Daemons that have ended while the session went on. Handles to regions and operation queues are of one daemon.
+    pub fn daemons_before(&self) -> u64 {
+        self.daemons
     }
 
     /// Nothing of a request was sent: the daemon has ended. It waits for the next one. False: it cannot be asked again.

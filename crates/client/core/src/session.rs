@@ -4,7 +4,7 @@
 //! takes the daemon's messages and returns those for the daemon. An error of [`Session::on_message`] means that the
 //! session cannot go on with this daemon. A connection that cannot exist is only refused.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -84,10 +84,10 @@ pub struct Session {
     pub(crate) tickets: BTreeMap<u32, Ticket>,
     pairs: BTreeMap<u64, PairLink>,
     outgoing: VecDeque<Outgoing>,
-    region_news: VecDeque<RegionNews>,
+    pub(crate) region_news: VecDeque<RegionNews>,
     pub(crate) ports: Ports,
-    /// Slots that were given to operation queues, for which there is no ticket.
-    pub(crate) bare: BTreeSet<u32>,
+    /// Daemons that have ended while it went on.
+    pub(crate) daemons: u64,
     /// No chunk had this number or a greater one.
     pub(crate) next_chunk: u32,
 }
@@ -110,7 +110,7 @@ impl Session {
             outgoing: VecDeque::new(),
             region_news: VecDeque::new(),
             ports: Ports::default(),
-            bare: BTreeSet::new(),
+            daemons: 0,
             next_chunk: 0,
         })
     }
@@ -270,15 +270,7 @@ impl Session {
         match message {
             DaemonMessage::Listening { request, result } => Ok(self.on_listening(request, result)),
             DaemonMessage::Connected { request, result } => {
-                // Room for completions is told: without it the engine takes no submissions.
                 let is_socket = self.requests.asked(request) == Some(Asked::BindDatagram);
-                let is_bare = is_socket || self.requests.asked(request) == Some(Asked::Operations);
-                if let Ok(Described { path: Path::Lane { slot, .. }, ticket, .. }) = &result {
-                    match is_bare && ticket.is_empty() {
-                        true => self.bare.insert(*slot),
-                        false => self.bare.remove(slot),
-                    };
-                }
                 let result = match result {
                     Ok(described) => self.open(&described, is_socket).map(Box::new),
                     Err(reason) => Err(Failed::Reason(reason)),
@@ -286,7 +278,12 @@ impl Session {
                 Ok(self.on_answer(request, Answer::Connected(result)))
             }
             DaemonMessage::DatagramPath { request, result } => Ok(self.on_answer(request, Answer::Path(result))),
-            DaemonMessage::RegionOpened { request, result } => Ok(self.on_answer(request, Answer::Region(result))),
+            DaemonMessage::RegionOpened { request, mut result } => {
+                if let Ok(new) = &mut result {
+                    new.daemon = self.daemons;
+                }
+                Ok(self.on_answer(request, Answer::Region(result)))
+            }
             DaemonMessage::RegionRevoked { request, result } => Ok(self.on_answer(request, Answer::Revoked(result))),
             DaemonMessage::RegionNotifyTaken { request, result } => {
                 Ok(self.on_answer(request, Answer::Notified(result)))
@@ -382,9 +379,6 @@ impl Session {
     }
 
     fn on_incoming(&mut self, port: u16, described: &Described) -> News {
-        if let Path::Lane { slot, .. } = described.path {
-            self.bare.remove(&slot);
-        }
         // One that cannot be opened is dropped here; its peer sees it reset or die.
         let Ok(connection) = self.open(described, false) else { return News::None };
         match self.backlogs.get_mut(&port).filter(|backlog| backlog.len() < BACKLOG_MAX) {

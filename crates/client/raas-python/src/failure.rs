@@ -156,6 +156,7 @@ fn region(error: &RegionError) -> Option<&'static str> {
         RegionError::NoAccess { .. } => "no-access",
         RegionError::Revoked { .. } => "revoked",
         RegionError::OwnerGone { .. } => "owner-gone",
+        RegionError::DaemonLost { .. } => raas::Reason::DaemonLost.key(),
         RegionError::OutcomeUnknown { .. } => "outcome-unknown",
         RegionError::NotOwner { .. } => "not-owner",
         RegionError::NotHere { .. } | RegionError::NotLocal { .. } => "not-here",
@@ -169,9 +170,11 @@ fn region(error: &RegionError) -> Option<&'static str> {
 /// Of an operation on a region: whether it may have been done although it failed.
 fn may_have_landed(error: &io::Error) -> bool {
     match error.get_ref().and_then(|inner| inner.downcast_ref()) {
-        Some(RegionError::Revoked { may_have_landed, .. } | RegionError::OwnerGone { may_have_landed, .. }) => {
-            *may_have_landed
-        }
+        Some(
+            RegionError::Revoked { may_have_landed, .. }
+            | RegionError::OwnerGone { may_have_landed, .. }
+            | RegionError::DaemonLost { may_have_landed, .. },
+        ) => *may_have_landed,
         Some(RegionError::OutcomeUnknown { .. }) => true,
         _ => false,
     }

@@ -21,7 +21,11 @@ pub(crate) trait RegionUser: std::fmt::Debug + Send + Sync {
     /// Does what the daemon's news ask for. It may send, so no lock is held.
     fn follow(self: Arc<Self>, news: RegionNews);
 
-    /// Wakes whoever waits for news: the session is over.
+    /// The daemon that gave it has ended, and the session goes on with another: it is over. It must not send, wait or
+    /// notify; [`RegionUser::wake`] follows.
+    fn part(&self);
+
+    /// Wakes whoever waits for news: the session is over, or the handle is.
     fn wake(&self);
 }
 
@@ -29,6 +33,8 @@ pub(crate) trait RegionUser: std::fmt::Debug + Send + Sync {
 struct Inner {
     handles: BTreeMap<u64, Weak<dyn RegionUser>>,
     early: VecDeque<RegionNews>,
+    /// Which daemon of the session gave the handles: those before it are gone.
+    daemon: u64,
 }
 
 /// See the head of this file.
@@ -36,10 +42,14 @@ struct Inner {
 pub(crate) struct RegionTable(Mutex<Inner>);
 
 impl RegionTable {
-    /// A caller has the handle.
-    pub(crate) fn add(&self, handle: &Arc<dyn RegionUser>) {
+    /// A caller has the handle, which a daemon of the session gave.
+    pub(crate) fn add(&self, handle: &Arc<dyn RegionUser>, daemon: u64) {
         let open = handle.open_number();
         let mut inner = lock(&self.0);
+        if daemon != inner.daemon {
+            // That one ended before the caller had the handle.
+            return handle.part();
+        }
         inner.handles.insert(open, Arc::downgrade(handle));
         let (mine, others): (VecDeque<_>, VecDeque<_>) =
             std::mem::take(&mut inner.early).into_iter().partition(|news| news.open() == open);
@@ -74,14 +84,71 @@ impl RegionTable {
         }
     }
 
-    /// Whether there is no handle.
-    pub(crate) fn is_empty(&self) -> bool {
-        lock(&self.0).handles.values().all(|handle| handle.strong_count() == 0)
+    /// The daemon has ended, and so many had before: its handles are over, and are to be woken.
+    pub(crate) fn part(&self, daemon: u64) -> Vec<Arc<dyn RegionUser>> {
+        let mut inner = lock(&self.0);
+        inner.daemon = daemon;
+        inner.early.clear();
+        let handles: Vec<_> = std::mem::take(&mut inner.handles).into_values().filter_map(|h| h.upgrade()).collect();
+        drop(inner);
+        handles.iter().for_each(|handle| handle.part());
+        handles
     }
 
     /// All handles: the session is over.
     pub(crate) fn wake_all(&self) {
         let handles: Vec<_> = lock(&self.0).handles.values().filter_map(Weak::upgrade).collect();
         handles.iter().for_each(|handle| handle.wake());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[derive(Debug, Default)]
+    struct User {
+        open: u64,
+        news: AtomicU32,
+        parts: AtomicU32,
+    }
+
+    impl RegionUser for User {
+        fn open_number(&self) -> u64 {
+            self.open
+        }
+
+        fn follow(self: Arc<Self>, _: RegionNews) {
+            self.news.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn part(&self) {
+            self.parts.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn wake(&self) {}
+    }
+
+    #[test]
+    fn handles_and_news_of_a_daemon_are_nothing_of_the_next_ones() {
+        let table = RegionTable::default();
+        let [had, late, next] = [7, 8, 8].map(|open| Arc::new(User { open, ..User::default() }));
+        let add = |user: &Arc<User>, daemon| table.add(&(Arc::clone(user) as Arc<dyn RegionUser>), daemon);
+        let counts = |user: &User| (user.news.load(Ordering::Relaxed), user.parts.load(Ordering::Relaxed));
+        let news = |open| RegionNews::Notified { open, tag: 1 };
+        add(&had, 0);
+        table.follow(news(7));
+        table.follow(news(8));
+        assert_eq!(table.part(1).len(), 1);
+        table.follow(news(7));
+        // Its answer came of the daemon that has ended.
+        add(&late, 0);
+        add(&next, 1);
+        assert_eq!([&had, &late, &next].map(|user| counts(user)), [(1, 1), (0, 1), (0, 0)]);
+        table.follow(news(8));
+        assert_eq!([&late, &next].map(|user| counts(user)), [(0, 1), (1, 0)]);
+        assert!(table.part(2).iter().all(|user| user.open_number() == 8));
     }
 }

@@ -55,22 +55,26 @@ impl Attachment {
             return true;
         }
         let wait = self.config.daemon_wait;
-        let may_return =
-            !self.is_over() && !wait.is_zero() && self.regions.is_empty() && lock(&self.tables).session.may_return();
-        if !may_return {
+        if self.is_over() || wait.is_zero() {
             return false;
         }
         let now = Instant::now();
         *away = Some(Away { until: now + wait, next_try: now, pause: PAUSE_FIRST });
         // First the flag: what is asked from here on fails at once, what was asked before fails below.
         self.returning.is_away.store(true, Ordering::Release);
-        drop(away);
-        tracing::warn!(socket = %self.config.path.display(), ?wait, "the daemon ended; waiting for the next one");
         // A forked child may hold the descriptors open, so closing them would not take them out.
         let _ = epoll::delete(&self.epoll, &self.control);
         let _ = epoll::delete(&self.epoll, self.wake.fd());
-        let waiters = lock(&self.tables).lose_requests(Reason::DaemonLost);
+        let (waiters, daemons) = {
+            let mut tables = lock(&self.tables);
+            (tables.lose_requests(Reason::DaemonLost), tables.session.daemons_before())
+        };
+        // Before the next daemon is asked for anything: rings of the queues may be other connections' then.
+        let handles = self.regions.part(daemons);
+        drop(away);
+        tracing::warn!(socket = %self.config.path.display(), ?wait, "the daemon ended; waiting for the next one");
         waiters.iter().for_each(|waiter| waiter.notify());
+        handles.iter().for_each(|handle| handle.wake());
         self.kick();
         true
     }

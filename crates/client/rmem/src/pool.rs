@@ -181,9 +181,10 @@ fn meaning(node: u8, cause: RegionError) -> Error {
     match cause {
         RegionError::Revoked { .. } | RegionError::Kernel { failure: Failure::Revoked, .. } => Error::Revoked { node },
         RegionError::OutcomeUnknown { .. } => Error::OutcomeUnknown { node, why: cause.to_string() },
-        RegionError::OwnerGone { .. } | RegionError::Refused { .. } | RegionError::Session(_) => {
-            Error::NodeLost { node, why: cause.to_string() }
-        }
+        RegionError::OwnerGone { .. }
+        | RegionError::DaemonLost { .. }
+        | RegionError::Refused { .. }
+        | RegionError::Session(_) => Error::NodeLost { node, why: cause.to_string() },
         RegionError::OutOfBounds { offset, bytes, .. } => Error::BadPointer { at: Address { node, offset }, bytes },
         cause => Error::Region { node, cause },
     }

@@ -196,6 +196,14 @@ impl Directory {
         }
     }
 
+    /// Handles, leases and local memory get numbers behind this one, so that what a program says of those of a daemon before
+    /// this one is of none.
+    pub fn begin_after(&mut self, number: u64) {
+        self.last_open = number;
+        self.leases.begin_after(number);
+        self.locals.begin_after(number);
+    }
+
     /// What time it is, for what others then do. Every call with a time says it too.
     pub fn see(&mut self, now: Time) {
         self.now = now;

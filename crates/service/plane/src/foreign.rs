@@ -127,6 +127,11 @@ impl Foreign {
         Self { config, ..Self::default() }
     }
 
+    /// Handles get numbers behind this one, so that what a program says of a handle of a daemon before this one is of none.
+    pub fn begin_after(&mut self, number: u64) {
+        self.last = number;
+    }
+
     /// Whether a handle's number is one of these.
     pub fn is_foreign(open: u64) -> bool {
         open & FOREIGN != 0

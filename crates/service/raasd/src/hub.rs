@@ -246,6 +246,7 @@ impl Hub {
             hands_over: false,
         };
         hub.pairs.begin_after(parts.incarnation.first_number());
+        hub.regions.begin_after(parts.incarnation.first_number());
         hub.tell_tenants();
         loop {
             let free = hub.engines.have_room();

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use control::{RegionKey, Request};
+use control::{Reason, RegionKey, Request};
 use raas_core::{LEASES_MAX, LOAN_RECORD_BYTES, LOANS_MAX, LeaseRecord, LoanRecord};
 
 use crate::attachment::Attachment;
@@ -33,6 +33,10 @@ pub(super) struct Lease {
     /// What a program of another host gave back and was not seen yet.
     back: AtomicU64,
     is_over: AtomicBool,
+    /// The other end is on another host.
+    is_far: bool,
+    /// The daemon that gave it has ended, and the session goes on with another.
+    is_parted: AtomicBool,
     /// The daemon was told that nothing more is opened by it.
     is_ended: AtomicBool,
 }
@@ -44,7 +48,12 @@ impl Lease {
     }
 
     fn is_usable(&self) -> bool {
-        !self.is_over() && !self.is_ended.load(Ordering::Relaxed) && self.handle.strong_count() > 0
+        let is_ended = self.is_ended.load(Ordering::Relaxed) || self.is_parted();
+        !self.is_over() && !is_ended && self.handle.strong_count() > 0
+    }
+
+    fn is_parted(&self) -> bool {
+        self.is_parted.load(Ordering::Acquire)
     }
 }
 
@@ -56,6 +65,18 @@ impl Lender for Lease {
 
     fn on_over(&self) {
         self.is_over.store(true, Ordering::Release);
+        self.bell.notify();
+    }
+
+    fn part(&self) {
+        self.is_parted.store(true, Ordering::Release);
+        // Another host reached the region by way of that daemon alone.
+        if self.is_far {
+            self.is_over.store(true, Ordering::Release);
+        }
+    }
+
+    fn wake(&self) {
         self.bell.notify();
     }
 }
@@ -173,6 +194,8 @@ impl Lending {
             bell: Arc::clone(&self.bell),
             back: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
+            is_far: conn.endpoint().is_lane(),
+            is_parted: AtomicBool::new(false),
             is_ended: AtomicBool::new(false),
         });
         let lender: Weak<dyn Lender> = Arc::downgrade(&lease) as _;
@@ -208,6 +231,7 @@ impl Lending {
         }
         match self.attachment.lost() {
             Some(reason) => Err(SessionError::Lost { reason }),
+            None if lease.is_parted() => Err(SessionError::Lost { reason: Reason::DaemonLost }),
             None if is_ended => {
                 self.end(lease);
                 Ok(lease.is_over())
@@ -236,7 +260,7 @@ impl Lending {
 
     /// Nothing more is opened by a lease; the daemon then says when it is over.
     fn end(&self, lease: &Lease) {
-        if !lease.is_ended.swap(true, Ordering::AcqRel) {
+        if !lease.is_ended.swap(true, Ordering::AcqRel) && !lease.is_parted() {
             self.attachment.tell(&Request::RegionUnlend { lease: lease.number });
         }
     }

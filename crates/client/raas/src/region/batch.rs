@@ -341,7 +341,9 @@ impl Batch {
                 }
             }));
         }
-        let Some(remote) = way else { return Ok(Pending::ended(Ended::new(Vec::new()))) };
+        let (Some(remote), Some(first)) = (way, handles.first()) else {
+            return Ok(Pending::ended(Ended::new(Vec::new())));
+        };
         let payload: Vec<IoSlice<'_>> = self
             .operations
             .iter()
@@ -350,7 +352,7 @@ impl Batch {
                 _ => None,
             })
             .collect();
-        remote.submit(&flight, &payload)?;
+        remote.submit(first.name(), &flight, &payload)?;
         let queue = Arc::clone(&remote.queue);
         let is_atomic = self.operations.iter().map(|o| matches!(o.act, Act::Atomic(_))).collect::<Vec<_>>();
         Ok(Pending::going(queue, flight, Box::new(move |outcomes| judge(&handles, &is_atomic, outcomes))))

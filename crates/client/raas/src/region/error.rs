@@ -78,8 +78,21 @@ pub enum RegionError {
         /// The operation met the end: it may have been done before it.
         may_have_landed: bool,
     },
+    /// The daemon of this host that gave the handle has ended. The session goes on with the next one, which does not know
+    /// the handle: open the region again. One that this program made ended with the daemon: make it again.
+    #[error(
+        "region `{name}`: the daemon that gave this handle has ended: open the region again, or make it again if it was \
+         this program's; {}",
+        landed(*may_have_landed)
+    )]
+    DaemonLost {
+        /// The region.
+        name: String,
+        /// The operation met the end: it may have been done before it.
+        may_have_landed: bool,
+    },
     /// The lane to the region's host was lost or reset while the operation was under way: it may have been done or not,
-    /// and a write in part.
+    /// and a write in part. So also with reason `daemon-lost`, if this host's daemon ended meanwhile.
     #[error("region `{name}`: the operation may have been done or not: {reason}")]
     OutcomeUnknown {
         /// The region.
@@ -241,6 +254,7 @@ impl RegionError {
             Self::NoAccess { .. } | Self::NotOwner { .. } => io::ErrorKind::PermissionDenied,
             Self::Revoked { .. } => io::ErrorKind::StaleNetworkFileHandle,
             Self::OwnerGone { .. } => io::ErrorKind::NotConnected,
+            Self::DaemonLost { .. } => reason_kind(control::Reason::DaemonLost),
             Self::OutcomeUnknown { reason, .. } => reason_kind(*reason),
             Self::TimedOut { .. } => io::ErrorKind::TimedOut,
             Self::NoPersistence | Self::NotHere { .. } => io::ErrorKind::Unsupported,

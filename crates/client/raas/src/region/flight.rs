@@ -175,9 +175,16 @@ impl Flight {
         *left == 0
     }
 
-    /// The queue ended: nobody knows more of it.
-    pub(super) fn on_lost(&self, error: &SessionError) {
-        for outcome in &mut lock(&self.progress).outcomes.all {
+    /// The queue ended: nobody knows more of it. `was_begun`: its records were in the ring.
+    pub(super) fn on_lost(&self, error: &SessionError, was_begun: bool) {
+        let mut progress = lock(&self.progress);
+        let all = &mut progress.outcomes.all;
+        for record in self.records.iter().filter(|record| was_begun && record.submission.opcode != Opcode::Read) {
+            if let Some(outcome) = all.get_mut(record.operation).filter(|outcome| outcome.failure.is_none()) {
+                outcome.may_have_landed = true;
+            }
+        }
+        for outcome in all {
             outcome.failure.get_or_insert_with(|| Failure::Lost(error.clone()));
         }
     }

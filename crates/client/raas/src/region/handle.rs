@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use control::{RegionAccess, RegionKey, RegionPath, RegionRefusal, RegionSpec, Request};
+use control::{Reason, RegionAccess, RegionKey, RegionPath, RegionRefusal, RegionSpec, Request};
 use raas_core::{Answer, NewRegion, RegionNews, RequestId, Session};
 use shm::{AtomicOp, RegionMemory};
 
@@ -44,6 +44,8 @@ pub(crate) struct Handle {
     attachment: Arc<Attachment>,
     name: String,
     open: u64,
+    /// Which daemon of the session gave it.
+    daemon: u64,
     number: u64,
     bytes: u64,
     access: RegionAccess,
@@ -88,7 +90,7 @@ impl Handle {
         from: Option<(IpAddr, bool)>,
         new: NewRegion,
     ) -> Result<Arc<Self>, RegionError> {
-        let NewRegion { opened, mapping } = new;
+        let NewRegion { opened, mapping, daemon } = new;
         let is_owner = from.is_none();
         let (epoch, access) = (opened.info.epoch, opened.info.access);
         let reach = match (opened.path, mapping) {
@@ -112,6 +114,7 @@ impl Handle {
             attachment: Arc::clone(attachment),
             name,
             open: opened.open,
+            daemon,
             number: opened.info.region,
             bytes: opened.info.bytes,
             access: if is_owner { RegionAccess::ALL | RegionAccess::EXECUTE } else { access },
@@ -125,7 +128,7 @@ impl Handle {
             is_deleted: OnceLock::new(),
         });
         let user: Arc<dyn RegionUser> = Arc::clone(&handle) as _;
-        attachment.regions.add(&user);
+        attachment.regions.add(&user, daemon);
         Ok(handle)
     }
 
@@ -164,6 +167,10 @@ impl Handle {
 
     pub(super) fn is_here(&self) -> bool {
         matches!(self.reach, Reach::Here(_))
+    }
+
+    pub(super) fn daemon(&self) -> u64 {
+        self.daemon
     }
 
     pub(super) fn attachment(&self) -> &Arc<Attachment> {
@@ -275,7 +282,15 @@ impl Handle {
         if offset.checked_add(len).is_none_or(|end| end > self.bytes) {
             return Err(RegionError::OutOfBounds { name: self.name.clone(), offset, len, bytes: self.bytes });
         }
+        self.check_ended()
+    }
+
+    /// What the daemon said of the end, or that it has ended itself.
+    fn check_ended(&self) -> Result<(), RegionError> {
         match self.ended.get() {
+            Some(RegionRefusal::Reason(Reason::DaemonLost)) => {
+                Err(RegionError::DaemonLost { name: self.name.clone(), may_have_landed: false })
+            }
             Some(why) => Err(RegionError::refused(&self.name, why.clone())),
             None => Ok(()),
         }
@@ -309,7 +324,7 @@ impl Handle {
         }
         life.check_fork()?;
         // Without its daemon nobody can say whether the region is still what it was.
-        let reason = life.lost().unwrap_or(control::Reason::DaemonLost);
+        let reason = life.lost().unwrap_or(Reason::DaemonLost);
         Err(SessionError::Lost { reason }.into())
     }
 
@@ -343,6 +358,9 @@ impl Handle {
             (Some(RegionRefusal::OwnerGone), _) | (None, Some(Over::OwnerGone)) => {
                 RegionError::OwnerGone { name, may_have_landed: landed }
             }
+            (Some(RegionRefusal::Reason(Reason::DaemonLost)), _) => {
+                RegionError::DaemonLost { name, may_have_landed: landed }
+            }
             (Some(why), _) => RegionError::Refused { name, why: why.clone() },
             // The daemon's words are still on their way.
             (None, _) => RegionError::Revoked { name, held, current: held + 1, may_have_landed: landed },
@@ -369,10 +387,7 @@ impl Handle {
             return Ok(Some(tag));
         }
         self.check_session()?;
-        match self.ended.get() {
-            Some(why) => Err(RegionError::refused(&self.name, why.clone())),
-            None => Ok(None),
-        }
+        self.check_ended().map(|()| None)
     }
 
     pub(super) fn recv_notification(&self, timeout: Option<Duration>) -> Result<u32, RegionError> {
@@ -443,6 +458,8 @@ impl Handle {
             return Err(RegionError::NotOwner { name: self.name.clone() });
         }
         self.check_session()?;
+        // The name may be another region's by now.
+        self.check_ended()?;
         let key = self.key();
         let epoch = revoke(&self.attachment, &self.name, key, new_key)?;
         if let Some(new_key) = new_key {
@@ -484,8 +501,20 @@ impl RegionUser for Handle {
         }
     }
 
+    fn part(&self) {
+        let _ = self.ended.set(RegionRefusal::Reason(Reason::DaemonLost));
+        if let Reach::There(remote) = &self.reach {
+            remote.queue.part();
+        }
+        self.part_leases();
+    }
+
     fn wake(&self) {
         self.notes.wake();
+        if let Reach::There(remote) = &self.reach {
+            remote.queue.follow();
+        }
+        self.wake_lenders();
     }
 }
 

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSlice};
 use std::net::IpAddr;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Wake, Waker};
 use std::time::Duration;
@@ -42,6 +42,8 @@ struct Inner {
     under_way: BTreeMap<u64, Arc<Flight>>,
     /// Those that wait for room, in the order in which they came.
     backlog: VecDeque<Arc<Flight>>,
+    /// Those that ended, and of which nobody was told yet.
+    ended: Vec<Arc<Flight>>,
     over: Option<SessionError>,
 }
 
@@ -54,6 +56,10 @@ pub(super) struct Queue {
     /// Calls of [`Queue::attend`] that came since its loop began.
     calls: AtomicU32,
     looks: AtomicU32,
+    /// Which daemon of the session gave it.
+    daemon: u64,
+    /// That one has ended, and the session goes on.
+    is_parted: AtomicBool,
 }
 
 /// Attends to the queue when its session has news. The thread that leads the session rings it.
@@ -84,7 +90,10 @@ pub(super) enum NotTaken {
 /// The session's queue to a host, opened when it is first asked for.
 pub(super) fn queue_of(attachment: &Arc<Attachment>, host: IpAddr) -> Result<Arc<Queue>, RegionError> {
     let mut places = lock(&attachment.operations);
-    let known = |weak: &Weak<dyn Any + Send + Sync>| weak.upgrade()?.downcast::<Queue>().ok();
+    let daemon = daemon_of(attachment);
+    let known = |weak: &Weak<dyn Any + Send + Sync>| {
+        weak.upgrade()?.downcast::<Queue>().ok().filter(|queue| queue.daemon == daemon)
+    };
     // Dropped with the last handle to a region of that host.
     if let Some(queue) = places.get(&host).and_then(known) {
         return Ok(queue);
@@ -109,20 +118,33 @@ pub(super) fn own_queue(attachment: &Arc<Attachment>) -> Result<Arc<Queue>, Regi
 }
 
 fn open(attachment: &Arc<Attachment>) -> Result<Arc<Queue>, RegionError> {
-    match ask(attachment, |session| session.open_operations(RING_BYTES))? {
-        Answer::Connected(Ok(connection)) => {
-            let conn = Conn::adopt(attachment, *connection);
-            Ok(Arc::new_cyclic(|me| Queue {
+    loop {
+        let daemon = daemon_of(attachment);
+        let conn = match ask(attachment, |session| session.open_operations(RING_BYTES))? {
+            Answer::Connected(Ok(connection)) => Conn::adopt(attachment, *connection),
+            Answer::Connected(Err(Failed::Reason(reason))) => {
+                return Err(RegionError::refused("", RegionRefusal::Reason(reason)));
+            }
+            other => return Err(SessionError::Protocol(format!("the answer to OpenOperations was {other:?}")).into()),
+        };
+        // If a daemon ended meanwhile, nobody knows whose it is.
+        if daemon == daemon_of(attachment) {
+            return Ok(Arc::new_cyclic(|me| Queue {
                 conn,
                 inner: Mutex::default(),
                 waker: Arc::new(Alarm(Weak::clone(me))).into(),
                 calls: AtomicU32::new(0),
                 looks: AtomicU32::new(0),
-            }))
+                daemon,
+                is_parted: AtomicBool::new(false),
+            }));
         }
-        Answer::Connected(Err(Failed::Reason(reason))) => Err(RegionError::refused("", RegionRefusal::Reason(reason))),
-        other => Err(SessionError::Protocol(format!("the answer to OpenOperations was {other:?}")).into()),
     }
+}
+
+/// Which daemon of the session there is.
+fn daemon_of(attachment: &Attachment) -> u64 {
+    lock(&attachment.tables).session.daemons_before()
 }
 
 impl Queue {
@@ -133,6 +155,32 @@ impl Queue {
 
     pub(super) fn attachment(&self) -> &Arc<Attachment> {
         &self.conn.attachment
+    }
+
+    // ---- the end
+
+    /// The daemon has ended, and the session goes on with another: nothing is put into the ring from here on. What it
+    /// said is still taken. [`Queue::follow`] tells those who wait.
+    pub(super) fn part(&self) {
+        self.is_parted.store(true, Ordering::Release);
+        let mut inner = lock(&self.inner);
+        if inner.over.is_none() {
+            let mut ended = Vec::new();
+            // What cannot be said of an operation is said of none behind it.
+            let _ = self.take(&mut inner, &mut ended);
+            inner.ended.extend(ended);
+            inner.over = Some(SessionError::Lost { reason: Reason::DaemonLost });
+        }
+    }
+
+    /// Whether the session goes on without it.
+    pub(super) fn is_parted(&self) -> bool {
+        self.is_parted.load(Ordering::Acquire)
+    }
+
+    /// Tells those whose operations have ended.
+    pub(super) fn follow(&self) {
+        self.drive();
     }
 
     // ---- submitting
@@ -198,17 +246,22 @@ impl Queue {
 
     /// Whether a thread was told that may lead the session.
     fn drive_as(&self) -> bool {
-        let mut ended = Vec::new();
         let mut inner = lock(&self.inner);
+        let mut ended = std::mem::take(&mut inner.ended);
         if inner.over.is_none()
             && let Err(error) = self.take(&mut inner, &mut ended).and_then(|()| self.send_backlog(&mut inner))
         {
             inner.over = Some(error);
         }
         if let Some(error) = inner.over.clone() {
-            ended.extend(std::mem::take(&mut inner.under_way).into_values());
-            ended.extend(std::mem::take(&mut inner.backlog));
-            ended.iter().for_each(|flight| flight.on_lost(&error));
+            for flight in std::mem::take(&mut inner.under_way).into_values() {
+                flight.on_lost(&error, true);
+                ended.push(flight);
+            }
+            for flight in std::mem::take(&mut inner.backlog) {
+                flight.on_lost(&error, false);
+                ended.push(flight);
+            }
         }
         drop(inner);
         ended.iter().fold(false, |may_lead, flight| flight.finish() | may_lead)

@@ -257,15 +257,23 @@ impl Remote {
     // ---- not waiting
 
     /// Submits, and does not wait. `payload`: the bytes of the plan's writes, one behind the other.
-    pub(super) fn submit(&self, flight: &Arc<Flight>, payload: &[IoSlice<'_>]) -> Result<(), RegionError> {
+    pub(super) fn submit(&self, name: &str, flight: &Arc<Flight>, payload: &[IoSlice<'_>]) -> Result<(), RegionError> {
         let (bytes, max) = (flight.ring_bytes(), self.queue.ring_bytes());
         if bytes > max {
             return Err(RegionError::BatchTooLong { bytes, max });
         }
         self.queue.submit(flight, payload).map_err(|not| match not {
-            NotTaken::Over(error) => error.into(),
+            NotTaken::Over(error) => self.over(name, error),
             NotTaken::Full(_) => RegionError::TooManyPending { max: super::queue::BACKLOG_MAX },
         })
+    }
+
+    /// The queue has ended, and nothing was done.
+    fn over(&self, name: &str, error: SessionError) -> RegionError {
+        if self.queue.is_parted() {
+            return RegionError::DaemonLost { name: name.to_owned(), may_have_landed: false };
+        }
+        error.into()
     }
 
     /// What a failure says. `number`: of the operation in its batch, and of the one that failed first.
@@ -279,7 +287,10 @@ impl Remote {
         let (status, detail) = match failure {
             Failure::Told { status, detail } => (*status, *detail),
             Failure::Kernel(bytes) => return kernel_error(name, bytes),
-            Failure::Lost(error) => return error.clone().into(),
+            Failure::Lost(SessionError::Lost { reason }) if may_have_landed => {
+                return RegionError::OutcomeUnknown { name: name.to_owned(), reason: *reason };
+            }
+            Failure::Lost(error) => return self.over(name, error.clone()),
             Failure::Here(error) => return error.clone(),
         };
         let name = name.to_owned();
@@ -345,7 +356,7 @@ impl<'a> Transfer<'a> {
             return self.finish().map(drop);
         }
         let flight = plan.into_flight(Vec::new());
-        self.remote.queue.submit_blocking(&flight, payload)?;
+        self.remote.queue.submit_blocking(&flight, payload).map_err(|error| self.remote.over(self.name, error))?;
         self.going.push_back(flight);
         Ok(())
     }

@@ -91,7 +91,7 @@ impl RegionSlice {
             match ask(attachment, |session| session.attach_region(handle.open_number(), epoch))? {
                 Answer::Attached(Ok(number)) => {
                     let attachment = Arc::clone(attachment);
-                    let made = Arc::new(Registered { attachment, number, epoch, memory });
+                    let made = Arc::new(Registered { attachment, number, epoch, memory, daemon: handle.daemon() });
                     *place = Some(Arc::clone(&made));
                     return Ok(made);
                 }

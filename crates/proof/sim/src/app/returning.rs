@@ -14,12 +14,12 @@ use crate::check::Checks;
 impl App {
     /// Whether it can go on with another daemon, which has so many engines.
     pub(crate) fn may_return(&self, engines: usize) -> bool {
-        self.client.may_return() && !self.left && self.session.shape().engines as usize == engines
+        !self.left && self.session.shape().engines as usize == engines
     }
 
     /// Whether it sent that it leaves, or has anything that ends with its daemon.
     pub(crate) fn outlives_its_daemon(&self) -> bool {
-        self.client.may_return() && !self.left && self.sockets.is_unused()
+        !self.left && self.sockets.is_unused()
     }
 
     /// Its daemon is gone. What that said before is still on its way.

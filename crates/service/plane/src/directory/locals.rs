@@ -28,6 +28,11 @@ pub(super) struct Locals {
 }
 
 impl Locals {
+    /// Numbers of handles have more bits: those above the first 30 say which daemon it is.
+    pub(super) fn begin_after(&mut self, number: u64) {
+        self.last = ((number >> 30) as u32) << 22;
+    }
+
     /// A program is gone; the engine gives up what was its.
     pub(super) fn forget_program(&mut self, client: ClientId) {
         self.table.retain(|(of, _), _| *of != client);

@@ -91,6 +91,12 @@ impl Regions {
         })
     }
 
+    /// As [`Directory::begin_after`], of all handles.
+    pub(super) fn begin_after(&mut self, number: u64) {
+        self.directory.begin_after(number);
+        self.foreign.begin_after(number);
+    }
+
     /// The next memory that was made; none while none is being made.
     pub(super) async fn next_made(&mut self) -> Option<Made> {
         // The thread that makes memory has no code that panics; if it is cut off, the daemon stops.

@@ -34,6 +34,7 @@ mod returns;
 mod returns_datagrams;
 mod returns_far;
 mod returns_liars;
+mod returns_regions;
 mod same_host;
 mod several_users;
 mod two_hosts;

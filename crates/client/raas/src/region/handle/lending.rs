@@ -7,7 +7,7 @@ use std::io::IoSliceMut;
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 
-use control::{RegionAccess, RegionKey, RegionRefusal, Request};
+use control::{Reason, RegionAccess, RegionKey, RegionRefusal, Request};
 use raas_core::Answer;
 
 use super::{Handle, Reach, ask_for_region, unexpected};
@@ -35,6 +35,12 @@ pub(crate) trait Lender: std::fmt::Debug + Send + Sync {
 
     /// Nobody reaches the region by the lease any more.
     fn on_over(&self);
+
+    /// The daemon has ended, and nobody says anything of the lease any more. [`Lender::wake`] follows.
+    fn part(&self);
+
+    /// Whoever waits looks again.
+    fn wake(&self);
 }
 
 impl Handle {
@@ -75,7 +81,12 @@ impl Handle {
             return lender.upgrade().into_iter().for_each(|lender| lender.on_over());
         }
         leases.lenders.retain(|_, lender| lender.strong_count() > 0);
-        leases.lenders.insert(lease, lender);
+        leases.lenders.insert(lease, Weak::clone(&lender));
+        drop(leases);
+        // The daemon may have ended before the lender was there to hear of it.
+        if matches!(self.ended.get(), Some(RegionRefusal::Reason(Reason::DaemonLost))) {
+            lender.upgrade().into_iter().for_each(|lender| lender.part());
+        }
     }
 
     fn lender_of(&self, lease: u64) -> Option<Arc<dyn Lender>> {
@@ -102,6 +113,18 @@ impl Handle {
         lender.into_iter().for_each(|lender| lender.on_over());
     }
 
+    pub(super) fn part_leases(&self) {
+        self.lenders().iter().for_each(|lender| lender.part());
+    }
+
+    pub(super) fn wake_lenders(&self) {
+        self.lenders().iter().for_each(|lender| lender.wake());
+    }
+
+    fn lenders(&self) -> Vec<Arc<dyn Lender>> {
+        lock(&self.leases).lenders.values().filter_map(Weak::upgrade).collect()
+    }
+
     /// Copies out of a slice that was lent. It goes on when the region's owner has ended, or the daemon: the mapping is
     /// there. It fails when the region was revoked, because the bytes may be others then.
     pub(crate) fn read_lent(&self, offset: u64, buf: &mut [u8]) -> Result<(), RegionError> {
@@ -123,11 +146,12 @@ impl Handle {
         Ok(())
     }
 
-    /// When the owner ended, nobody has moved the bytes. A word that says nothing of this region any more comes of
+    /// When the owner ended, or the daemon, nobody has moved the bytes. A word that says nothing of this region any more comes of
     /// either; what the daemon said then decides.
     pub(in crate::region) fn check_unrevoked(&self, local: &Local, place: &Place) -> Result<(), RegionError> {
         match (local.check(place), self.ended.get()) {
-            (Ok(()) | Err(Over::OwnerGone), None) | (_, Some(RegionRefusal::OwnerGone)) => Ok(()),
+            (Ok(()) | Err(Over::OwnerGone), None | Some(RegionRefusal::Reason(Reason::DaemonLost)))
+            | (_, Some(RegionRefusal::OwnerGone)) => Ok(()),
             (over, told) => Err(self.over(over.err(), told, place.epoch, false)),
         }
     }
