@@ -232,6 +232,7 @@ impl Attachment {
         if self.is_over.swap(true, Ordering::AcqRel) {
             return;
         }
+        tracing::debug!(socket = %self.config.path.display(), %error, "the session is lost");
         self.daemon.life().lose(match &error {
             SessionError::Lost { reason } | SessionError::Refused { reason, .. } => *reason,
             _ => Reason::DaemonLost,

@@ -113,6 +113,8 @@ struct Attaching {
     networks: Option<Arc<[IpNet]>>,
     /// For each engine.
     adopted: Vec<Adopted>,
+    /// What engines that have answered say of what it brought along: the Welcome comes first.
+    held: Vec<Outgoing>,
 }
 
 /// What was counted for an engine of what a program brings along. One that does not take the program does not end it.

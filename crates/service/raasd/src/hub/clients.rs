@@ -79,7 +79,14 @@ impl Hub {
             Role::Application => match self.admit_program(client, &who) {
                 Ok(fds) => {
                     let (unanswered, networks) = (self.engines.count(), self.networks_of(client));
-                    Stage::Attaching(Attaching { fds, unanswered, refused: None, networks, adopted: Vec::new() })
+                    Stage::Attaching(Attaching {
+                        fds,
+                        unanswered,
+                        refused: None,
+                        networks,
+                        adopted: Vec::new(),
+                        held: Vec::new(),
+                    })
                 }
                 Err(reason) => {
                     let _ = out.try_send(Outgoing::new(self.refused(reason), Vec::new()));
@@ -210,7 +217,7 @@ impl Hub {
             return;
         }
         let (fds, refused) = (std::mem::take(&mut attaching.fds), attaching.refused);
-        let told = attaching.networks.take();
+        let (told, held) = (attaching.networks.take(), std::mem::take(&mut attaching.held));
         let networks = self.admission.tenant_of(id).and_then(|(_, rights)| rights.connect.clone());
         let left_out = self.log.take(std::time::Instant::now());
         let ProgramIdentity { pid, uid, name, .. } = who;
@@ -231,6 +238,7 @@ impl Hub {
             self.command_all_of(id, |app| Command::SetConnectTo { app, networks: networks.clone() });
         }
         self.send(id, self.welcome(id, false), fds);
+        held.into_iter().for_each(|outgoing| self.send_shared(id, outgoing));
     }
 
     /// An engine's name of a program that is attached.
@@ -459,7 +467,12 @@ impl Hub {
 
     /// As [`Self::send`], with descriptors that others may get too.
     pub(super) fn send_shared(&mut self, id: ClientId, outgoing: Outgoing) {
-        let Some(client) = self.clients.get(&id) else { return };
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        if let Stage::Attaching(attaching) = &mut client.stage
+            && !matches!(outgoing.reply, Reply::Refused { .. } | Reply::Detached { .. })
+        {
+            return attaching.held.push(outgoing);
+        }
         if client.out.try_send(outgoing).is_err() {
             self.throw_out(id, "it does not read its control socket");
         }

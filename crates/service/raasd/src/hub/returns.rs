@@ -138,7 +138,14 @@ impl Hub {
             Ok(fds) => {
                 let (unanswered, networks) = (self.engines.count(), self.networks_of(id));
                 if let Some(client) = self.clients.get_mut(&id) {
-                    client.stage = Stage::Attaching(Attaching { fds, unanswered, refused: None, networks, adopted });
+                    client.stage = Stage::Attaching(Attaching {
+                        fds,
+                        unanswered,
+                        refused: None,
+                        networks,
+                        adopted,
+                        held: Vec::new(),
+                    });
                 }
             }
             Err(error) => {

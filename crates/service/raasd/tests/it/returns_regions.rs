@@ -73,47 +73,63 @@ fn is_over(error: &RegionError) -> bool {
 
 #[test]
 fn streams_go_on_and_handles_end_and_are_opened_again() {
+    bounded(|| go_on_again_and_again([patient(), patient()]));
+}
+
+/// One engine has taken back what it gets before another has answered.
+#[test]
+fn streams_go_on_where_daemons_have_several_engines() {
     bounded(|| {
-        let (mut a, b) = (patient(), patient());
-        let (near, far) = (followed(&a), followed(&b));
-        let (mut client, mut server) = stream(&near, &far, &b);
-        let theirs = create(&far, "theirs");
-        let (mut own, mut there) = (create(&near, "own"), open(&near, &b, "theirs"));
-        let mut here = open(&near, &a, "own");
-        for round in 0..4_u8 {
-            own.store(8, 7).unwrap();
-            assert_eq!((there.fetch_add(0, 1).unwrap(), here.load(8).unwrap()), (round.into(), 7));
-            restart(&mut a, &[&near]);
-            exchange((&mut client, &mut server), round);
-            // Each use, whichever it is, says what to do.
-            for handle in [&own, &here, &there] {
-                let errors = [
-                    handle.load(0).unwrap_err(),
-                    handle.store(0, 1).unwrap_err(),
-                    handle.fetch_add(0, 1).unwrap_err(),
-                    handle.write_notify(0, b"x", 1).unwrap_err(),
-                ];
-                assert!(errors.iter().all(is_over), "{errors:?}");
-                assert!(errors[0].to_string().contains("open the region again"), "{}", errors[0]);
-            }
-            assert!(is_over(&own.recv_notification().unwrap_err()));
-            assert!(is_over(&own.slice(0, 8).unwrap_err()));
-            // It is no other region's by its name.
-            let next = create(&near, "own");
-            assert!(is_over(&own.revoke(None).unwrap_err()));
-            assert_eq!(next.epoch(), 1);
-            let fresh = (open(&near, &b, "theirs"), open(&near, &a, "own"));
-            // What ends late says nothing of what is new.
-            drop((own, here, there));
-            (own, there, here) = (next, fresh.0, fresh.1);
-            exchange((&mut server, &mut client), round);
-            own.store(16, 3).unwrap();
-            assert_eq!((here.load(16).unwrap(), there.load(0).unwrap()), (3, u64::from(round) + 1));
-        }
-        let rows = raas::inspect::regions(Some(&a.config.socket)).unwrap();
-        assert_eq!(rows.iter().map(|row| row.opens).collect::<Vec<_>>(), [1], "only what lives is counted");
-        assert_eq!(theirs.load(0).unwrap(), 4);
+        let with_two = || {
+            let mut host = Host::new();
+            host.config.set_limit("peer_return_ms", PATIENCE.as_millis() as u64).unwrap();
+            host.config.engines = 2;
+            host.start();
+            host
+        };
+        go_on_again_and_again([with_two(), with_two()]);
     });
+}
+
+fn go_on_again_and_again([mut a, b]: [Host; 2]) {
+    let (near, far) = (followed(&a), followed(&b));
+    let (mut client, mut server) = stream(&near, &far, &b);
+    let theirs = create(&far, "theirs");
+    let (mut own, mut there) = (create(&near, "own"), open(&near, &b, "theirs"));
+    let mut here = open(&near, &a, "own");
+    for round in 0..8_u8 {
+        own.store(8, 7).unwrap();
+        assert_eq!((there.fetch_add(0, 1).unwrap(), here.load(8).unwrap()), (round.into(), 7));
+        restart(&mut a, &[&near]);
+        exchange((&mut client, &mut server), round);
+        // Each use, whichever it is, says what to do.
+        for handle in [&own, &here, &there] {
+            let errors = [
+                handle.load(0).unwrap_err(),
+                handle.store(0, 1).unwrap_err(),
+                handle.fetch_add(0, 1).unwrap_err(),
+                handle.write_notify(0, b"x", 1).unwrap_err(),
+            ];
+            assert!(errors.iter().all(is_over), "{errors:?}");
+            assert!(errors[0].to_string().contains("open the region again"), "{}", errors[0]);
+        }
+        assert!(is_over(&own.recv_notification().unwrap_err()));
+        assert!(is_over(&own.slice(0, 8).unwrap_err()));
+        // It is no other region's by its name.
+        let next = create(&near, "own");
+        assert!(is_over(&own.revoke(None).unwrap_err()));
+        assert_eq!(next.epoch(), 1);
+        let fresh = (open(&near, &b, "theirs"), open(&near, &a, "own"));
+        // What ends late says nothing of what is new.
+        drop((own, here, there));
+        (own, there, here) = (next, fresh.0, fresh.1);
+        exchange((&mut server, &mut client), round);
+        own.store(16, 3).unwrap();
+        assert_eq!((here.load(16).unwrap(), there.load(0).unwrap()), (3, u64::from(round) + 1));
+    }
+    let rows = raas::inspect::regions(Some(&a.config.socket)).unwrap();
+    assert_eq!(rows.iter().map(|row| row.opens).collect::<Vec<_>>(), [1], "only what lives is counted");
+    assert_eq!(theirs.load(0).unwrap(), 8);
 }
 
 #[test]
