@@ -312,7 +312,7 @@ impl EpollSet {
         let is_due = count == 0 || self.now().saturating_sub(self.asked_at.load(Ordering::Relaxed)) > UNASKED_NS;
         if is_due && count < room.len() {
             let mask = if count == 0 { mask } else { std::ptr::null() };
-            match self.ask_kernel(&mut room[count..], Duration::ZERO, mask) {
+            match self.ask_kernel(&mut room[count..], Some(Duration::ZERO), mask) {
                 Ok(asked) => count += asked.found,
                 Err(()) if count == 0 => return -1,
                 Err(()) => {}
@@ -339,7 +339,7 @@ impl EpollSet {
         let mut result = Ok(Found::Nothing);
         spin::until(&mut |look| {
             if look == Look::All {
-                result = self.ask_kernel(room, Duration::ZERO, std::ptr::null()).map(|asked| asked.found());
+                result = self.ask_kernel(room, Some(Duration::ZERO), std::ptr::null()).map(|asked| asked.found());
             }
             let may_have = || self.has_told.load(Ordering::Acquire) || self.has_hot_news();
             if result == Ok(Found::Nothing) && may_have() {

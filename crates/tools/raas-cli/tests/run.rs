@@ -42,7 +42,11 @@ struct Echo {
 
 /// A server and a client of it; the client has exchanged most of its bytes, and waits for a line.
 fn echo(server_at: &Daemon, client_at: &Daemon, is_run: [bool; 2], want: &str) -> (Echo, String) {
-    let (ip, server) = (server_at.ip.to_string(), script("echo_server.py"));
+    echo_of("echo_server.py", server_at, client_at, is_run, want)
+}
+
+fn echo_of(server: &str, server_at: &Daemon, client_at: &Daemon, is_run: [bool; 2], want: &str) -> (Echo, String) {
+    let (ip, server) = (server_at.ip.to_string(), script(server));
     let mut server = Running::start(&mut program(server_at, is_run[0], &["python3", &server, &ip, "1"]));
     server.wait_for("port ");
     let port = server.stdout().trim().rsplit(' ').next().unwrap().to_string();
@@ -135,6 +139,22 @@ fn a_server_of_the_standard_library_and_curl() {
         let ended = Running::start(&mut program(&a, is_run, &["curl", "-sS", "--max-time", "60", &url])).end_bytes();
         assert!(ended == bytes, "{} bytes, under `raas run`: {is_run}", ended.len());
     }
+}
+
+/// What the session had to tell of connections that are closed wakes nobody again and again.
+#[test]
+fn a_server_without_connections_rests() {
+    const COMPUTED_MAX_US: u64 = 50_000;
+    let cluster = Cluster::new();
+    let daemon = cluster.daemon();
+    let (mut echo, path) = echo_of("idle_server.py", &daemon, &daemon, [true, true], STREAM);
+    assert_eq!(path, STREAM);
+    echo.client.stdin().write_all(b"\n").unwrap();
+    let (client, server) = (echo.client.end(), echo.server.end());
+    assert_eq!((client.code(), server.code()), (0, 0), "{client:?} {server:?}");
+    let mut words = server.stdout.split_whitespace().skip_while(|word| *word != "computed");
+    let computed: u64 = words.nth(1).unwrap().parse().unwrap();
+    assert!(computed < COMPUTED_MAX_US, "{computed} us in a second without work");
 }
 
 /// The server closes a connection before it has taken the stream that the client has already.

@@ -145,6 +145,20 @@ impl EpollSet {
         }
     }
 
+    /// Nothing here is told by sessions: news for others would wake this thread again and again. Another thread that
+    /// sleeps for the set may follow them.
+    fn unwatch_sessions(&self) {
+        let mut state = lock(&self.state);
+        // PAIRS WITH `Counted::new`: who comes later watches them again.
+        if self.sleepers.load(Ordering::SeqCst) > 1 {
+            return;
+        }
+        for (fd, is_watched) in state.sessions.iter_mut().filter(|(_, is)| **is) {
+            *is_watched = false;
+            self.control_kernel(libc::EPOLL_CTL_MOD, *fd, 0, TAG_SESSION | u64::from(fd.unsigned_abs()));
+        }
+    }
+
     /// Whether streams have, or may soon have, something to say here.
     fn is_interested(&self) -> bool {
         if self.linked.load(Ordering::Acquire) > 0 || self.has_inner.load(Ordering::Acquire) {
@@ -167,7 +181,8 @@ impl EpollSet {
             if self.has_told.load(Ordering::SeqCst) {
                 return Ok(Found::Nothing);
             }
-            return self.ask_kernel_within(room, left, mask).map(|asked| asked.found());
+            self.unwatch_sessions();
+            return self.ask_kernel(room, left, mask).map(|asked| asked.found());
         }
         let sessions = desk::sessions();
         let mut sleep = Sleep::new(&sessions);
@@ -193,14 +208,14 @@ impl EpollSet {
         asked.map(|asked| asked.found())
     }
 
-    /// The kernel's events. What it says of sessions is heard.
+    /// The kernel's events; no timeout waits as long as it takes. What it says of sessions is heard.
     pub(super) fn ask_kernel(
         &self,
         room: &mut [epoll_event],
-        timeout: Duration,
+        timeout: Option<Duration>,
         mask: *const sigset_t,
     ) -> Result<Asked, ()> {
-        let asked = self.ask_kernel_within(room, Some(timeout), mask)?;
+        let asked = self.ask_kernel_within(room, timeout, mask)?;
         if !asked.sessions.is_empty() {
             let sessions = desk::sessions();
             Sleep::new(&sessions).hear(|fd| asked.sessions.contains(&fd));
