@@ -27,36 +27,40 @@ struct Tool {
     name: &'static str,
     args: &'static [&'static str],
     env: &'static [(&'static str, &'static str)],
+    full_only: bool,
 }
 
 const RUSTDOC_FLAGS: (&str, &str) = ("RUSTDOCFLAGS", "-D warnings");
 
 /// Library and binary documentation are built one after the other: `raas` names a library and a binary, and their pages
 /// would land in one place at the same time. With examples among them the features are those of clippy's check, so that
-/// no dependency is checked again.
+/// no dependency is checked again. Those of binaries are read by few and take long, so they are for full runs.
 const TOOLS: &[Tool] = &[
-    Tool { name: "fmt", args: &["fmt", "--all", "--", "--check", "-l"], env: &[] },
-    Tool { name: "lockfile", args: &["metadata", "--locked", "--format-version", "1"], env: &[] },
+    Tool { name: "fmt", args: &["fmt", "--all", "--", "--check", "-l"], env: &[], full_only: false },
+    Tool { name: "lockfile", args: &["metadata", "--locked", "--format-version", "1"], env: &[], full_only: false },
     Tool {
         name: "clippy",
         args: &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"],
         env: &[],
+        full_only: false,
     },
     Tool {
         name: "rustdoc, libraries",
         args: &["doc", "--quiet", "--workspace", "--no-deps", "--document-private-items", "--lib", "--examples"],
         env: &[RUSTDOC_FLAGS],
+        full_only: false,
     },
     Tool {
         name: "rustdoc, binaries",
         args: &["doc", "--quiet", "--workspace", "--no-deps", "--document-private-items", "--bins", "--examples"],
         env: &[RUSTDOC_FLAGS],
+        full_only: true,
     },
 ];
 
 pub(crate) fn run(context: &Context) -> Result<Tally> {
     let mut tally = Tally::default();
-    for tool in TOOLS {
+    for tool in TOOLS.iter().filter(|tool| context.full || !tool.full_only) {
         let mut command = context.repo.command("cargo", tool.args);
         command.envs(tool.env.iter().copied());
         let ended = child::run_quiet(&mut command, TOOL_LIMIT)?;

@@ -36,6 +36,9 @@ struct Cli {
     /// Only cases whose name contains this.
     #[arg(long)]
     only: Option<String>,
+    /// Only the side of this name.
+    #[arg(long)]
+    side: Option<String>,
 }
 
 /// Who carries the calls.
@@ -96,7 +99,9 @@ fn main() -> Result<()> {
     ensure!(cli.seconds > 0.0 && cli.seconds <= 60.0, "--seconds is more than 0 and at most 60");
     let bench = Bench { hosts: Hosts::start()?, grpc: Grpc::start()?, time: Duration::from_secs_f64(cli.seconds) };
     let wanted = |case: &Case| cli.only.as_ref().is_none_or(|only| case.name().contains(only.as_str()));
-    let sides = Side::all();
+    let is_wanted = |side: &Side| cli.side.as_ref().is_none_or(|name| side.name() == *name);
+    let sides: Vec<Side> = Side::all().into_iter().filter(is_wanted).collect();
+    ensure!(!sides.is_empty(), "--side is messages, rfp, herd, scale or gRPC");
     let far = CLIENTS.map(|clients| Case { clients, is_one_host: false });
     let all = [Case { clients: 1, is_one_host: true }].into_iter().chain(far);
     let cases: Vec<Case> = all.filter(wanted).collect();

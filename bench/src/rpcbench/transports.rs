@@ -51,6 +51,26 @@ fn connect(settings: &ClientBuilder, server: &Server) -> Result<Client> {
     }
 }
 
+/// Has one call of each client under way, until the load is over.
+fn drive(clients: &[Client], load: &Load) -> Result<()> {
+    let begin = |client: &Client| client.begin(&WORDS, Some(PATIENCE));
+    let mut calls = clients.iter().map(begin).collect::<Result<Vec<_>, _>>()?;
+    while !load.is_over() {
+        let mut is_idle = true;
+        for (client, call) in clients.iter().zip(&mut calls) {
+            let Some(response) = call.try_take() else { continue };
+            ensure!(response? == WORDS, "another response than the request");
+            load.on_call();
+            (*call, is_idle) = (begin(client)?, false);
+        }
+        if is_idle {
+            std::thread::yield_now();
+        }
+    }
+    calls.into_iter().try_for_each(|call| call.wait().map(drop))?;
+    Ok(())
+}
+
 impl Hosts {
     pub(crate) fn start() -> Result<Self> {
         let start = |address: &str| -> Result<Embedded> {
@@ -92,27 +112,16 @@ impl Hosts {
         let load = Load::new();
         let start = |clients: &[Client]| {
             let (load, clients) = (Arc::clone(&load), clients.to_vec());
-            std::thread::spawn(move || -> Result<()> {
-                while !load.is_over() {
-                    // One call of each is under way, and they are waited for in their order.
-                    let calls = clients
-                        .iter()
-                        .map(|client| client.begin(&WORDS, Some(PATIENCE)))
-                        .collect::<Result<Vec<_>, _>>()?;
-                    for call in calls {
-                        ensure!(call.wait()? == WORDS, "another response than the request");
-                        load.on_call();
-                    }
-                }
-                Ok(())
-            })
+            std::thread::spawn(move || drive(&clients, &load))
         };
         let threads: Vec<_> = clients.chunks(count.div_ceil(THREADS)).map(start).collect();
-        drop(clients);
         let rate = load.rate(time);
         for thread in threads {
             thread.join().ok().context("a client's thread panicked")??;
         }
+        let counts = clients.iter().map(Client::counters);
+        let (calls, repeats) = counts.fold((0, 0), |sum, c| (sum.0 + c.calls, sum.1 + c.repeats));
+        eprintln!("{transport}: {calls} calls, {repeats} requests were sent again");
         Ok(rate)
     }
 }

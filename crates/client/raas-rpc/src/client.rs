@@ -13,6 +13,7 @@ mod messages;
 mod slots;
 mod ticket;
 mod turns;
+mod writes;
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};

@@ -31,6 +31,10 @@ pub(crate) mod request_flag {
 
 /// The payload is not here: it lies in the slot of the response, for a READ.
 pub(crate) const RESPONSE_IN_SLOT: u8 = 1;
+/// The worker has many calls: for a while it looks at its slots [`BUSY_AWAKE`] times as long as the client was told.
+pub(crate) const RESPONSE_BUSY: u8 = 4;
+/// See [`RESPONSE_BUSY`].
+pub(crate) const BUSY_AWAKE: u32 = 16;
 /// Between header and payload it says where and how long the client may write.
 const RESPONSE_TURN: u8 = 2;
 /// Bytes of that.
@@ -247,6 +251,11 @@ impl ResponseHeader {
     /// Whether its payload is elsewhere.
     pub(crate) fn is_in_slot(&self) -> bool {
         self.flags & RESPONSE_IN_SLOT != 0
+    }
+
+    /// Whether the worker has many calls.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.flags & RESPONSE_BUSY != 0
     }
 
     /// The header and the payload of a whole frame.

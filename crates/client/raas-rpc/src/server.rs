@@ -12,6 +12,8 @@ mod slabs;
 mod slices;
 mod station;
 mod turns;
+mod vigil;
+mod width;
 mod worker;
 
 use std::collections::HashMap;
@@ -39,6 +41,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 const WORKERS_MAX: u16 = 64;
 /// Most clients that have a turn at a time.
 const GROUP_MAX: u16 = 1024;
+/// A group grows to so many times its size, unless that is set.
+const WIDEST: u16 = 12;
 /// Longest request or response.
 const PAYLOAD_BYTES_MAX: u32 = 1 << 20;
 /// A frame's bytes beside its payload, at most.
@@ -65,6 +69,7 @@ pub struct ServerBuilder {
     pub(crate) forget_after: Duration,
     pub(crate) workers: u16,
     pub(crate) group: u16,
+    widest: Option<u16>,
     pub(crate) awake: Duration,
 }
 
@@ -79,6 +84,7 @@ impl Default for ServerBuilder {
             forget_after: Duration::from_secs(60),
             workers: 1,
             group: 40,
+            widest: None,
             awake: Duration::from_millis(4),
         }
     }
@@ -138,10 +144,18 @@ impl ServerBuilder {
     }
 
     /// With [`Transport::Scale`](crate::Transport::Scale), clients that have a turn at a time, for each worker: 1 to
-    /// 1024. Default: 40, as in the paper. A worker has four times as many seats in its memory.
+    /// 1024. Default: 40, as in the paper. A worker that waits for them lets more in, up to [`ServerBuilder::widest`].
     #[must_use]
     pub fn group(mut self, clients: u16) -> Self {
         self.group = clients;
+        self
+    }
+
+    /// To how many clients a group grows, at least its own size and at most 1024. Default: 12 times its size, or 1024. A
+    /// worker has so many seats in its memory, and three for each client of a group that has not grown.
+    #[must_use]
+    pub fn widest(mut self, clients: u16) -> Self {
+        self.widest = Some(clients);
         self
     }
 
@@ -161,6 +175,10 @@ impl ServerBuilder {
         if wanted <= RING_BYTES_USUAL { 0 } else { wanted.min(RING_BYTES_MAX).next_power_of_two() }
     }
 
+    pub(crate) fn group_max(&self) -> u16 {
+        self.widest.unwrap_or_else(|| self.group.saturating_mul(WIDEST).min(GROUP_MAX))
+    }
+
     fn check(&self) -> Result<(), ServeError> {
         let is_between = |name, value: u64, low: u64, high: u64, range| {
             if (low..=high).contains(&value) { Ok(()) } else { Err(ServeError::Setting { name, value, range }) }
@@ -171,6 +189,7 @@ impl ServerBuilder {
         is_between("clients_max", self.clients_max.into(), 1, CLIENTS_MAX.into(), "1 to 65,536")?;
         is_between("workers", self.workers.into(), 0, WORKERS_MAX.into(), "0 to 64")?;
         is_between("group", self.group.into(), 1, GROUP_MAX.into(), "1 to 1024")?;
+        is_between("widest", self.group_max().into(), self.group.into(), GROUP_MAX.into(), "the group's size to 1024")?;
         let awake_ms = u64::try_from(self.awake.as_millis()).unwrap_or(u64::MAX);
         is_between("awake in ms", awake_ms, 1, 1000, "1 to 1000")
     }

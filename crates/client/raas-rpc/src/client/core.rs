@@ -25,6 +25,8 @@ use crate::server::lock;
 
 /// How long the leader waits for responses before it looks at deadlines.
 pub(super) const TICK: Duration = Duration::from_millis(100);
+/// How often somebody who never waits looks at the times of calls.
+const CHECK: Duration = Duration::from_millis(1);
 /// Most time for one attempt to connect, of a client that has lost its server.
 pub(super) const DIAL_MAX: Duration = Duration::from_secs(2);
 /// Time for the first connection.
@@ -74,6 +76,10 @@ pub(super) struct State {
     pub(super) next: u64,
     pub(super) calls: BTreeMap<u64, Pending>,
     pub(super) is_led: bool,
+    /// Threads that wait for [`Core::changed`].
+    pub(super) waiting: usize,
+    /// When calls that nobody waits for are next looked at for their time.
+    next_check: Instant,
     pub(super) way: Way,
     pub(super) room_wakers: Vec<(Time, Waker)>,
     pub(super) limits: (usize, usize),
@@ -105,6 +111,8 @@ impl Core {
             next: 1,
             calls: BTreeMap::new(),
             is_led: false,
+            waiting: 0,
+            next_check: Instant::now(),
             way,
             room_wakers: Vec::new(),
             limits: (request_bytes_max, response_bytes_max),
@@ -116,8 +124,18 @@ impl Core {
         Ok(Self { settings, state: Mutex::new(state), changed: Condvar::new(), requests: Mutex::default() })
     }
 
-    pub(super) fn wait<'a>(&self, state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
-        self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
+    pub(super) fn wait<'a>(&self, mut state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
+        state.waiting += 1;
+        let mut state = self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0;
+        state.waiting -= 1;
+        state
+    }
+
+    /// Tells those that wait for a change. A condition variable makes a system call also if nobody does.
+    pub(super) fn tell(&self, state: &State) {
+        if state.waiting > 0 {
+            self.changed.notify_all();
+        }
     }
 
     // ---- sending
@@ -173,7 +191,7 @@ impl Core {
     }
 
     pub(super) fn make_room(&self, state: &mut State) {
-        self.changed.notify_all();
+        self.tell(state);
         for (_, waker) in state.room_wakers.drain(..) {
             waker.wake();
         }
@@ -237,11 +255,53 @@ impl Core {
             }
             self.expire();
         }
+        self.hand_on();
+    }
+
+    /// Somebody who waits leads next.
+    fn hand_on(&self) {
         let mut state = lock(&self.state);
         state.is_led = false;
-        // Somebody who waits leads next.
         let _ = state.calls.values().any(|call| !call.ticket.is_settled() && call.ticket.wake_thread());
-        self.changed.notify_all();
+        self.tell(&state);
+    }
+
+    /// The outcome of a call, if it is there. Takes the responses that are there for all calls, unless somebody leads.
+    pub(crate) fn look_for(&self, ticket: &Ticket) -> Option<Outcome> {
+        if let Some(outcome) = ticket.take() {
+            return Some(outcome);
+        }
+        let (link, wanted, is_check) = {
+            let mut state = lock(&self.state);
+            if state.is_led {
+                return None;
+            }
+            let now = Instant::now();
+            let is_check = now >= state.next_check;
+            if is_check {
+                state.next_check = now + CHECK;
+            }
+            state.is_led = true;
+            let link = state.way.link.clone();
+            let wanted = if link.is_some() { state.wanted.take() } else { None };
+            (link, wanted, is_check)
+        };
+        match (wanted, link) {
+            (Some(to), _) => self.change(to),
+            (None, None) => self.connect_again(Instant::now()),
+            (None, Some(link)) => {
+                let looked = link.look(&mut |header, payload| self.deliver(header, payload));
+                self.ask_again(&link, looked);
+                if is_check {
+                    self.repeat_late(&link);
+                }
+            }
+        }
+        if is_check {
+            self.expire();
+        }
+        self.hand_on();
+        ticket.take()
     }
 
     fn receive(&self, link: &Arc<dyn Link>, until: Instant) {
@@ -260,10 +320,18 @@ impl Core {
             until = until.min(Instant::now() + after);
         }
         let received = link.receive(until, &mut |header, payload| self.deliver(header, payload));
+        self.ask_again(link, received);
+        self.repeat_late(link);
+    }
+
+    fn ask_again(&self, link: &Arc<dyn Link>, received: Result<Vec<u64>, LinkOver>) {
         match received {
             Ok(again) => again.into_iter().for_each(|sequence| self.transmit(sequence, true)),
             Err(LinkOver(why)) => self.lose(link, why),
         }
+    }
+
+    fn repeat_late(&self, link: &Arc<dyn Link>) {
         let Some(after) = link.repeat_after() else { return };
         let is_late = |call: &Pending| {
             let wait = after * (1 << call.attempt.min(REPEAT_SHIFT_MAX));

@@ -62,7 +62,7 @@ impl Core {
         let ticket = Arc::new(Ticket::new(sequence));
         let pending = Pending { request, ticket: Arc::clone(&ticket), time, attempt: 0, sent: None };
         state.calls.insert(sequence, pending);
-        self.changed.notify_all();
+        self.tell(&state);
         Ok(ticket)
     }
 

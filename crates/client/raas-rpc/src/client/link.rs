@@ -29,6 +29,9 @@ pub(crate) trait Link: Send + Sync {
     /// be sent again at once.
     fn receive(&self, until: Instant, deliver: &mut Deliver<'_>) -> Result<Vec<u64>, LinkOver>;
 
+    /// As [`Self::receive`], and does not wait.
+    fn look(&self, deliver: &mut Deliver<'_>) -> Result<Vec<u64>, LinkOver>;
+
     /// A call was given up: its response is not looked for any more. The server is told; it may be too late.
     fn cancel(&self, header: RequestHeader);
 

@@ -29,6 +29,23 @@ impl Messages {
     }
 }
 
+impl Messages {
+    /// Takes a response, or waits for one for as long as was set. False: none came.
+    fn take(&self, deliver: &mut Deliver<'_>) -> Result<bool, LinkOver> {
+        let mut buffer = lock(&self.buffer);
+        match self.stream.receive(&mut buffer) {
+            Ok(Some(len)) => match ResponseHeader::decode(&buffer[..len]) {
+                Some((header, payload)) => deliver(header, payload.to_vec()),
+                None => return Err(LinkOver("the server sent what is no response".into())),
+            },
+            Ok(None) => return Err(LinkOver("the server closed the connection".into())),
+            Err(e) if e.kind() == io::ErrorKind::TimedOut => return Ok(false),
+            Err(e) => return Err(e.into()),
+        }
+        Ok(true)
+    }
+}
+
 impl Link for Messages {
     fn send(&self, header: RequestHeader, payload: &[u8]) -> Result<(), LinkOver> {
         self.requests.fetch_add(1, Ordering::Relaxed);
@@ -36,23 +53,16 @@ impl Link for Messages {
     }
 
     fn receive(&self, until: Instant, deliver: &mut Deliver<'_>) -> Result<Vec<u64>, LinkOver> {
-        let mut buffer = lock(&self.buffer);
         let left = until.saturating_duration_since(Instant::now()).max(Duration::from_micros(1));
         self.stream.set_read_timeout(Some(left))?;
-        loop {
-            match self.stream.receive(&mut buffer) {
-                Ok(Some(len)) => match ResponseHeader::decode(&buffer[..len]) {
-                    Some((header, payload)) => deliver(header, payload.to_vec()),
-                    None => return Err(LinkOver("the server sent what is no response".into())),
-                },
-                Ok(None) => return Err(LinkOver("the server closed the connection".into())),
-                Err(e) if e.kind() == io::ErrorKind::TimedOut => return Ok(Vec::new()),
-                Err(e) => return Err(e.into()),
-            }
-            if !self.stream.readiness()?.contains(Readiness::READ) {
-                return Ok(Vec::new());
-            }
+        if self.take(deliver)? { self.look(deliver) } else { Ok(Vec::new()) }
+    }
+
+    fn look(&self, deliver: &mut Deliver<'_>) -> Result<Vec<u64>, LinkOver> {
+        while self.stream.readiness()?.contains(Readiness::READ) {
+            self.take(deliver)?;
         }
+        Ok(Vec::new())
     }
 
     fn cancel(&self, header: RequestHeader) {

@@ -6,15 +6,16 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use raas::{Batch, Completion, DatagramSocket, MessageStream, Readiness, Region, RegionError, RegionRefusal};
+use raas::{Batch, Completion, DatagramSocket, MessageStream, Pending, Readiness, Region};
 
 use super::link::{Deliver, Link, LinkOver};
 use super::turns::Turns;
+use super::writes::Writes;
 use crate::client::ClientCounters;
-use crate::frame::{RESPONSE_HEADER_BYTES, RequestHeader, ResponseHeader, Turn, request_flag};
+use crate::frame::{BUSY_AWAKE, RESPONSE_HEADER_BYTES, RequestHeader, ResponseHeader, Turn, request_flag};
 use crate::hello::{Grant, Transport};
 use crate::layout::Layout;
 use crate::rule::Rule;
@@ -31,6 +32,8 @@ const LOOK_OF_TURNS: Duration = Duration::from_millis(400);
 const REPLY_WAIT: Duration = Duration::from_millis(1);
 /// Time without a response after which a request is sent again.
 const REPEAT_AFTER: Duration = Duration::from_millis(50);
+/// Looks without waiting that found nothing, between two at the server's life.
+const LOOKS_PER_CONTROL: u32 = 256;
 /// A datagram has no more bytes.
 const DATAGRAM_BYTES: usize = 4096;
 
@@ -71,9 +74,23 @@ pub(crate) struct Slots {
     turns: Option<Turns>,
     /// The calls whose responses are looked for.
     calls: Mutex<BTreeMap<u64, Asked>>,
-    /// When the request left whose response came last, and later by what is known of how long it lay at the server.
-    awake_at: Mutex<Option<Instant>>,
+    /// When the request left whose response came last, and later by what is known of how long it lay at the server; and
+    /// whether the server was busy then.
+    awake_at: Mutex<Option<(Instant, bool)>>,
+    writes: Writes,
+    /// Responses that are being fetched, of a caller that does not wait for that.
+    fetching: Mutex<Option<Fetch>>,
+    fetched_at: Mutex<Option<Instant>>,
+    /// Looks without waiting that found nothing.
+    looks: AtomicU32,
     counts: Counts,
+}
+
+/// READs of the responses of these calls.
+#[derive(Debug)]
+struct Fetch {
+    calls: Vec<u64>,
+    reads: Pending,
 }
 
 fn add(counter: &AtomicU64) {
@@ -101,6 +118,10 @@ impl Slots {
             turns,
             calls: Mutex::default(),
             awake_at: Mutex::default(),
+            writes: Writes::default(),
+            fetching: Mutex::default(),
+            fetched_at: Mutex::default(),
+            looks: AtomicU32::new(0),
             counts: Counts::default(),
         }
     }
@@ -109,7 +130,8 @@ impl Slots {
     /// request was sent whose response came last. Half of that time is left for the way.
     fn is_server_awake(&self) -> bool {
         let awake = Duration::from_micros(self.grant.awake_us.into()) / 2;
-        lock(&self.awake_at).is_some_and(|at| at.elapsed() < awake)
+        let of = |is_busy| if is_busy { awake * BUSY_AWAKE } else { awake };
+        lock(&self.awake_at).is_some_and(|(at, is_busy)| at.elapsed() < of(is_busy))
     }
 
     fn is_reply(&self) -> bool {
@@ -129,7 +151,7 @@ impl Slots {
     }
 
     /// A response is here.
-    fn took(&self, sequence: u64, turn: Option<Turn>) {
+    fn took(&self, sequence: u64, is_busy: bool, turn: Option<Turn>) {
         if let Some(call) = lock(&self.calls).remove(&sequence) {
             // Of a repeated request nobody knows which one the server counts from.
             let turn = turn.filter(|_| call.is_first);
@@ -139,7 +161,9 @@ impl Slots {
             }
             let then = call.at + turn.map_or(Duration::ZERO, |turn| turn.waited());
             let mut at = lock(&self.awake_at);
-            *at = Some(at.map_or(then, |at| at.max(then)));
+            if at.is_none_or(|(at, _)| at <= then) {
+                *at = Some((then, is_busy));
+            }
         }
     }
 
@@ -178,23 +202,29 @@ impl Slots {
     }
 
     /// One READ for each call that the server does not answer by datagram, all in one submission. Says whether something
-    /// came, and which calls are to be asked for again because the server is to reply from now on.
-    fn fetch_all(&self, deliver: &mut Deliver<'_>) -> Result<(bool, Vec<u64>), LinkOver> {
+    /// came, and which calls are to be asked for again because the server is to reply from now on. Unless it `waits`,
+    /// what was submitted is looked at when it is called again.
+    fn fetch_all(&self, waits: bool, deliver: &mut Deliver<'_>) -> Result<(bool, Vec<u64>), LinkOver> {
+        let mut fetch = match lock(&self.fetching).take() {
+            Some(fetch) => fetch,
+            None => self.begin_fetch()?,
+        };
+        let mut ended = if waits {
+            fetch.reads.wait()?
+        } else if let Some(ended) = fetch.reads.try_take() {
+            ended
+        } else {
+            *lock(&self.fetching) = Some(fetch);
+            return Ok((false, Vec::new()));
+        };
         let (mut came, mut again) = (false, Vec::new());
-        let fetched: Vec<u64> =
-            lock(&self.calls).iter().filter(|(_, call)| !call.is_reply).map(|(sequence, _)| *sequence).collect();
-        let mut batch = Batch::new();
-        for sequence in &fetched {
-            batch.read(&self.region, self.response_at(*sequence), self.fetch_bytes());
-        }
-        let mut ended = batch.run()?;
-        for (number, sequence) in fetched.into_iter().enumerate() {
+        for (number, sequence) in fetch.calls.into_iter().enumerate() {
             add(&self.counts.fetches);
             let found = self.complete(sequence, ended.take_bytes(number)?)?;
             let Some(failed) = lock(&self.calls).get(&sequence).map(|call| call.failed) else { continue };
             if let Some((header, payload)) = found {
                 lock(&self.rule).on_fetched(failed);
-                self.took(sequence, None);
+                self.took(sequence, header.is_busy(), None);
                 deliver(header, payload);
                 came = true;
                 continue;
@@ -210,8 +240,28 @@ impl Slots {
         Ok((came, again))
     }
 
+    fn begin_fetch(&self) -> Result<Fetch, LinkOver> {
+        let calls: Vec<u64> =
+            lock(&self.calls).iter().filter(|(_, call)| !call.is_reply).map(|(sequence, _)| *sequence).collect();
+        let mut batch = Batch::new();
+        for sequence in &calls {
+            batch.read(&self.region, self.response_at(*sequence), self.fetch_bytes());
+        }
+        *lock(&self.fetched_at) = Some(Instant::now());
+        Ok(Fetch { calls, reads: batch.submit()? })
+    }
+
+    /// Calls under way, and how many of these the server answers by datagram.
+    fn under_way(&self) -> (usize, usize) {
+        let calls = lock(&self.calls);
+        (calls.len(), calls.values().filter(|call| call.is_reply).count())
+    }
+
     /// Takes the datagrams that are there, or waits for one until `until`.
     fn take_datagrams(&self, until: Option<Instant>, deliver: &mut Deliver<'_>) -> Result<bool, LinkOver> {
+        if until.is_none() && !self.socket.readiness()?.contains(Readiness::READ) {
+            return Ok(false);
+        }
         let mut buffer = [0; DATAGRAM_BYTES];
         let mut came = false;
         loop {
@@ -249,22 +299,21 @@ impl Slots {
             (header, payload.to_vec())
         };
         lock(&self.rule).on_reply(header.run_us);
-        self.took(header.sequence, turn);
+        self.took(header.sequence, header.is_busy(), turn);
         deliver(header, payload);
         Ok(true)
     }
 
     /// Writes, and wakes the server unless it looks.
-    fn write(&self, at: u64, frame: &[u8], is_awake: bool) -> Result<(), LinkOver> {
+    fn write(&self, at: u64, frame: Vec<u8>, is_awake: bool) -> Result<(), LinkOver> {
+        let mut batch = Batch::new();
         if is_awake {
-            return Ok(self.region.write_as(at, frame, Completion::Posted)?);
+            batch.write_as(&self.region, at, frame, Completion::Posted);
+        } else {
+            add(&self.counts.notifications);
+            batch.write_notify(&self.region, at, frame, self.grant.slab);
         }
-        add(&self.counts.notifications);
-        match self.region.write_notify(at, frame, self.grant.slab) {
-            // The bytes are there, and with so many notifications the server does not sleep.
-            Err(RegionError::Refused { why: RegionRefusal::NotificationsFull { .. }, .. }) => Ok(()),
-            result => Ok(result?),
-        }
+        self.writes.begin(batch)
     }
 }
 
@@ -282,16 +331,16 @@ impl Link for Slots {
         add(&self.counts.requests);
         let slot_at = self.layout.request_at(self.layout.slot_of(header.sequence));
         let Some(turns) = &self.turns else {
-            return self.write(self.grant.offset + slot_at, &frame, is_first && self.is_server_awake());
+            return self.write(self.grant.offset + slot_at, frame, is_first && self.is_server_awake());
         };
         match turns.seat_at().filter(|_| is_first) {
             // The server does not sleep while anybody has a turn.
             Some(seat_at) => {
                 add(&self.counts.in_turn);
-                self.write(seat_at + slot_at, &frame, true)
+                self.write(seat_at + slot_at, frame, true)
             }
             None => turns.lay(&frame, |laid| {
-                self.write(turns.word_at(), &laid.to_le_bytes(), is_first && self.is_server_awake())
+                self.write(turns.word_at(), laid.to_le_bytes().to_vec(), is_first && self.is_server_awake())
             }),
         }
     }
@@ -302,13 +351,11 @@ impl Link for Slots {
         let end = until.min(Instant::now() + look);
         loop {
             let began = Instant::now();
-            let (all, replies) = {
-                let calls = lock(&self.calls);
-                (calls.len(), calls.values().filter(|call| call.is_reply).count())
-            };
+            self.writes.look()?;
+            let (all, replies) = self.under_way();
             let (mut came, mut again) = (false, Vec::new());
             if replies < all {
-                (came, again) = self.fetch_all(deliver)?;
+                (came, again) = self.fetch_all(true, deliver)?;
                 came |= replies > 0 && self.take_datagrams(None, deliver)?;
             } else {
                 // With RFP the next call may be one that is fetched.
@@ -326,6 +373,23 @@ impl Link for Slots {
                 std::thread::yield_now();
             }
         }
+    }
+
+    fn look(&self, deliver: &mut Deliver<'_>) -> Result<Vec<u64>, LinkOver> {
+        self.writes.look()?;
+        let (all, replies) = self.under_way();
+        let (mut came, mut again) = (false, Vec::new());
+        let is_spaced = || lock(&self.fetched_at).is_none_or(|at| at.elapsed() >= FETCH_SPACING);
+        if replies < all && (lock(&self.fetching).is_some() || is_spaced()) {
+            (came, again) = self.fetch_all(false, deliver)?;
+        }
+        if replies > 0 {
+            came |= self.take_datagrams(None, deliver)?;
+        }
+        if !came && self.looks.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOKS_PER_CONTROL) {
+            self.check_control()?;
+        }
+        Ok(again)
     }
 
     fn cancel(&self, header: RequestHeader) {

@@ -25,8 +25,9 @@ const PAGE_BYTES: u64 = 4096;
 /// How long a worker may wait for room for a datagram.
 const SEND_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Seats for each client that a group has: those of the group, of the one before, and of late requests.
-const SEATS_OF_GROUP: u32 = 4;
+/// Seats beyond those of the widest group, for each client of one that has not grown: those of the group before, and of
+/// late requests.
+const SPARE_SEATS: u32 = 3;
 
 /// A worker that has clients with turns is awake for so many times as long.
 const AWAKE_OF_TURNS: u32 = 4;
@@ -102,7 +103,7 @@ impl Slabs {
         layout: Layout,
         settings: &ServerBuilder,
     ) -> Result<Self, ServeError> {
-        let seats = SEATS_OF_GROUP * u32::from(settings.group);
+        let seats = u32::from(settings.group_max()) + SPARE_SEATS * u32::from(settings.group);
         let place = Self::make_place(session, host, layout.bytes(settings.clients_max, seats))?;
         Ok(Self {
             layout,

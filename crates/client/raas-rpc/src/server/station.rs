@@ -4,13 +4,15 @@
 //! the rest.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use raas::RegionError;
 
 use super::connection::response;
 use super::slabs::{Place, Slab, Slabs};
+use super::vigil::Vigil;
 use super::{Counters, Shared};
-use crate::frame::{RESPONSE_IN_SLOT, RequestHeader, Turn, request_flag};
+use crate::frame::{RESPONSE_BUSY, RESPONSE_IN_SLOT, RequestHeader, Turn, request_flag};
 use crate::once::Outcome;
 
 /// See the head of this file.
@@ -18,6 +20,7 @@ pub(super) struct Station<'a> {
     pub(super) shared: &'a Shared,
     pub(super) slabs: &'a Slabs,
     pub(super) place: Arc<Place>,
+    pub(super) vigil: Vigil,
 }
 
 impl Station<'_> {
@@ -30,6 +33,9 @@ impl Station<'_> {
         turn: Option<Turn>,
     ) -> Result<(), RegionError> {
         let mut header = response(self.shared, request, outcome);
+        if self.vigil.on_answer(Instant::now()) {
+            header.flags |= RESPONSE_BUSY;
+        }
         let is_sent = request.flags & request_flag::REPLY != 0;
         if !is_sent {
             return self.leave(slab, request.sequence, &header.encode(&outcome.payload));
@@ -39,7 +45,8 @@ impl Station<'_> {
         if frame.len() > slab.datagram_max {
             header.turn = None;
             self.leave(slab, request.sequence, &header.encode(&outcome.payload))?;
-            (header.turn, header.flags) = (turn, RESPONSE_IN_SLOT);
+            header.turn = turn;
+            header.flags |= RESPONSE_IN_SLOT;
             frame = header.encode(&[]);
         }
         Counters::add(&self.shared.counters.datagrams);

@@ -19,11 +19,9 @@ use super::seats::Seats;
 use super::slabs::Slab;
 use super::slices::Slices;
 use super::station::Station;
+use super::width::Width;
 use crate::frame::{RequestHeader, Turn};
 use crate::layout::WORD_BYTES;
-
-/// A worker that has no request for this part of a slice while clients wait lets more of them have a turn.
-const IDLE_PART: u32 = 4;
 
 /// See the head of this file.
 pub(super) struct Turns<'a> {
@@ -39,15 +37,13 @@ pub(super) struct Turns<'a> {
     queue: Vec<u32>,
     /// Those of which something is fetched.
     fetching: Vec<u32>,
-    /// Clients that have a turn beyond the size of a group.
-    extra: usize,
+    width: Width,
     is_stale: bool,
-    worked: Instant,
 }
 
 impl<'a> Turns<'a> {
     pub(super) fn new(station: &'a Station<'a>) -> Self {
-        let (count, now) = (station.slabs.seats(), Instant::now());
+        let (count, now, settings) = (station.slabs.seats(), Instant::now(), &station.shared.settings);
         Self {
             station,
             members: Vec::new(),
@@ -57,9 +53,8 @@ impl<'a> Turns<'a> {
             slices: Slices::new(now),
             queue: Vec::new(),
             fetching: Vec::new(),
-            extra: 0,
+            width: Width::new((settings.group, settings.group_max()), now),
             is_stale: false,
-            worked: now,
         }
     }
 
@@ -126,11 +121,8 @@ impl<'a> Turns<'a> {
             self.admit(now);
         }
         let did = self.serve_fetched()? | self.serve_seats(is_all)?;
-        if did {
-            self.worked = Instant::now();
-        } else if !self.queue.is_empty() && self.worked.elapsed() > self.slices.length() / IDLE_PART {
-            self.extra += self.group().div_ceil(4);
-            (self.worked, self.is_stale) = (Instant::now(), true);
+        if self.width.follow(now, self.slices.length(), !self.queue.is_empty()) {
+            self.is_stale = true;
         }
         Ok(did)
     }
@@ -158,7 +150,6 @@ impl<'a> Turns<'a> {
         self.is_stale = false;
         if self.slices.is_over(now) {
             self.slices.begin(now);
-            self.extra = 0;
             self.station.shared.counters.slices.store(self.slices.ended(), Ordering::Relaxed);
             let (longest, members) = (self.slices.length(), &self.members);
             let rank = |number: &u32| members[*number as usize].as_ref().and_then(|member| member.rank(longest));
@@ -168,7 +159,7 @@ impl<'a> Turns<'a> {
             return;
         }
         let coming = self.fetching.iter().filter(|number| self.is_coming(**number)).count();
-        let mut room = (self.group() + self.extra).saturating_sub(self.seats.live(now) + coming);
+        let mut room = self.width.clients().saturating_sub(self.seats.live(now) + coming);
         let is_contended = self.queue.len() > room;
         let length = self.slices.length();
         let mut rest = Vec::new();
@@ -269,23 +260,26 @@ impl<'a> Turns<'a> {
 
     /// Takes what clients wrote into their seats.
     fn serve_seats(&mut self, is_all: bool) -> Result<bool, RegionError> {
-        let (mut did, now) = (false, Instant::now());
+        let (mut looked, mut found, now) = (0, 0, Instant::now());
         for seat in 0..self.seats.used() {
-            if !is_all && !self.seats.is_live(seat, now) {
+            let is_live = self.seats.is_live(seat, now);
+            if !is_all && !is_live {
                 continue;
             }
+            looked += usize::from(is_live);
             while let Some(ring) = self.rings[seat].as_mut() {
                 let Some(taken) = ring.take_next(self.station, is_all)? else { break };
                 let number = ring.slab().number;
                 let Taken { header, arrived, .. } = taken;
-                did = true;
+                found += 1;
                 let Some(member) = self.member(number) else { break };
                 member.next = member.next.max(header.sequence + 1);
                 member.on_request(arrived);
                 self.serve(number, &header, taken.payload(), arrived)?;
             }
         }
-        Ok(did)
+        self.width.on_look(looked, found);
+        Ok(found > 0)
     }
 
     fn serve(

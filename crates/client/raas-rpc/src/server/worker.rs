@@ -13,6 +13,7 @@ use super::ring::{Ring, Taken};
 use super::slabs::{Slab, Slabs};
 use super::station::Station;
 use super::turns::Turns;
+use super::vigil::Vigil;
 use super::{Counters, Shared, TICK};
 
 /// All slots are looked at once in so many rounds; otherwise only those where the next calls are expected. Repeated
@@ -26,7 +27,8 @@ const RENEW_PAUSE: Duration = Duration::from_millis(100);
 /// Works until the server stops.
 pub(crate) fn run(shared: &Shared, slabs: &Slabs) {
     while !shared.is_over() {
-        let station = Station { shared, slabs, place: slabs.place() };
+        let vigil = Vigil::new(slabs.awake_for(false), Instant::now());
+        let station = Station { shared, slabs, place: slabs.place(), vigil };
         if let Err(error) = watch(&station) {
             tracing::warn!(%error, "the memory for requests is gone: it is made anew");
             while !shared.is_over() && slabs.renew().is_err() {
@@ -59,9 +61,13 @@ fn watch(station: &Station<'_>) -> Result<(), RegionError> {
             did |= look_at(station, ring, is_all)?;
         }
         round += 1;
+        let now = Instant::now();
         if did {
-            worked = Instant::now();
-        } else if worked.elapsed() < slabs.awake_for(turns.has_members()) || !turns.is_quiet() {
+            worked = now;
+        } else if now - worked < slabs.awake_for(turns.has_members())
+            || station.vigil.is_promised(now)
+            || !turns.is_quiet()
+        {
             std::thread::yield_now();
         } else {
             Counters::add(&station.shared.counters.sleeps);

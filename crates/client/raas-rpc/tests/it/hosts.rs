@@ -42,7 +42,7 @@ pub(crate) fn bounded(test: impl FnOnce() + Send + 'static) {
 }
 
 /// Waits for something that must come.
-pub(crate) fn eventually(what: &str, is_so: impl Fn() -> bool) {
+pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
         assert!(began.elapsed() < Duration::from_secs(60), "{what} did not come");

@@ -18,7 +18,7 @@ const CLIENTS: u32 = 24;
 fn many_busy_clients_take_turns_and_the_memory_they_use_does_not_grow_with_them() {
     bounded(|| {
         for places in Places::both() {
-            let server = places.serve(Server::builder().group(GROUP), echo);
+            let server = places.serve(Server::builder().group(GROUP).widest(GROUP), echo);
             let clients: Vec<Client> =
                 (0..CLIENTS).map(|_| places.client(&server, Transport::Scale, Client::builder())).collect();
             let is_over = AtomicBool::new(false);
@@ -46,6 +46,35 @@ fn many_busy_clients_take_turns_and_the_memory_they_use_does_not_grow_with_them(
             let in_turn: u64 = clients.iter().map(|client| client.counters().in_turn).sum();
             assert!(in_turn > 0 && served.fetches > 0, "{in_turn} {served:?}");
             assert!(served.seats <= 4 * u64::from(GROUP), "{served:?}");
+        }
+    });
+}
+
+#[test]
+fn one_thread_asks_many_clients_in_turn_and_the_group_grows_with_those_that_wait() {
+    bounded(|| {
+        let places = Places::far();
+        let server = places.serve(Server::builder().group(1), echo);
+        let clients: Vec<Client> =
+            (0..CLIENTS).map(|_| places.client(&server, Transport::Scale, Client::builder())).collect();
+        let mut calls: Vec<_> = clients.iter().map(|client| client.begin(b"a", None).unwrap()).collect();
+        let mut ended = [0; CLIENTS as usize];
+        // One client at a time has a turn at first, and this thread looks at it once for all others.
+        eventually("all have calls, and many have seats at a time", || {
+            for ((client, call), ended) in clients.iter().zip(&mut calls).zip(&mut ended) {
+                if let Some(response) = call.try_take() {
+                    assert_eq!(response.unwrap(), b"a");
+                    assert!(call.try_take().is_none(), "it was taken");
+                    *call = client.begin(b"a", None).unwrap();
+                    *ended += 1;
+                }
+            }
+            ended.iter().all(|ended| *ended > 0) && server.counters().seats > 8
+        });
+        let counters = server.counters();
+        assert!(counters.seats <= 12 + 3, "{counters:?}");
+        for call in calls {
+            assert_eq!(call.wait().unwrap(), b"a");
         }
     });
 }
