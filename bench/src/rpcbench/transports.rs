@@ -58,10 +58,13 @@ fn drive(clients: &[Client], load: &Load) -> Result<()> {
     while !load.is_over() {
         let mut is_idle = true;
         for (client, call) in clients.iter().zip(&mut calls) {
-            let Some(response) = call.try_take() else { continue };
-            ensure!(response? == WORDS, "another response than the request");
+            if !call.is_ended() {
+                continue;
+            }
+            let ended = std::mem::replace(call, begin(client)?);
+            ensure!(ended.wait()? == WORDS, "another response than the request");
             load.on_call();
-            (*call, is_idle) = (begin(client)?, false);
+            is_idle = false;
         }
         if is_idle {
             std::thread::yield_now();

@@ -3,8 +3,15 @@
 
 use rmem_sim::{Kind, Scenario, Story, shrink};
 
-/// Stories of each kind and each sort of faults.
-const SEEDS: u64 = 1500;
+/// Stories of each kind and each sort of faults: with `RAAS_TEST_FULL`, as the test command sets it for `--full`, and
+/// without.
+const SEEDS_FULL: u64 = 1500;
+/// See [`SEEDS_FULL`].
+const SEEDS: u64 = 500;
+
+fn seeds() -> u64 {
+    if std::env::var_os("RAAS_TEST_FULL").is_some() { SEEDS_FULL } else { SEEDS }
+}
 
 #[derive(Debug, Default)]
 struct Sums {
@@ -18,7 +25,7 @@ struct Sums {
 
 fn play_all(make: impl Fn(u64) -> Scenario) -> Sums {
     let mut sums = Sums::default();
-    for seed in 0..SEEDS {
+    for seed in 0..seeds() {
         let scenario = make(seed);
         match scenario.play() {
             Ok(Story { ended, calls, rejoins, reclaimed, taken_over, errors }) => {
@@ -49,37 +56,37 @@ fn all_sorts(kind: Kind) -> [Sums; 4] {
     let deadly = play_all(|seed| Scenario { delayed: 10, deaths: 30, ..calm(kind, seed) });
     let lost = play_all(|seed| Scenario { node_dies_at: Some(60 + seed * 7 % 700), ..calm(kind, seed) });
     assert_eq!(quiet.errors, 0);
-    assert!(deadly.deaths > SEEDS / 10, "clients end in few stories: {deadly:?}");
-    assert!(lost.errors > SEEDS / 20, "a lost node is an error in few stories: {lost:?}");
+    assert!(deadly.deaths > seeds() / 10, "clients end in few stories: {deadly:?}");
+    assert!(lost.errors > seeds() / 20, "a lost node is an error in few stories: {lost:?}");
     [quiet, delayed, deadly, lost]
 }
 
 #[test]
 fn the_set_is_linearizable_whoever_ends_wherever() {
     let [quiet, delayed, deadly, _] = all_sorts(Kind::Set);
-    assert!(quiet.reclaimed > SEEDS, "blocks are used again: {quiet:?}");
-    assert!(delayed.rejoins > SEEDS / 10, "slow clients are taken for dead: {delayed:?}");
+    assert!(quiet.reclaimed > seeds(), "blocks are used again: {quiet:?}");
+    assert!(delayed.rejoins > seeds() / 10, "slow clients are taken for dead: {delayed:?}");
     assert_eq!(deadly.errors, 0, "a death is no error of others");
 }
 
 #[test]
 fn the_map_is_linearizable_whoever_ends_wherever() {
     let [quiet, delayed, deadly, _] = all_sorts(Kind::Map);
-    assert!(quiet.reclaimed > SEEDS, "blocks are used again: {quiet:?}");
-    assert!(delayed.rejoins > SEEDS / 10, "slow clients are taken for dead: {delayed:?}");
+    assert!(quiet.reclaimed > seeds(), "blocks are used again: {quiet:?}");
+    assert!(delayed.rejoins > seeds() / 10, "slow clients are taken for dead: {delayed:?}");
     assert_eq!(deadly.errors, 0, "a death is no error of others");
 }
 
 #[test]
 fn a_kernel_that_is_halted_for_leases_answers_nothing_of_another_life() {
     let halted = play_all(|seed| Scenario { delayed: 60, operations: 50, ..calm(Kind::Map, seed) });
-    assert!(halted.rejoins > SEEDS && halted.reclaimed > SEEDS, "{halted:?}");
+    assert!(halted.rejoins > seeds() && halted.reclaimed > seeds(), "{halted:?}");
 }
 
 #[test]
 fn the_queue_is_linearizable_whoever_ends_wherever() {
     let [quiet, _, deadly, _] = all_sorts(Kind::Queue);
-    assert!(quiet.reclaimed > SEEDS / 2, "blocks are used again: {quiet:?}");
+    assert!(quiet.reclaimed > seeds() / 2, "blocks are used again: {quiet:?}");
     assert_eq!(deadly.errors, 0, "a death is no error of others");
 }
 
@@ -99,14 +106,14 @@ fn the_register_is_linearizable_and_never_torn() {
 fn an_alock_has_one_holder_and_breaks_when_it_dies() {
     let [_, delayed, deadly, _] = all_sorts(Kind::ALock);
     assert_eq!(delayed.errors, 0, "slow is not dead");
-    assert!(deadly.errors > SEEDS / 20, "whoever waits for the dead learns of it: {deadly:?}");
+    assert!(deadly.errors > seeds() / 20, "whoever waits for the dead learns of it: {deadly:?}");
 }
 
 #[test]
 fn a_lease_lock_has_one_holder_and_goes_on_when_it_dies() {
     let [quiet, _, deadly, _] = all_sorts(Kind::LeaseLock);
     assert_eq!(quiet.taken_over, 0);
-    assert!(deadly.taken_over > SEEDS / 20, "{deadly:?}");
+    assert!(deadly.taken_over > seeds() / 20, "{deadly:?}");
     assert_eq!(deadly.errors, 0, "a death is no error of others");
 }
 

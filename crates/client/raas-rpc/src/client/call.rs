@@ -33,24 +33,14 @@ impl Call {
         self.ticket.sequence
     }
 
-    /// The response, if it is there, or the error with which the call has ended; `None` also after that was taken. It
-    /// does not wait, except that it connects again if the server was lost. Who has calls under way at many clients
-    /// asks each in turn by this.
-    pub fn try_take(&mut self) -> Option<Result<Vec<u8>, CallError>> {
-        if self.is_taken {
-            return None;
-        }
-        let outcome = self.core.look_for(&self.ticket)?;
-        self.is_taken = true;
-        Some(outcome)
+    /// Whether the call has ended: then [`Call::wait`] does not wait. Takes the responses that are there; it waits for
+    /// none, but connects again if the server was lost. Who has calls under way at many clients asks each in turn.
+    pub fn is_ended(&self) -> bool {
+        self.core.look_for(&self.ticket)
     }
 
     /// Waits for the response, or the call's deadline.
-    ///
-    /// # Panics
-    /// If [`Call::try_take`] has taken it.
     pub fn wait(mut self) -> Result<Vec<u8>, CallError> {
-        assert!(!self.is_taken, "the outcome of call {} was taken", self.ticket.sequence);
         let outcome = self.core.wait_for(&self.ticket);
         self.is_taken = true;
         outcome

@@ -266,15 +266,15 @@ impl Core {
         self.tell(&state);
     }
 
-    /// The outcome of a call, if it is there. Takes the responses that are there for all calls, unless somebody leads.
-    pub(crate) fn look_for(&self, ticket: &Ticket) -> Option<Outcome> {
-        if let Some(outcome) = ticket.take() {
-            return Some(outcome);
+    /// Whether a call has ended. Takes the responses that are there for all calls, unless somebody leads.
+    pub(crate) fn look_for(&self, ticket: &Ticket) -> bool {
+        if ticket.is_settled() {
+            return true;
         }
         let (link, wanted, is_check) = {
             let mut state = lock(&self.state);
             if state.is_led {
-                return None;
+                return false;
             }
             let now = Instant::now();
             let is_check = now >= state.next_check;
@@ -301,7 +301,7 @@ impl Core {
             self.expire();
         }
         self.hand_on();
-        ticket.take()
+        ticket.is_settled()
     }
 
     fn receive(&self, link: &Arc<dyn Link>, until: Instant) {
