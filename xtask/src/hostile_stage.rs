@@ -25,9 +25,9 @@ const JUDGES: &[(&str, &str, &str, u64)] = &[
     ("network", "roce", "1", 16),
     ("transfers", "roce", "1", 3),
     ("forger", "roce", "1", 12),
-    ("restarts", "iwarp", "1", 9),
-    ("restarts", "roce", "1", 9),
-    ("restarts", "auto", "2", 9),
+    ("restarts", "iwarp", "1", 15),
+    ("restarts", "roce", "1", 15),
+    ("restarts", "auto", "2", 15),
     ("siege", "auto", "2", 26),
     ("kills", "auto", "2", 29),
 ];

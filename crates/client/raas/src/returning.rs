@@ -127,8 +127,9 @@ impl Attachment {
                     let told = if is_over { SessionError::Lost { reason: Reason::DaemonLost } } else { error.clone() };
                     self.lose(told);
                 } else {
-                    away.next_try = (Instant::now() + jittered(away.pause)).min(away.until);
-                    away.pause = (2 * away.pause).min(PAUSE_MAX);
+                    let pause;
+                    (pause, away.pause) = pauses(away.pause);
+                    away.next_try = (Instant::now() + pause).min(away.until);
                 }
                 Err(error)
             }
@@ -169,6 +170,11 @@ fn is_worth_a_try(error: &SessionError) -> bool {
     matches!(error, SessionError::NoDaemon { .. } | SessionError::Silent { .. } | SessionError::Lost { .. })
 }
 
+/// How long to wait before the next try, and what the pause after that is made of.
+fn pauses(pause: Duration) -> (Duration, Duration) {
+    (jittered(pause), (2 * pause).min(PAUSE_MAX))
+}
+
 /// From half of a pause to the whole of it, so that many programs do not come back at one moment.
 fn jittered(pause: Duration) -> Duration {
     let any = std::hash::RandomState::new().build_hasher().finish() % 1024;
@@ -185,5 +191,37 @@ mod tests {
         let many: Vec<_> = (0..100).map(|_| jittered(pause)).collect();
         assert!(many.iter().all(|p| (pause / 2..=pause).contains(p)));
         assert!(many.iter().any(|p| *p != many[0]));
+    }
+
+    /// When a program looks for its daemon, which ends at 0 and is not there before `end`.
+    fn looks(end: Duration) -> Vec<Duration> {
+        let (mut at, mut pause, mut looks) = (Duration::ZERO, PAUSE_FIRST, Vec::new());
+        while at < end {
+            looks.push(at);
+            let wait;
+            (wait, pause) = pauses(pause);
+            at += wait;
+        }
+        looks.push(at);
+        looks
+    }
+
+    #[test]
+    fn a_thousand_programs_look_seldom_and_not_together() {
+        const PROGRAMS: usize = 1000;
+        let outage = Duration::from_secs(4);
+        let all: Vec<_> = (0..PROGRAMS).map(|_| looks(outage)).collect();
+        // Pauses of 5, 10, 20, 40 and 80 ms, and then of 160 ms, each by half at most shorter; the first and the last look.
+        let most = 2 + 5 + outage.as_millis().div_ceil(80) as usize;
+        assert!(all.iter().all(|looks| looks.len() <= most), "one looks more than {most} times");
+        // The next daemon meets each program once, within one pause.
+        let last = |looks: &Vec<Duration>| *looks.last().unwrap();
+        assert!(all.iter().all(|looks| last(looks) - outage < PAUSE_MAX));
+        // In each millisecond after the first pauses come 8 on average; together they would be 1,000.
+        let mut in_ms = vec![0; 2 * outage.as_millis() as usize];
+        let later = all.iter().flatten().filter(|at| **at > Duration::from_millis(400));
+        later.for_each(|at| in_ms[at.as_millis() as usize] += 1);
+        let together = in_ms.iter().max().unwrap();
+        assert!(*together <= PROGRAMS / 10, "{together} of {PROGRAMS} come in one millisecond");
     }
 }

@@ -56,7 +56,7 @@ enum Task {
         #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
         count: u32,
     },
-    /// Daemons killed and started again under streams and messages, of which no byte may be lost or doubled.
+    /// Daemons killed and started again under streams, messages, datagrams and regions: no byte may be lost or doubled.
     Restarts {
         #[command(flatten)]
         judge: Judge,
@@ -66,7 +66,7 @@ enum Task {
     },
     /// Sends through daemons that die, until its standard input ends.
     FlowFrom {
-        /// stream or messages
+        /// stream, messages, regions or datagrams
         #[arg(long)]
         flow: Flow,
         /// Control socket of its daemon.
@@ -81,7 +81,7 @@ enum Task {
     },
     /// Receives what that sends.
     FlowTo {
-        /// stream or messages
+        /// stream, messages, regions or datagrams
         #[arg(long)]
         flow: Flow,
         /// Control socket of its daemon.

@@ -3,10 +3,14 @@
 //! Owns the deaths, and the comparison of what each process sent and got: by length and SHA-256, each computed by the
 //! process itself. It must never start a daemon before the one that it replaces is dead.
 
+mod datagrams;
+mod regions;
+
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
@@ -18,6 +22,7 @@ use verbs::Wire;
 
 use crate::host::{Host, Program, WATCHDOG, address, eventually};
 use crate::verdict::Verdict;
+use regions::Uses;
 
 /// Daemons and programs wait long: what is judged is bytes.
 const LIMITS: &str = "[limits]\npeer_return_ms = 60000\n";
@@ -41,6 +46,10 @@ pub enum Flow {
     Stream,
     /// Messages.
     Messages,
+    /// A stream of bytes between sessions that have regions.
+    Regions,
+    /// Datagrams.
+    Datagrams,
 }
 
 impl Flow {
@@ -48,6 +57,8 @@ impl Flow {
         match self {
             Self::Stream => "stream",
             Self::Messages => "messages",
+            Self::Regions => "regions",
+            Self::Datagrams => "datagrams",
         }
     }
 }
@@ -59,7 +70,9 @@ impl std::str::FromStr for Flow {
         match text {
             "stream" => Ok(Self::Stream),
             "messages" => Ok(Self::Messages),
-            other => Err(format!("`{other}` is neither `stream` nor `messages`")),
+            "regions" => Ok(Self::Regions),
+            "datagrams" => Ok(Self::Datagrams),
+            other => Err(format!("`{other}` is none of `stream`, `messages`, `regions` and `datagrams`")),
         }
     }
 }
@@ -82,6 +95,12 @@ pub fn run(raas: Program<'_>, seed: u64, count: u32, verdict: &mut Verdict) -> R
         (Flow::Messages, 1, 0),
         (Flow::Stream, 0, 0),
         (Flow::Messages, 1, 1),
+        (Flow::Regions, 0, 1),
+        (Flow::Regions, 1, 0),
+        (Flow::Regions, 0, 0),
+        (Flow::Datagrams, 0, 1),
+        (Flow::Datagrams, 1, 0),
+        (Flow::Datagrams, 1, 1),
     ] {
         pairs.push(Pair::start(flow, &hosts[from], &hosts[to], rng.random())?);
     }
@@ -142,6 +161,7 @@ fn all_gone(hosts: &[Host; 2]) -> Result<String> {
 /// Two processes, of which one sends.
 struct Pair {
     name: String,
+    flow: Flow,
     receiver: Process,
     sender: Process,
 }
@@ -156,7 +176,12 @@ impl Pair {
         // A connect that a death interrupts may fail, and that is not judged here.
         let said = sender.line()?;
         ensure!(said == CONNECTED, "the sender said {said}");
-        Ok(Self { name: format!("{} {near}: whole, in order, once", flow.name()), receiver, sender })
+        let what = match flow {
+            Flow::Stream | Flow::Messages => "whole, in order, once",
+            Flow::Regions => "the stream whole, and regions had again",
+            Flow::Datagrams => "whole, at most once",
+        };
+        Ok(Self { name: format!("{} {near}: {what}", flow.name()), flow, receiver, sender })
     }
 
     /// The sender stops; both say what they saw.
@@ -164,6 +189,9 @@ impl Pair {
         drop(self.sender.stdin.take());
         let sent = self.sender.line().context("the sender")?;
         let got = self.receiver.line().context("the receiver")?;
+        if self.flow == Flow::Datagrams {
+            return datagrams::judge(&sent, &got);
+        }
         ensure!(sent == got && !sent.is_empty(), "sent {sent}, got {got}");
         Ok(sent)
     }
@@ -220,14 +248,14 @@ fn told(bytes: u64, hash: Sha256) -> String {
 /// The process that sends until its standard input ends.
 pub fn send(flow: Flow, socket: &Path, to: SocketAddr, seed: u64) -> Result<()> {
     let session = session(socket, "flow-from")?;
-    let (stop, stopped) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        let _ = std::io::stdin().read_to_end(&mut Vec::new());
-        let _ = stop.send(());
-    });
+    let stopped = stop();
     let mut rng = SmallRng::seed_from_u64(seed);
     let (mut hash, mut bytes) = (Sha256::new(), 0_u64);
-    let max = if flow == Flow::Stream { PIECE_BYTES_MAX } else { MESSAGE_BYTES_MAX };
+    let max = if flow == Flow::Messages { MESSAGE_BYTES_MAX } else { PIECE_BYTES_MAX };
+    if flow == Flow::Datagrams {
+        println!("{}", datagrams::send(&session, to, &mut rng, &stopped)?);
+        return Ok(());
+    }
     let mut next = |hash: &mut Sha256, bytes: &mut u64| {
         let mut piece = vec![0; rng.random_range(1..max)];
         rng.fill_bytes(&mut piece);
@@ -241,13 +269,16 @@ pub fn send(flow: Flow, socket: &Path, to: SocketAddr, seed: u64) -> Result<()> 
     };
     let goes_on = || stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty);
     match flow {
-        Flow::Stream => {
+        Flow::Stream | Flow::Regions | Flow::Datagrams => {
             let mut stream = Stream::connect_with(&session, to)?;
+            let uses = (flow == Flow::Regions).then(|| Uses::theirs(session.clone(), to));
             println!("{CONNECTED}");
             stream.set_write_timeout(Some(WATCHDOG))?;
             while goes_on() {
                 stream.write_all(&next(&mut hash, &mut bytes))?;
             }
+            // The owner's lives until the stream ends.
+            uses.map_or(Ok(()), Uses::stop)?;
             stream.shutdown(std::net::Shutdown::Write)?;
             stream.set_read_timeout(Some(WATCHDOG))?;
             ensure!(stream.read(&mut [0; 1])? == 0, "the receiver said something");
@@ -267,14 +298,27 @@ pub fn send(flow: Flow, socket: &Path, to: SocketAddr, seed: u64) -> Result<()> 
     Ok(())
 }
 
+/// Says when the standard input ends.
+fn stop() -> Receiver<()> {
+    let (stop, stopped) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        let _ = stop.send(());
+    });
+    stopped
+}
+
 /// The process that receives until the end.
 pub fn receive(flow: Flow, socket: &Path, ip: std::net::IpAddr) -> Result<()> {
     let session = session(socket, "flow-to")?;
     let (mut hash, mut bytes) = (Sha256::new(), 0_u64);
     match flow {
-        Flow::Stream => {
+        Flow::Datagrams => return datagrams::receive(&session, ip, &stop()),
+        Flow::Stream | Flow::Regions => {
             let listener = raas::Listener::bind_with(&session, (ip, 0))?;
-            println!("at {}", listener.local_addr()?);
+            let at = listener.local_addr()?;
+            let uses = (flow == Flow::Regions).then(|| Uses::own(session.clone(), at));
+            println!("at {at}");
             let (mut stream, _) = listener.accept_timeout(WATCHDOG)?;
             stream.set_read_timeout(Some(WATCHDOG))?;
             let mut piece = vec![0; PIECE_BYTES_MAX];
@@ -286,6 +330,7 @@ pub fn receive(flow: Flow, socket: &Path, ip: std::net::IpAddr) -> Result<()> {
                 hash.update(&piece[..count]);
                 bytes += count as u64;
             }
+            uses.map_or(Ok(()), Uses::stop)?;
         }
         Flow::Messages => {
             let listener = MessageListener::bind_with(&session, (ip, 0), ListenOptions::new())?;
