@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
@@ -62,7 +62,8 @@ fn is_passing(error: &std::io::Error) -> bool {
 
 /// Sends until it is to stop, and then until the other end has seen the end.
 pub(super) fn send(session: &Session, to: SocketAddr, rng: &mut SmallRng, stopped: &Receiver<()>) -> Result<String> {
-    let socket = DatagramSocket::bind_with(session, (to.ip().is_ipv4().then_some("0.0.0.0").unwrap_or("::"), 0))?;
+    let any = if to.ip().is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
+    let socket = DatagramSocket::bind_with(session, (any, 0))?;
     socket.set_write_timeout(Some(WATCHDOG))?;
     socket.set_read_timeout(Some(LOOK))?;
     println!("{CONNECTED}");
@@ -95,7 +96,7 @@ pub(super) fn send(session: &Session, to: SocketAddr, rng: &mut SmallRng, stoppe
 }
 
 /// Receives until it is to stop; says what came when the end is seen.
-pub(super) fn receive(session: &Session, ip: std::net::IpAddr, stopped: &Receiver<()>) -> Result<()> {
+pub(super) fn receive(session: &Session, ip: IpAddr, stopped: &Receiver<()>) -> Result<()> {
     let socket = DatagramSocket::bind_with(session, (ip, 0))?;
     socket.set_read_timeout(Some(LOOK))?;
     println!("at {}", socket.local_addr()?);
