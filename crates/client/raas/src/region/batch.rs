@@ -267,7 +267,8 @@ impl Batch {
     // ---- submitting
 
     /// Submits, and waits for the end of all. An error: the batch was refused, and nothing of it was done; how each
-    /// operation ended is in [`Ended`]. If the session is lost meanwhile, that is the error of each.
+    /// operation ended is in [`Ended`]. If the session is lost meanwhile, that is the error of each, or
+    /// [`RegionError::OutcomeUnknown`] of those that may have been done.
     pub fn run(self) -> Result<Ended, RegionError> {
         self.submit()?.wait()
     }

@@ -463,7 +463,12 @@ fn operations_under_way_end_when_a_daemon_is_lost() {
                 lost.is_some()
             });
             let lost = lost.unwrap();
-            assert_eq!(matches!(lost, RegionError::Session(_)), !their, "{lost}");
+            if their {
+                assert!(!matches!(lost, RegionError::Session(_)), "{lost}");
+            } else {
+                // One that was in the ring by then may have been done.
+                assert!(matches!(lost, RegionError::Session(_) | RegionError::OutcomeUnknown { .. }), "{lost}");
+            }
         }
     });
 }
