@@ -123,8 +123,9 @@ static void one_byte(int fd, char *byte, bool sends) {
     if (done != 1) broken("a byte of the warm-up", __FILE__, __LINE__);
 }
 
-// Small bytes to and fro until both ends know over what the connection goes; then both do the same again.
-void warm(int fd) {
+// Small bytes to and fro until both ends know over what the connection goes. What this end knew then: the other side may
+// have gone on since.
+int warm(int fd) {
     char own = NO_LIBRARY, others = UNDECIDED;
     for (int round = 0; round < WARM_ROUNDS; round++) {
         if (path_of) own = (char)path_of(fd);
@@ -134,14 +135,12 @@ void warm(int fd) {
         if (own > UNDECIDED && others > UNDECIDED || own == NO_LIBRARY || others == NO_LIBRARY) break;
         if (round > 20) pause_ms(1);
     }
+    return own;
 }
 
 static int warmed(int fd) {
-    if (getenv("SOCKETS_WARM")) {
-        warm(fd);
-        // Beside the transcript: the starter counts them.
-        fprintf(stderr, "path %d\n", path_of ? path_of(fd) : ON_TCP);
-    }
+    // Beside the transcript: the starter counts them.
+    if (getenv("SOCKETS_WARM")) fprintf(stderr, "path %d\n", warm(fd));
     return fd;
 }
 

@@ -93,7 +93,7 @@ struct sockaddr_in server_address(int port);     // B's address
 int port_of(int fd);
 int dialed(int port);                            // of A: a blocking connect
 int connected(void);                             // both sides: a connection between them, warm if it shall be
-void warm(int fd);                               // both sides: until it is known over what the connection goes
+int warm(int fd);                                // both sides: until it is known over what the connection goes
 void connected_two(int *first, int *second);     // two connections, in the same order on both sides
 
 // Waiting without a line in the transcript; a wait in vain ends after ten seconds with a line that says so.

@@ -267,6 +267,33 @@ static void program_after_bytes(const Case *self) {
     await_child(child);
 }
 
+// A makes no call while the connection is handed on, with bytes that nobody has read.
+static void program_while_the_other_rests(const Case *self) {
+    int fd = connected();
+    if (A) {
+        R(send(fd, pattern, 1000, 0));
+        R(recv(fd, buffer, 400, MSG_WAITALL));
+        hear();
+        R(recv(fd, buffer + 400, 600, MSG_WAITALL));
+        hash("received", buffer, 1000);
+        R(close(fd));
+        return;
+    }
+    R(recv(fd, buffer, 400, MSG_WAITALL));
+    R(send(fd, buffer, 400, 0));
+    char *words[] = {"head", "-c", "600", NULL};
+    pid_t child = self->one ? MUST(fork()) : vfork();
+    if (child == 0) {
+        dup2(fd, 0);
+        dup2(fd, 1);
+        execvp("head", words);
+        _exit(9);
+    }
+    await_child(child);
+    tell('n');
+    R(close(fd));
+}
+
 // A asks a program for echoes, one after the other, and ends only when it has them.
 static void take_turns(int fd) {
     for (int i = 1; i <= 3; i++) {
@@ -495,6 +522,8 @@ void process_cases(void) {
     add("process/spawned-after-bytes", spawned_after_bytes, 0, 0);
     add("process/closed-at-exec", closed_at_exec, 0, 0);
     add("process/shell-beside", shell_beside, 0, 0);
+    add("process/turned-by-vfork-while-peer-rests", program_while_the_other_rests, 0, 0);
+    add("process/turned-by-fork-while-peer-rests", program_while_the_other_rests, 1, 0);
     add("process/passed-to-another", passed_to_another, 0, 0);
     add("process/passed-after-bytes", passed_to_another, 1, 0);
     add("process/passed-within", passed_within, 0, 0);

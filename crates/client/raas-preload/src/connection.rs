@@ -27,7 +27,7 @@ use crate::say;
 use crate::wish::Wish;
 use upgrade::Upgrade;
 
-pub(crate) use back::PATIENCE;
+pub(crate) use back::{PATIENCE, has_bytes_or_end};
 pub(crate) use readiness::{How, Ready};
 pub(crate) use sharing::Claim;
 pub(crate) use upgrade::is_tcp;

@@ -213,12 +213,17 @@ impl Family {
 
 /// Brings a connection of this process back to TCP, whichever descriptor it has.
 fn bring_back(connection: &Arc<Connection>, until: Instant) -> bool {
-    // The program may close its own at any time.
-    let known = || Some(Arc::new(duplicate(table::descriptor_of(connection)?)?));
-    match connection.kept().or_else(known) {
-        Some(fd) => connection.go_back_until(fd.as_raw_fd(), until),
-        None => false,
-    }
+    descriptor(connection).is_some_and(|fd| connection.go_back_until(fd.as_raw_fd(), until))
+}
+
+/// A descriptor of a connection that stays open: the program may close its own at any time.
+pub(crate) fn descriptor(connection: &Arc<Connection>) -> Option<Arc<OwnedFd>> {
+    let known = || {
+        let copy = duplicate(table::descriptor_of(connection)?)?;
+        let is_its_own = !connection.is_used() || connection.is_of_socket(copy.as_raw_fd());
+        is_its_own.then(|| Arc::new(copy))
+    };
+    connection.kept().or_else(known)
 }
 
 fn duplicate(fd: c_int) -> Option<OwnedFd> {
@@ -262,5 +267,6 @@ fn families() -> Vec<Arc<Family>> {
 /// The program ends: what children may want goes back to TCP, and upgraded connections close in order.
 pub(crate) extern "C" fn end_in_order() {
     leave_to_children();
+    crate::answers::stop();
     table::close_all();
 }

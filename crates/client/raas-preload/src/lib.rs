@@ -12,6 +12,7 @@
 // Under test nothing is exported, so that the test program keeps its own C library.
 #![cfg_attr(test, allow(dead_code))]
 
+mod answers;
 mod calls;
 mod connection;
 mod desk;

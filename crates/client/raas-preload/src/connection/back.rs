@@ -87,8 +87,7 @@ impl Connection {
 
     /// The other end may have asked on TCP, where nothing else can be before the stream's end was read. It is answered.
     pub(crate) fn hear_ask(&self, fd: c_int) {
-        let can_ask = matches!(self.read_part(), ReadPart::Stream | ReadPart::Tail) && self.writes_stream();
-        if !can_ask || inside::is_inside() || self.is_going_back() || self.has_heard_ask() {
+        if !self.can_hear_ask() || inside::is_inside() || self.is_going_back() {
             return;
         }
         let code = errno::get();
@@ -99,6 +98,11 @@ impl Connection {
             }
         }
         errno::set(code);
+    }
+
+    /// Whether TCP's next bytes, if there are some, are words of the other end's library.
+    pub(crate) fn can_hear_ask(&self) -> bool {
+        matches!(self.read_part(), ReadPart::Stream | ReadPart::Tail) && self.writes_stream() && !self.has_heard_ask()
     }
 
     /// A look at TCP of a writer: who only writes would not see that the other end has asked.
@@ -338,6 +342,13 @@ fn unread_of_tcp(fd: c_int) -> usize {
     // SAFETY: for this request the kernel writes an int.
     let result = unsafe { real::ioctl(fd, libc::FIONREAD, (&raw mut count).cast()) };
     if result == 0 { usize::try_from(count).unwrap_or(0) } else { 0 }
+}
+
+/// Whether TCP has something to be read, its end included.
+pub(crate) fn has_bytes_or_end(fd: c_int) -> bool {
+    let mut one = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: the entry lives through the call.
+    unsafe { real::poll(&raw mut one, 1, 0) != 0 }
 }
 
 /// Waits for an event of a descriptor.

@@ -15,7 +15,7 @@ use raas::{ConnectOptions, Connecting, Stream};
 use super::{Connection, Role, lock};
 use crate::desk::desk;
 use crate::prelude::{Heard, hello, may_switch, switched};
-use crate::real;
+use crate::{answers, real};
 
 /// While a connection waits for its other end, each of so many calls looks whether it is there.
 const LOOKS_AT_FIRST: u32 = 256;
@@ -146,9 +146,21 @@ impl Connection {
         }
     }
 
-    fn pump_slowly(&self, _fd: c_int) {
+    fn pump_slowly(&self, fd: c_int) {
+        let was_linked = self.stream().is_some();
+        self.do_next_step(was_linked);
+        if !was_linked && self.stream().is_some() {
+            answers::attend(fd);
+        }
+    }
+
+    /// As [`Self::pump`], by a thread of the library's, once there is a stream.
+    pub(crate) fn drive(&self) {
+        self.do_next_step(true);
+    }
+
+    fn do_next_step(&self, is_linked: bool) {
         let looks = self.looks.fetch_add(1, Ordering::Relaxed);
-        let is_linked = self.stream().is_some();
         if !is_linked && looks > LOOKS_AT_FIRST && !looks.is_multiple_of(LOOKS_LATER) {
             return;
         }

@@ -1,0 +1,211 @@
+//! Answers to the other end while the program makes no call: the other end of a connection wants it on TCP again, or
+//! waits for a word of the switch (docs/run.md).
+//!
+//! Owns one thread of the process, which sleeps until a connection that was upgraded has something on TCP, and looks now
+//! and then at those whose upgrade is under way. It must never keep a connection, and never take a byte of the program's.
+
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use libc::epoll_event;
+use shm::ReadyFd;
+
+use crate::connection::{Connection, lock};
+use crate::desk::SignalsBlocked;
+use crate::{errno, fork, heirs, inside, real, table};
+
+/// The stack of the thread.
+const STACK: usize = 128 << 10;
+/// The first look at a connection that has got its stream; each further one comes after twice the time.
+const LOOK: Duration = Duration::from_millis(10);
+const LOOK_MAX: Duration = Duration::from_secs(1);
+/// Connections that are known before those that are gone are looked for.
+const KNOWN_MIN: usize = 64;
+const EVENTS_MAX: usize = 64;
+/// The number of the thread's own bell among those of connections.
+const BELL: u64 = 0;
+
+/// A connection whose upgrade is under way.
+#[derive(Debug)]
+struct Young {
+    number: u64,
+    next: Instant,
+    pause: Duration,
+}
+
+#[derive(Debug)]
+struct Known {
+    connections: BTreeMap<u64, Weak<Connection>>,
+    young: Vec<Young>,
+    last: u64,
+    /// So many are known when the next look for those that are gone is due.
+    crowd: usize,
+}
+
+#[derive(Debug)]
+struct Answers {
+    epoll: OwnedFd,
+    bell: ReadyFd,
+    known: Mutex<Known>,
+    /// Held while the thread has a connection.
+    work: Mutex<()>,
+}
+
+static ANSWERS: raas::PerProcess<OnceLock<Option<Arc<Answers>>>> = raas::PerProcess::new();
+
+/// This connection has its stream. From now on the other end is answered.
+pub(crate) fn attend(fd: c_int) {
+    if !fork::is_owner() {
+        return;
+    }
+    let _inside = inside::enter();
+    let Some(connection) = table::socket(fd) else { return };
+    // Without the thread the program's own calls answer.
+    if let Some(answers) = ANSWERS.get().get_or_init(Answers::start) {
+        answers.attend(&connection);
+    }
+}
+
+/// The process ends: from now on the thread has no connection, so that each ends where the table drops it.
+pub(crate) fn stop() {
+    if let Some(Some(answers)) = ANSWERS.get().get() {
+        std::mem::forget(lock(&answers.work));
+    }
+}
+
+impl Answers {
+    fn start() -> Option<Arc<Self>> {
+        // SAFETY: the call takes no pointers.
+        let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        // SAFETY: the call made it, and nobody else has it.
+        let epoll = (epoll >= 0).then(|| shm::raised(unsafe { OwnedFd::from_raw_fd(epoll) }))?;
+        let known = Known { connections: BTreeMap::new(), young: Vec::new(), last: BELL, crowd: KNOWN_MIN };
+        let answers =
+            Arc::new(Self { epoll, bell: ReadyFd::new().ok()?, known: Mutex::new(known), work: Mutex::default() });
+        if !answers.control(libc::EPOLL_CTL_ADD, answers.bell.as_fd().as_raw_fd(), libc::EPOLLIN, BELL) {
+            return None;
+        }
+        let _blocked = SignalsBlocked::new();
+        let own = Arc::clone(&answers);
+        let thread = std::thread::Builder::new().name("raas-run-answer".to_owned()).stack_size(STACK);
+        thread.spawn(move || own.run()).ok().map(|_| answers)
+    }
+
+    fn control(&self, what: c_int, fd: c_int, events: c_int, number: u64) -> bool {
+        let mut event = epoll_event { events: events as u32, u64: number };
+        // SAFETY: the event lives through the call.
+        unsafe { real::epoll_ctl(self.epoll.as_raw_fd(), what, fd, &raw mut event) == 0 }
+    }
+
+    fn attend(&self, connection: &Arc<Connection>) {
+        let mut known = lock(&self.known);
+        if known.connections.len() >= known.crowd {
+            known.connections.retain(|_, one| one.strong_count() > 0);
+            known.crowd = KNOWN_MIN.max(known.connections.len() * 2);
+        }
+        known.last += 1;
+        let number = known.last;
+        known.connections.insert(number, Arc::downgrade(connection));
+        let is_asleep = known.young.is_empty();
+        known.young.push(Young { number, next: Instant::now() + LOOK, pause: LOOK });
+        drop(known);
+        if is_asleep {
+            self.bell.signal();
+        }
+    }
+
+    /// The thread. It ends when the program has closed its descriptors.
+    fn run(&self) {
+        let mut events = [epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
+        loop {
+            let next = lock(&self.known).young.iter().map(|young| young.next).min();
+            let left = next.map(|next| next.saturating_duration_since(Instant::now()));
+            let millis = left.map_or(-1, |left| c_int::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(-1));
+            // SAFETY: there is room for so many events.
+            let found = unsafe {
+                real::epoll_pwait(
+                    self.epoll.as_raw_fd(),
+                    events.as_mut_ptr(),
+                    EVENTS_MAX as c_int,
+                    millis,
+                    std::ptr::null(),
+                )
+            };
+            let Ok(found) = usize::try_from(found) else {
+                if errno::get() == libc::EINTR {
+                    continue;
+                }
+                return;
+            };
+            for event in &events[..found] {
+                match event.u64 {
+                    BELL => self.bell.clear(),
+                    number => {
+                        let _work = lock(&self.work);
+                        self.answer(number);
+                    }
+                }
+            }
+            self.look_at_young();
+        }
+    }
+
+    fn connection(&self, number: u64) -> Option<Arc<Connection>> {
+        let found = lock(&self.known).connections.get(&number)?.upgrade();
+        if found.is_none() {
+            lock(&self.known).connections.remove(&number);
+        }
+        found
+    }
+
+    fn look_at_young(&self) {
+        let now = Instant::now();
+        let due: Vec<u64> = {
+            let mut known = lock(&self.known);
+            let is_due = |young: &&mut Young| young.next <= now;
+            known
+                .young
+                .iter_mut()
+                .filter(is_due)
+                .map(|young| {
+                    young.pause = LOOK_MAX.min(young.pause * 2);
+                    young.next = now + young.pause;
+                    young.number
+                })
+                .collect()
+        };
+        for number in due {
+            let _work = lock(&self.work);
+            let is_young = self.connection(number).is_some_and(|connection| {
+                connection.drive();
+                connection.is_unsettled()
+            });
+            if !is_young {
+                lock(&self.known).young.retain(|young| young.number != number);
+                self.answer(number);
+            }
+        }
+    }
+
+    /// Something may be on TCP.
+    fn answer(&self, number: u64) {
+        let Some(connection) = self.connection(number) else { return };
+        let goes_on = connection.can_hear_ask()
+            && heirs::descriptor(&connection).is_some_and(|fd| {
+                connection.hear_ask(fd.as_raw_fd());
+                connection.can_hear_ask() && !crate::connection::has_bytes_or_end(fd.as_raw_fd())
+            });
+        let fd = table::descriptor_of(&connection).filter(|_| goes_on);
+        let events = libc::EPOLLIN | libc::EPOLLONESHOT;
+        let is_watched = fd.is_some_and(|fd| {
+            self.control(libc::EPOLL_CTL_MOD, fd, events, number)
+                || self.control(libc::EPOLL_CTL_ADD, fd, events, number)
+        });
+        if !is_watched {
+            lock(&self.known).connections.remove(&number);
+        }
+    }
+}
