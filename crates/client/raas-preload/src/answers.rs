@@ -195,7 +195,7 @@ impl Answers {
         let Some(connection) = self.connection(number) else { return };
         let goes_on = connection.can_hear_ask()
             && heirs::descriptor(&connection).is_some_and(|fd| {
-                connection.hear_ask(fd.as_raw_fd());
+                connection.hear_ask_for_program(fd.as_raw_fd());
                 connection.can_hear_ask() && !crate::connection::has_bytes_or_end(fd.as_raw_fd())
             });
         let fd = table::descriptor_of(&connection).filter(|_| goes_on);

@@ -161,6 +161,8 @@ pub(crate) struct Connection {
     is_going_back: AtomicBool,
     /// TCP goes on where the other end's stream ends.
     has_heard_ask: AtomicBool,
+    /// Held by the thread that wants it on TCP, and by the one that answers the other end's wish for the program.
+    bringing: Mutex<()>,
     /// Held while it is decided where the reader goes on behind the stream.
     back: Mutex<()>,
     /// The number of the kernel's socket.
@@ -179,6 +181,8 @@ pub(crate) struct Connection {
     readers: Gate,
     /// Closed: `W` was said.
     writers: Gate,
+    /// Closed: the bytes of the stream are taken for no program, and go back.
+    takers: Gate,
     /// The bytes of TCP are read.
     reads_stream: AtomicBool,
     /// Bytes of the stream that the program has taken.
@@ -242,6 +246,7 @@ impl Connection {
             is_tail: AtomicBool::new(false),
             is_going_back: AtomicBool::new(false),
             has_heard_ask: AtomicBool::new(false),
+            bringing: Mutex::new(()),
             back: Mutex::new(()),
             inode: AtomicU64::new(0),
             token: AtomicU64::new(0),
@@ -253,6 +258,7 @@ impl Connection {
             tcp_out: AtomicU64::new(0),
             readers: Gate::default(),
             writers: Gate::default(),
+            takers: Gate::default(),
             reads_stream: AtomicBool::new(false),
             stream_in: AtomicU64::new(0),
             is_full: AtomicBool::new(false),

@@ -24,6 +24,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(1);
 /// More than this is returned by nobody who keeps to the rings' sizes.
 const RETURNED_MAX: u64 = 1 << 28;
+/// So many fit into TCP's buffers while nobody reads: both ends may return bytes at once.
+const UNREAD_MAX: u64 = 32 << 10;
 /// Bytes that are taken at once.
 const PIECE: usize = 64 << 10;
 
@@ -59,6 +61,10 @@ impl Connection {
             return false;
         }
         let code = errno::get();
+        let _only = lock(&self.bringing);
+        if self.is_the_kernels() {
+            return true;
+        }
         let is_back = match self.await_switch(fd, until) {
             Ok(Some(early)) => self.return_to_tcp(fd, First::Ask(early), until).is_ok(),
             Ok(None) => true,
@@ -87,13 +93,26 @@ impl Connection {
 
     /// The other end may have asked on TCP, where nothing else can be before the stream's end was read. It is answered.
     pub(crate) fn hear_ask(&self, fd: c_int) {
+        self.hear_ask_as(fd, || First::Answer);
+    }
+
+    /// The same while the program makes no call. What it has not read goes back too, if that is little: the program may
+    /// hand the connection on, and the other end cannot be asked a second time.
+    pub(crate) fn hear_ask_for_program(&self, fd: c_int) {
+        let Ok(_only) = self.bringing.try_lock() else { return };
+        let is_little = self.unread().is_none_or(|unread| unread <= UNREAD_MAX);
+        let asks = is_little && !self.has_ended_writing();
+        self.hear_ask_as(fd, || if asks { First::Ask(Vec::new()) } else { First::Answer });
+    }
+
+    fn hear_ask_as(&self, fd: c_int, first: impl FnOnce() -> First) {
         if !self.can_hear_ask() || inside::is_inside() || self.is_going_back() {
             return;
         }
         let code = errno::get();
         if self.peeked(fd) == Some(Word::Ask) {
             let until = Instant::now() + PATIENCE;
-            if self.return_to_tcp(fd, First::Answer, until).is_err() {
+            if self.return_to_tcp(fd, first(), until).is_err() {
                 self.spoil(fd);
             }
         }
@@ -195,6 +214,9 @@ impl Connection {
             }
             self.set_role(Role::Kernel);
             self.is_settled.store(true, Ordering::Release);
+        } else {
+            // The program's calls tell what became of it.
+            self.takers.open();
         }
         self.is_going_back.store(false, Ordering::Release);
         self.tell_all();
@@ -268,6 +290,10 @@ impl Connection {
         }
         let mut piece = vec![0; PIECE];
         let mut stream = self.stream().ok_or(Failed)?;
+        // A thread of the program is at it for a moment only.
+        while !self.takers.is_closed() && !self.takers.close() {
+            std::thread::sleep(PAUSE);
+        }
         loop {
             if self.read_part() != ReadPart::Stream {
                 return Ok(unread);

@@ -74,7 +74,7 @@ impl Connection {
                     Some(result) => return result,
                     None => continue,
                 },
-                ReadPart::Stream => match self.receive_of_stream(parts, flags) {
+                ReadPart::Stream => match self.receive_of_stream(fd, parts, flags) {
                     Some(result) => return result,
                     None => continue,
                 },
@@ -202,8 +202,8 @@ impl Connection {
         result
     }
 
-    /// None: the stream has ended.
-    fn receive_of_stream(&self, parts: &[iovec], flags: c_int) -> Option<isize> {
+    /// None: the stream has ended, or goes back to TCP.
+    fn receive_of_stream(&self, fd: c_int, parts: &[iovec], flags: c_int) -> Option<isize> {
         if flags & libc::MSG_OOB != 0 {
             return Some(fail(libc::EINVAL));
         }
@@ -228,6 +228,9 @@ impl Connection {
                 }
                 Ok(count) => done += count,
                 Err(libc::EAGAIN) if self.is_read_shut.load(Ordering::Acquire) => return Some(done as isize),
+                Err(libc::EAGAIN) if self.takers.is_closed() => {
+                    return (done > 0).then(|| self.receive_rest(fd, parts, done, if takes_all { flags } else { 0 }));
+                }
                 Err(libc::EAGAIN) if done > 0 && !takes_all => return Some(done as isize),
                 Err(libc::EAGAIN) if may_wait => {
                     if let Err(code) = self.wait(Awaited { is_read: true, stream: true, fd: -1 }, until) {
@@ -246,10 +249,25 @@ impl Connection {
         }
     }
 
+    /// `done` bytes are there. The others come over TCP, if all are wanted.
+    fn receive_rest(&self, fd: c_int, parts: &[iovec], done: usize, flags: c_int) -> isize {
+        if flags & libc::MSG_WAITALL == 0 {
+            return done as isize;
+        }
+        let rest = rest_of(parts, done);
+        // SAFETY: all of `msghdr` may be zero.
+        let mut message: msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = rest.as_ptr().cast_mut();
+        message.msg_iovlen = rest.len() as _;
+        // SAFETY: the program vouches for its buffers, and the message lives through the call.
+        let more = self.receive(fd, &rest, flags, &mut || unsafe { real::recvmsg(fd, &raw mut message, flags) });
+        done as isize + more.max(0)
+    }
+
     /// For no bytes: 0 once there is something, or the end.
     fn receive_nothing(&self, may_wait: bool, until: Until) -> isize {
         loop {
-            if self.is_read_shut.load(Ordering::Acquire) || self.has_unread() {
+            if self.is_read_shut.load(Ordering::Acquire) || self.has_unread() || self.takers.is_closed() {
                 return 0;
             }
             let waited = match may_wait {
@@ -300,6 +318,7 @@ impl Connection {
     /// Fills the parts from byte `skip` on with what is there.
     fn fill(&self, parts: &[iovec], mut skip: usize, flags: c_int) -> Result<usize, c_int> {
         let _inside = inside::enter();
+        let _takes = self.takers.enter().ok_or(libc::EAGAIN)?;
         let mut stream = self.stream().ok_or(libc::ECONNRESET)?;
         if flags & libc::MSG_PEEK != 0 && parts.len() > 1 {
             return peek_into(stream, parts);
@@ -348,6 +367,21 @@ fn first_of(parts: &[iovec], mut most: usize) -> Vec<iovec> {
         most -= len;
     }
     first
+}
+
+/// The parts behind so many bytes.
+fn rest_of(parts: &[iovec], mut skip: usize) -> Vec<iovec> {
+    let mut rest = Vec::with_capacity(parts.len());
+    for part in parts {
+        let skipped = skip.min(part.iov_len);
+        skip -= skipped;
+        if skipped < part.iov_len {
+            // SAFETY: within the part.
+            let base = unsafe { part.iov_base.cast::<u8>().add(skipped) };
+            rest.push(iovec { iov_base: base.cast(), iov_len: part.iov_len - skipped });
+        }
+    }
+    rest
 }
 
 /// Looks at what is there, and copies it into several parts.
