@@ -204,8 +204,11 @@ impl Connection {
             return if self.is_the_kernels() { Ok(()) } else { Err(Failed) };
         }
         let is_asking = matches!(first, First::Ask(_));
-        let done = if self.is_the_kernels() { Ok(()) } else { self.exchange(fd, first, until) };
-        if done.is_ok() {
+        // Another thread may have answered since the word was seen: TCP's next bytes are the program's then.
+        let is_answered = !is_asking && self.has_heard_ask();
+        let is_back = is_answered || self.is_the_kernels();
+        let done = if is_back { Ok(()) } else { self.exchange(fd, first, until) };
+        if done.is_ok() && !is_answered {
             self.writers.open();
             let _order = lock(&self.back);
             self.has_heard_ask.store(true, Ordering::Release);
