@@ -7,13 +7,13 @@
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use libc::epoll_event;
 use shm::ReadyFd;
 
-use crate::connection::{Connection, lock};
+use crate::connection::{Connection, PATIENCE, lock};
 use crate::desk::SignalsBlocked;
 use crate::{errno, fork, heirs, inside, real, table};
 
@@ -22,6 +22,8 @@ const STACK: usize = 128 << 10;
 /// The first look at a connection that has got its stream; each further one comes after twice the time.
 const LOOK: Duration = Duration::from_millis(10);
 const LOOK_MAX: Duration = Duration::from_secs(1);
+/// Between looks at whether the thread has come to an end with a connection.
+const PAUSE: Duration = Duration::from_millis(1);
 /// Connections that are known before those that are gone are looked for.
 const KNOWN_MIN: usize = 64;
 const EVENTS_MAX: usize = 64;
@@ -69,10 +71,19 @@ pub(crate) fn attend(fd: c_int) {
     }
 }
 
-/// The process ends: from now on the thread has no connection, so that each ends where the table drops it.
+/// The process ends: from now on the thread has no connection, so that each ends where the table drops it. What the
+/// thread has in hand takes no longer than it waits for the other end; a signal handler that ends the program may have
+/// interrupted what it waits for.
 pub(crate) fn stop() {
-    if let Some(Some(answers)) = ANSWERS.get().get() {
-        std::mem::forget(lock(&answers.work));
+    let Some(Some(answers)) = ANSWERS.get().get() else { return };
+    let until = Instant::now() + PATIENCE;
+    while Instant::now() < until {
+        match answers.work.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+            // For good.
+            Ok(held) => return std::mem::forget(held),
+            Err(TryLockError::Poisoned(held)) => return std::mem::forget(held),
+        }
     }
 }
 

@@ -129,7 +129,8 @@ impl Connection {
             // Afterwards a change signals the descriptor.
             let _ = self.ask_stream(Some(&waits), false);
             let Some((heard, is_ended, is_broken)) = self.ask_link() else { return Some(fail(libc::ECONNRESET)) };
-            if self.read_part() == ReadPart::Stream {
+            // The other end has switched, or another thread has had the connection go back since.
+            if self.is_going_back() || self.read_part() != ReadPart::Both {
                 return None;
             }
             let result = match self.bytes_of_tcp(fd, heard, parts) {
