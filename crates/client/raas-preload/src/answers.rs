@@ -74,7 +74,7 @@ pub(crate) fn attend(fd: c_int) {
 /// The process ends: from now on the thread has no connection, so that each ends where the table drops it. What the
 /// thread has in hand takes no longer than it waits for the other end; a signal handler that ends the program may have
 /// interrupted what it waits for.
-pub(crate) fn stop() {
+fn stop() {
     let Some(Some(answers)) = ANSWERS.get().get() else { return };
     let until = Instant::now() + PATIENCE;
     while Instant::now() < until {
@@ -85,6 +85,13 @@ pub(crate) fn stop() {
             Err(TryLockError::Poisoned(held)) => return std::mem::forget(held),
         }
     }
+}
+
+/// The program ends: what children may want goes back to TCP, and upgraded connections close in order.
+pub(crate) extern "C" fn end_in_order() {
+    heirs::leave_to_children();
+    stop();
+    table::close_all();
 }
 
 impl Answers {

@@ -263,10 +263,3 @@ fn families() -> Vec<Arc<Family>> {
     let _inside = inside::enter();
     lock(FAMILIES.get()).clone()
 }
-
-/// The program ends: what children may want goes back to TCP, and upgraded connections close in order.
-pub(crate) extern "C" fn end_in_order() {
-    leave_to_children();
-    crate::answers::stop();
-    table::close_all();
-}

@@ -45,11 +45,12 @@ static INIT: extern "C" fn() = init;
 #[cfg(not(test))]
 #[used]
 #[unsafe(link_section = ".fini_array")]
-static FINI: extern "C" fn() = heirs::end_in_order;
+static FINI: extern "C" fn() = answers::end_in_order;
 
 #[cfg(not(test))]
 extern "C" fn init() {
     desk::keep_environment();
     shm::keep_numbers_above(NUMBERS_ABOVE);
     fork::watch_forks();
+    connection::Connection::on_stream(answers::attend);
 }

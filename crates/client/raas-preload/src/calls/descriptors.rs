@@ -171,7 +171,7 @@ unsafe extern "C-unwind" fn fclose(file: *mut FILE) -> c_int {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C-unwind" fn _exit(code: c_int) -> ! {
     if fork::is_owner() {
-        heirs::end_in_order();
+        crate::answers::end_in_order();
     }
     // SAFETY: the call takes no pointers.
     unsafe {

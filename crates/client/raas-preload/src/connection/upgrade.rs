@@ -7,7 +7,7 @@ use std::ffi::c_int;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Arc, TryLockError};
+use std::sync::{Arc, OnceLock, TryLockError};
 
 use raas::meeting::{Found, Meeting, TcpEnd};
 use raas::{ConnectOptions, Connecting, Stream};
@@ -15,12 +15,15 @@ use raas::{ConnectOptions, Connecting, Stream};
 use super::{Connection, Role, lock};
 use crate::desk::desk;
 use crate::prelude::{Heard, hello, may_switch, switched};
-use crate::{answers, real};
+use crate::real;
 
 /// While a connection waits for its other end, each of so many calls looks whether it is there.
 const LOOKS_AT_FIRST: u32 = 256;
 /// Afterwards one of so many does: the other end has no RaaS, most likely.
 const LOOKS_LATER: u32 = 64;
+
+/// Told of each connection that has got its stream.
+static ON_STREAM: OnceLock<fn(c_int)> = OnceLock::new();
 
 /// How far it is.
 #[derive(Debug)]
@@ -71,6 +74,11 @@ impl Upgrade {
 }
 
 impl Connection {
+    /// `told` is called for each connection that gets its stream, with its descriptor. To be called once.
+    pub(crate) fn on_stream(told: fn(c_int)) {
+        let _is_first = ON_STREAM.set(told);
+    }
+
     /// Something is about to be read or written: the first time, the other end is looked for.
     #[inline]
     pub(crate) fn touch(&self, fd: c_int) {
@@ -150,7 +158,7 @@ impl Connection {
         let was_linked = self.stream().is_some();
         self.do_next_step(was_linked);
         if !was_linked && self.stream().is_some() {
-            answers::attend(fd);
+            ON_STREAM.get().into_iter().for_each(|told| told(fd));
         }
     }
 
