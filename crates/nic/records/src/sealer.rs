@@ -21,35 +21,24 @@ impl Sealer {
         Self { key, salt, number: 0 }
     }
 
-    /// Begins a record at the end of `out`, behind which the caller puts 1 to [`RECORD_BYTES_MAX`] bytes of the stream.
-    /// [`Self::finish`] takes what this returns.
-    pub fn begin(out: &mut Vec<u8>) -> usize {
-        let start = out.len();
-        out.extend([0; LENGTH_BYTES]);
-        start
-    }
-
-    /// Encrypts the record that begins at `start`. False if it is empty or too long, or all numbers are used: then it is
-    /// taken back, and the connection has to end.
+    /// Encrypts a record where it lies: room for its length, 1 to [`RECORD_BYTES_MAX`] bytes of the stream, and room for
+    /// its tag. False if it is empty or too long, or all numbers are used: then nothing was done, and the connection has
+    /// to end.
     #[must_use]
-    pub fn finish(&mut self, out: &mut Vec<u8>, start: usize) -> bool {
-        let sealed = self.seal(out, start).is_some();
-        if !sealed {
-            out.truncate(start);
-        }
-        sealed
+    pub fn seal(&mut self, record: &mut [u8]) -> bool {
+        self.seal_parts(record).is_some()
     }
 
-    fn seal(&mut self, out: &mut Vec<u8>, start: usize) -> Option<()> {
-        let (head, body) = out.get_mut(start..)?.split_first_chunk_mut::<LENGTH_BYTES>()?;
+    fn seal_parts(&mut self, record: &mut [u8]) -> Option<()> {
+        let (head, rest) = record.split_first_chunk_mut::<LENGTH_BYTES>()?;
+        let (body, tag) = rest.split_last_chunk_mut::<TAG_BYTES>()?;
         if !(1..=RECORD_BYTES_MAX).contains(&body.len()) || self.number == u64::MAX {
             return None;
         }
         *head = u16::try_from(body.len() + TAG_BYTES).ok()?.to_be_bytes();
         let nonce = nonce(self.salt, self.number);
-        let tag = self.key.seal(nonce, head, body)?;
+        *tag = self.key.seal(nonce, head, body)?;
         self.number += 1;
-        out.extend_from_slice(&tag);
         Some(())
     }
 }

@@ -8,10 +8,8 @@ fn ends() -> (Keys, Keys) {
 }
 
 fn record(sealer: &mut Sealer, bytes: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    let start = Sealer::begin(&mut out);
-    out.extend_from_slice(bytes);
-    assert!(sealer.finish(&mut out, start));
+    let mut out = [&[0; LENGTH_BYTES], bytes, &[0; TAG_BYTES]].concat();
+    assert!(sealer.seal(&mut out));
     out
 }
 
@@ -62,11 +60,12 @@ fn streams_of_all_cuts_pass_both_ways_and_show_nothing() {
 fn records_are_neither_empty_nor_too_long() {
     let (mut a, _) = ends();
     for bytes in [0, RECORD_BYTES_MAX + 1] {
-        let mut out = vec![9];
-        let start = Sealer::begin(&mut out);
-        out.extend(vec![0; bytes]);
-        assert!(!a.sealer.finish(&mut out, start));
-        assert_eq!(out, [9], "it is taken back");
+        let mut out = vec![9; LENGTH_BYTES + bytes + TAG_BYTES];
+        assert!(!a.sealer.seal(&mut out));
+        assert!(out.iter().all(|byte| *byte == 9), "nothing was done");
+    }
+    for bytes in 0..LENGTH_BYTES + TAG_BYTES {
+        assert!(!a.sealer.seal(&mut vec![0; bytes]), "no room for length and tag");
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use raas_rpc::{CallInfo, Client, Server, Transport};
 
-use crate::hosts::{Places, bounded, eventually};
+use crate::hosts::{Places, TRANSPORTS, bounded, eventually};
 
 fn echo(_: &CallInfo, request: &[u8]) -> Result<Vec<u8>, String> {
     Ok(request.to_vec())
@@ -50,30 +50,40 @@ fn many_busy_clients_take_turns_and_the_memory_they_use_does_not_grow_with_them(
     });
 }
 
-#[test]
-fn one_thread_asks_many_clients_in_turn_and_the_group_grows_with_those_that_wait() {
-    bounded(|| {
-        let places = Places::far();
-        let server = places.serve(Server::builder().group(1), echo);
-        let clients: Vec<Client> =
-            (0..CLIENTS).map(|_| places.client(&server, Transport::Scale, Client::builder())).collect();
-        let mut calls: Vec<_> = clients.iter().map(|client| client.begin(b"a", None).unwrap()).collect();
-        let mut ended = [0; CLIENTS as usize];
-        // One client at a time has a turn at first, and this thread looks at it once for all others.
-        eventually("all have calls, and many have seats at a time", || {
-            for ((client, call), ended) in clients.iter().zip(&mut calls).zip(&mut ended) {
-                if call.is_ended() {
-                    let call = std::mem::replace(call, client.begin(b"a", None).unwrap());
-                    assert_eq!(call.wait().unwrap(), b"a");
-                    *ended += 1;
-                }
+/// Has one call of each client under way, and looks at each in turn, until each has had so many.
+fn go_round(clients: &[Client], calls: u64) -> u64 {
+    let begin = |client: &Client| client.begin(b"a", Some(Duration::from_secs(60))).unwrap();
+    let mut under_way: Vec<_> = clients.iter().map(|client| (begin(client), 0)).collect();
+    while under_way.iter().any(|(_, ended)| *ended < calls) {
+        for (client, (call, ended)) in clients.iter().zip(&mut under_way) {
+            if call.is_ended() {
+                assert!(call.is_ended(), "it was said");
+                assert_eq!(std::mem::replace(call, begin(client)).wait().unwrap(), b"a");
+                *ended += 1;
             }
-            ended.iter().all(|ended| *ended > 0) && server.counters().seats > 8
-        });
-        let counters = server.counters();
-        assert!(counters.seats <= 12 + 3, "{counters:?}");
-        for call in calls {
-            assert_eq!(call.wait().unwrap(), b"a");
+        }
+        std::thread::yield_now();
+    }
+    let rest = under_way.into_iter().map(|(call, ended)| {
+        assert_eq!(call.wait().unwrap(), b"a");
+        ended + 1
+    });
+    rest.sum()
+}
+
+#[test]
+fn one_thread_asks_many_clients_in_turn() {
+    bounded(|| {
+        for places in Places::both() {
+            for transport in TRANSPORTS {
+                let server = places.serve(Server::builder().group(1), echo);
+                let connect = |_| places.client(&server, transport, Client::builder());
+                let clients: Vec<Client> = (0..CLIENTS).map(connect).collect();
+                let calls = go_round(&clients, 50);
+                let counters = server.counters();
+                assert_eq!(counters.executed, calls, "each once, {transport}: {counters:?}");
+                assert!(counters.seats <= 12 + 3, "{counters:?}");
+            }
         }
     });
 }

@@ -4,11 +4,11 @@
 //! nor hand one on that is not the peer's.
 
 use iwarp::{Gather, GatherPiece, Qp, Scatter};
-use records::{Keys, Opener, RECORD_BYTES_MAX, RecordError, Sealer};
+use records::{Keys, LENGTH_BYTES, Opener, RECORD_BYTES_MAX, RecordError, Sealer, TAG_BYTES};
 use rnic::Device;
 
-/// Bytes that are sealed at a time: what a send buffer takes mostly.
-const SEALED_BYTES_MAX: usize = 256 * 1024;
+/// Bytes that are sealed at a time: few enough that the processor's own cache still has them when they are sent.
+const SEALED_BYTES_MAX: usize = 64 * 1024;
 
 /// What became of a look at what had come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,15 +25,18 @@ pub struct Sealed {
     keys: Keys,
     /// What is sent is sealed. The first frame of the end that connects is not.
     is_sealing: bool,
+    /// It is as long as it ever had to be, so that nothing is made zero before it is written.
     out: Vec<u8>,
     /// So many bytes of `out` are gone.
     sent: usize,
+    /// End of what is to be sent.
+    end: usize,
 }
 
 impl Sealed {
     /// Of a connection with these keys.
     pub fn new(keys: Keys, is_sealing: bool) -> Self {
-        Self { keys, is_sealing, out: Vec::new(), sent: 0 }
+        Self { keys, is_sealing, out: Vec::new(), sent: 0, end: 0 }
     }
 
     /// The first frame is over.
@@ -69,21 +72,21 @@ impl Sealed {
 
     /// What is sealed and has not left.
     pub fn unsent(&self) -> &[u8] {
-        self.out.get(self.sent..).unwrap_or(&[])
+        self.out.get(self.sent..self.end).unwrap_or(&[])
     }
 
     /// So many bytes of [`Self::unsent`] left.
     pub fn on_sent(&mut self, bytes: usize) {
         self.sent += bytes;
-        if self.sent >= self.out.len() {
-            self.out.clear();
-            self.sent = 0;
+        if self.sent >= self.end {
+            (self.sent, self.end) = (0, 0);
         }
     }
 
     /// Takes what the machine wants to send, up to a bound, and says how much. None: memory or numbers are gone.
     pub fn seal(&mut self, gather: &Gather) -> Option<u64> {
-        let mut copier = Copier { out: &mut self.out, record: None, taken: 0, is_sealing: self.is_sealing };
+        let is_sealing = self.is_sealing;
+        let mut copier = Copier { out: &mut self.out, end: &mut self.end, record: None, taken: 0, is_sealing };
         for piece in gather.pieces() {
             let mut done = 0;
             while done < piece.len() && copier.taken < SEALED_BYTES_MAX as u64 {
@@ -97,13 +100,24 @@ impl Sealed {
 /// Copies pieces into records.
 struct Copier<'a> {
     out: &'a mut Vec<u8>,
-    /// Where the record begins that is being filled, and how many bytes it has.
+    end: &'a mut usize,
+    /// Where the record begins that is being filled, and how many bytes of the stream it has.
     record: Option<(usize, usize)>,
     taken: u64,
     is_sealing: bool,
 }
 
 impl Copier<'_> {
+    /// The next so many bytes of `out`.
+    fn room(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        let start = *self.end;
+        *self.end += bytes;
+        if self.out.len() < *self.end {
+            self.out.resize(*self.end, 0);
+        }
+        self.out.get_mut(start..*self.end)
+    }
+
     /// Copies of a piece from `done` on what its record still takes; how much.
     fn copy(&mut self, sealer: &mut Sealer, gather: &Gather, piece: &GatherPiece, done: u64) -> Option<u64> {
         if self.record.is_some_and(|(_, bytes)| bytes == RECORD_BYTES_MAX) {
@@ -111,20 +125,18 @@ impl Copier<'_> {
         }
         let (start, filled) = match self.record {
             Some(record) => record,
-            None if self.is_sealing => (Sealer::begin(self.out), 0),
-            None => (self.out.len(), 0),
+            None => {
+                let start = *self.end;
+                self.room(if self.is_sealing { LENGTH_BYTES } else { 0 })?;
+                (start, 0)
+            }
         };
         let bytes = (piece.len() - done).min((RECORD_BYTES_MAX - filled) as u64);
         let (from, count) = (usize::try_from(done).ok()?, usize::try_from(bytes).ok()?);
+        let room = self.room(count)?;
         match piece {
-            GatherPiece::Own(range) => {
-                self.out.extend_from_slice(gather.own_bytes(range).get(from..from + count)?);
-            }
-            GatherPiece::Memory(range) => {
-                let end = self.out.len();
-                self.out.resize(end + count, 0);
-                range.region.read(range.offset + done, self.out.get_mut(end..)?).ok()?;
-            }
+            GatherPiece::Own(range) => room.copy_from_slice(gather.own_bytes(range).get(from..from + count)?),
+            GatherPiece::Memory(range) => range.region.read(range.offset + done, room).ok()?,
         }
         self.record = Some((start, filled + count));
         self.taken += bytes;
@@ -133,7 +145,11 @@ impl Copier<'_> {
 
     fn end_record(&mut self, sealer: &mut Sealer) -> Option<()> {
         let Some((start, _)) = self.record.take() else { return Some(()) };
-        (!self.is_sealing || sealer.finish(self.out, start)).then_some(())
+        if !self.is_sealing {
+            return Some(());
+        }
+        self.room(TAG_BYTES)?;
+        sealer.seal(self.out.get_mut(start..*self.end)?).then_some(())
     }
 
     fn finish(mut self, sealer: &mut Sealer) -> Option<u64> {
