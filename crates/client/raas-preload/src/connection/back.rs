@@ -293,8 +293,11 @@ impl Connection {
         }
         let mut piece = vec![0; PIECE];
         let mut stream = self.stream().ok_or(Failed)?;
-        // A thread of the program is at it for a moment only.
+        // A thread of the program is at it for a moment only, unless this is a handler that interrupted it there.
         while !self.takers.is_closed() && !self.takers.close() {
+            if Instant::now() >= until {
+                return Err(Failed);
+            }
             std::thread::sleep(PAUSE);
         }
         loop {

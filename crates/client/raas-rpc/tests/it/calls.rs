@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use raas_rpc::{CallError, CallInfo, Client, OpenError, Refusal, Server, Transport};
+use raas_rpc::{CallError, CallInfo, Client, OpenError, Refusal, ServeError, Server, Transport};
 
 use crate::hosts::{Places, TRANSPORTS, bounded, eventually};
 
@@ -200,6 +200,9 @@ fn what_cannot_be_is_refused_with_its_reason() {
         assert!(matches!(refused, Err(OpenError::Refused(Refusal::Window { asked: 5, max: 4 }))), "{refused:?}");
         let refused = connect(Transport::Messages, 0);
         assert!(matches!(refused, Err(OpenError::Setting { name: "window", .. })), "{refused:?}");
+        let narrow = Server::builder().session(places.server.session()).group(8).widest(7);
+        let refused = narrow.serve((places.server.session().addresses()[0], 0), reverse).err();
+        assert!(matches!(refused, Some(ServeError::Setting { name: "widest", value: 7, .. })), "{refused:?}");
         // Something else than a client.
         let stream = raas::MessageStream::connect_with(session, server.local_addr(), raas::ConnectOptions::new());
         let stream = stream.unwrap();

@@ -146,8 +146,8 @@ impl Handle {
         Ok(())
     }
 
-    /// When the owner ended, or the daemon, nobody has moved the bytes. A word that says nothing of this region any more comes of
-    /// either; what the daemon said then decides.
+    /// When the owner ended, or the daemon, nobody has moved the bytes. A word that says nothing of this region any more
+    /// comes of either; what the daemon said then decides.
     pub(in crate::region) fn check_unrevoked(&self, local: &Local, place: &Place) -> Result<(), RegionError> {
         match (local.check(place), self.ended.get()) {
             (Ok(()) | Err(Over::OwnerGone), None | Some(RegionRefusal::Reason(Reason::DaemonLost)))
