@@ -394,6 +394,16 @@ pub enum Request {
         /// The name. Upper and lower case are the same.
         name: String,
     },
+    /// A region of this program that ended with the daemon before this one is to be made again (docs/restart.md). Answered
+    /// by [`Reply::RegionOpened`]; nobody else gets the region before the owner says [`Request::RegionMoved`].
+    RegionReturn {
+        /// Repeated in the answer.
+        request: u64,
+        /// As it was.
+        spec: RegionSpec,
+        /// The epoch that it was in, at most [`REGION_EPOCH_MAX`](crate::REGION_EPOCH_MAX). The next one begins.
+        epoch: u64,
+    },
 }
 
 /// Connections that one message brings back at most.
@@ -659,6 +669,8 @@ pub enum Reply {
         epoch: u64,
         /// The handle holds while the region's word of the stamp page has this value.
         stamp: u64,
+        /// The key that opens the region from now on: the owner brings the region to the next daemon with it.
+        key: RegionKey,
     },
     /// A handle is over.
     RegionEnded {

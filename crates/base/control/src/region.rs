@@ -16,6 +16,9 @@ pub const REGION_KEY_BYTES: usize = 16;
 /// Bytes of a region at most: 1 TiB. Users' shares are smaller.
 pub const REGION_BYTES_MAX: u64 = 1 << 40;
 
+/// Greatest epoch in which a program may say that its region was.
+pub const REGION_EPOCH_MAX: u64 = 1 << 48;
+
 /// Notifications of one region that the daemon sends to its owner before the owner says that it took some.
 pub const NOTIFICATIONS_UNTAKEN_MAX: u32 = 64;
 
@@ -214,7 +217,7 @@ pub struct RegionSpec {
 pub struct RegionInfo {
     /// Number on its host; no other region of that daemon has had it.
     pub region: u64,
-    /// Raised by each revoke, from 1.
+    /// Raised by each revoke, and when another daemon takes the region over; from 1.
     pub epoch: u64,
     /// Its size in bytes.
     pub bytes: u64,
@@ -242,7 +245,7 @@ pub enum RegionPath {
         stamp: u64,
         /// Which word of the stamp page, counted from 0.
         word: u32,
-        /// Words of the stamp page.
+        /// Words of the stamp page. Behind them is the word of the daemon's life.
         words: u32,
     },
     /// Through the engine and a lane to another host.

@@ -23,6 +23,7 @@ mod flags;
 #[cfg(feature = "fork-tests")]
 mod forking;
 mod layout;
+mod life;
 mod limits;
 #[cfg(test)]
 mod models;
@@ -48,6 +49,7 @@ pub use flags::{app_flag, engine_flag, owner_flag, slot_state, slot_verb, waitin
 #[cfg(feature = "fork-tests")]
 pub use forking::run_in_fork;
 pub use layout::{EnginePage, LAYOUT_VERSION, LayoutError, OwnerWords, Pair, PairWords, Session, SlotPlace};
+pub use life::Life;
 pub use limits::{ENGINES_MAX, RING_BYTES_MAX, RING_BYTES_MIN, SessionShape, round_ring_bytes};
 pub use numbers::{keep_numbers_above, raised, replace_descriptor};
 pub use operation::{

@@ -200,8 +200,8 @@ pub fn admit(received: Received<Reply>) -> Result<DaemonMessage, SessionFault> {
         Reply::RegionRan { request, result } => DaemonMessage::RegionRan { request, result },
         Reply::Met { request, result } => DaemonMessage::Met { request, result },
         Reply::RegionAttached { request, result } => DaemonMessage::RegionAttached { request, result },
-        Reply::RegionMove { open, epoch, stamp } => {
-            DaemonMessage::RegionNews(RegionNews::Move { open, epoch, stamp, memory: one(fds)? })
+        Reply::RegionMove { open, epoch, stamp, key } => {
+            DaemonMessage::RegionNews(RegionNews::Move { open, epoch, stamp, key, memory: one(fds)? })
         }
         Reply::RegionEnded { open, why } => DaemonMessage::RegionNews(RegionNews::Ended { open, why }),
         Reply::RegionNotification { open, tag } => DaemonMessage::RegionNews(RegionNews::Notified { open, tag }),

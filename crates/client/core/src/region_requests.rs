@@ -16,6 +16,12 @@ impl Session {
         (id, Request::RegionCreate { request: id.number(), spec })
     }
 
+    /// Asks for a region that a daemon before this one had made, and which was in this epoch.
+    pub fn return_region(&mut self, spec: RegionSpec, epoch: u64) -> (RequestId, Request) {
+        let id = self.begin(Asked::Region);
+        (id, Request::RegionReturn { request: id.number(), spec, epoch })
+    }
+
     /// Asks for a handle to a region. With `leased_lane` one of another host gets a lane of its own.
     pub fn open_region(
         &mut self,

@@ -4,8 +4,8 @@
 
 use std::os::fd::OwnedFd;
 
-use control::{OpenedRegion, RegionPath, RegionRefusal};
-use shm::{Region, RegionMemory, Segment, Sharing, Word64};
+use control::{OpenedRegion, RegionKey, RegionPath, RegionRefusal};
+use shm::{Region, RegionMemory, Segment, Sharing, Word32, Word64};
 
 use crate::SessionFault;
 
@@ -19,6 +19,8 @@ pub struct RegionMapping {
     pub memory: Region,
     /// The region's word of the stamp page.
     pub word: Word64,
+    /// Says that the daemon has ended: [`shm::Life::is_over`].
+    pub life: Word32,
 }
 
 /// A handle as the session gives it out.
@@ -43,6 +45,8 @@ pub enum RegionNews {
         epoch: u64,
         /// Stamp of the new epoch.
         stamp: u64,
+        /// The key that opens the region from now on.
+        key: RegionKey,
         /// The new memory.
         memory: Option<OwnedFd>,
     },
@@ -124,7 +128,9 @@ fn map(
     let says = |e: &dyn std::fmt::Display| e.to_string();
     let writable = opened.info.access.changes();
     let memory = RegionMemory::accept(memory, opened.info.bytes, writable).map_err(|e| says(&e))?;
-    let stamps = Segment::accept(stamps, u64::from(words) * 8, Sharing::PeerReadOnly).map_err(|e| says(&e))?;
-    let word = stamps.into_region().word64(u64::from(word) * 8).map_err(|e| says(&e))?;
-    Ok(RegionMapping { memory, word })
+    let life_at = u64::from(words) * 8;
+    let stamps = Segment::accept(stamps, life_at + 8, Sharing::PeerReadOnly).map_err(|e| says(&e))?.into_region();
+    let word = stamps.word64(u64::from(word) * 8).map_err(|e| says(&e))?;
+    let life = stamps.word32(life_at).map_err(|e| says(&e))?;
+    Ok(RegionMapping { memory, word, life })
 }

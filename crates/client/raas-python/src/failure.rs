@@ -156,7 +156,7 @@ fn region(error: &RegionError) -> Option<&'static str> {
         RegionError::NoAccess { .. } => "no-access",
         RegionError::Revoked { .. } => "revoked",
         RegionError::OwnerGone { .. } => "owner-gone",
-        RegionError::DaemonLost { .. } => raas::Reason::DaemonLost.key(),
+        RegionError::DaemonLost { .. } | RegionError::NotificationsLost { .. } => raas::Reason::DaemonLost.key(),
         RegionError::OutcomeUnknown { .. } => "outcome-unknown",
         RegionError::NotOwner { .. } => "not-owner",
         RegionError::NotHere { .. } | RegionError::NotLocal { .. } => "not-here",

@@ -2,6 +2,7 @@
 //!
 //! Owns the operations on one, and their checks. It must never do a part of an operation that it refuses.
 
+mod alarm;
 mod ask;
 mod batch;
 mod completion;
@@ -134,7 +135,8 @@ impl Region {
         self.0.bytes()
     }
 
-    /// The epoch for which this handle holds: 1, and one more after each revoke.
+    /// The epoch for which this handle holds: 1, and one more after each revoke, and with each daemon to which its owner
+    /// brought it.
     pub fn epoch(&self) -> u64 {
         self.0.epoch()
     }
@@ -346,7 +348,8 @@ impl Region {
     }
 
     /// Waits for a notification of [`Region::write_notify`], without end, and takes it; in the order in which they
-    /// came. [`RegionError::NotOwner`] if this handle is not the owner's.
+    /// came. [`RegionError::NotOwner`] if this handle is not the owner's; [`RegionError::NotificationsLost`] once after the
+    /// daemon has ended, which may have had some.
     pub fn recv_notification(&self) -> Result<u32, RegionError> {
         self.0.recv_notification(None)
     }

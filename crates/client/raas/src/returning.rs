@@ -21,6 +21,7 @@ use crate::driver::{TOKEN_CONTROL, TOKEN_WAKE};
 use crate::error::SessionError;
 use crate::kept::Away;
 use crate::park::lock;
+use crate::region_table::RegionUser;
 
 /// Pause after the first try; each further one is twice as long, and a part of each is random.
 const PAUSE_FIRST: Duration = Duration::from_millis(5);
@@ -116,6 +117,7 @@ impl Attachment {
                 // What fails here shows at the socket.
                 let _ = self.send_outgoing();
                 self.send_unsent();
+                self.bring_regions_back();
                 self.kick();
                 Ok(())
             }
@@ -133,6 +135,20 @@ impl Attachment {
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// Regions of this program go on with the new daemon: each is copied, which takes long, and so not by this thread.
+    fn bring_regions_back(&self) {
+        let handles = self.regions.take_parted();
+        if handles.is_empty() {
+            return;
+        }
+        let all = handles.clone();
+        let bring = move || handles.into_iter().for_each(RegionUser::bring_back);
+        if let Err(error) = std::thread::Builder::new().name("raas-region".into()).spawn(bring) {
+            tracing::warn!(%error, regions = all.len(), "no thread to bring regions to the next daemon: they end");
+            all.iter().for_each(|handle| handle.lose());
         }
     }
 

@@ -22,7 +22,7 @@ use verbs::Wire;
 
 use crate::host::{Host, Program, WATCHDOG, address, eventually};
 use crate::verdict::Verdict;
-use regions::Uses;
+use regions::{Uses, found, said};
 
 /// Daemons and programs wait long: what is judged is bytes.
 const LIMITS: &str = "[limits]\npeer_return_ms = 60000\n";
@@ -178,7 +178,7 @@ impl Pair {
         ensure!(said == CONNECTED, "the sender said {said}");
         let what = match flow {
             Flow::Stream | Flow::Messages => "whole, in order, once",
-            Flow::Regions => "the stream whole, and regions had again",
+            Flow::Regions => "the stream whole, and the region with all that was added to it",
             Flow::Datagrams => "whole, at most once",
         };
         Ok(Self { name: format!("{} {near}: {what}", flow.name()), flow, receiver, sender })
@@ -191,6 +191,9 @@ impl Pair {
         let got = self.receiver.line().context("the receiver")?;
         if self.flow == Flow::Datagrams {
             return datagrams::judge(&sent, &got);
+        }
+        if self.flow == Flow::Regions {
+            return regions::judge(&sent, &got);
         }
         ensure!(sent == got && !sent.is_empty(), "sent {sent}, got {got}");
         Ok(sent)
@@ -267,6 +270,7 @@ pub fn send(flow: Flow, socket: &Path, to: SocketAddr, seed: u64) -> Result<()> 
         }
         piece
     };
+    let mut behind = String::new();
     let goes_on = || stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty);
     match flow {
         Flow::Stream | Flow::Regions | Flow::Datagrams => {
@@ -278,7 +282,7 @@ pub fn send(flow: Flow, socket: &Path, to: SocketAddr, seed: u64) -> Result<()> 
                 stream.write_all(&next(&mut hash, &mut bytes))?;
             }
             // The owner's lives until the stream ends.
-            uses.map_or(Ok(()), Uses::stop)?;
+            behind = uses.map(Uses::stop).transpose()?.map(said).unwrap_or_default();
             stream.shutdown(std::net::Shutdown::Write)?;
             stream.set_read_timeout(Some(WATCHDOG))?;
             ensure!(stream.read(&mut [0; 1])? == 0, "the receiver said something");
@@ -294,7 +298,7 @@ pub fn send(flow: Flow, socket: &Path, to: SocketAddr, seed: u64) -> Result<()> 
             ensure!(stream.receive_vec()?.is_some_and(|answer| answer == b"all"), "the receiver did not take all");
         }
     }
-    println!("{}", told(bytes, hash));
+    println!("{}{behind}", told(bytes, hash));
     Ok(())
 }
 
@@ -312,6 +316,7 @@ fn stop() -> Receiver<()> {
 pub fn receive(flow: Flow, socket: &Path, ip: std::net::IpAddr) -> Result<()> {
     let session = session(socket, "flow-to")?;
     let (mut hash, mut bytes) = (Sha256::new(), 0_u64);
+    let mut behind = String::new();
     match flow {
         Flow::Datagrams => return datagrams::receive(&session, ip, &stop()),
         Flow::Stream | Flow::Regions => {
@@ -330,7 +335,7 @@ pub fn receive(flow: Flow, socket: &Path, ip: std::net::IpAddr) -> Result<()> {
                 hash.update(&piece[..count]);
                 bytes += count as u64;
             }
-            uses.map_or(Ok(()), Uses::stop)?;
+            behind = uses.map(Uses::stop).transpose()?.map(found).unwrap_or_default();
         }
         Flow::Messages => {
             let listener = MessageListener::bind_with(&session, (ip, 0), ListenOptions::new())?;
@@ -349,6 +354,6 @@ pub fn receive(flow: Flow, socket: &Path, ip: std::net::IpAddr) -> Result<()> {
             let _ = stream.receive_vec();
         }
     }
-    println!("{}", told(bytes, hash));
+    println!("{}{behind}", told(bytes, hash));
     Ok(())
 }

@@ -101,8 +101,10 @@ pub struct RegionWish {
 /// Where a region is in its life.
 #[derive(Debug)]
 enum Stage {
-    /// Its memory is being made; then the owner is told.
-    Making { client: ClientId, request: u64 },
+    /// Its memory is being made; then the owner is told. One that a daemon before this one had `returns`.
+    Making { client: ClientId, request: u64, returns: bool },
+    /// The owner copies its bytes into it; nobody else has it yet.
+    Returning,
     /// It can be opened.
     Live,
     /// All but the owner lose it.
@@ -223,7 +225,15 @@ impl Directory {
 
     /// A program wants a region made.
     pub fn handle_create(&mut self, party: Party, request: u64, spec: RegionSpec, tenant: TenantShare) {
-        if let Err(why) = self.try_create(party, request, spec, tenant) {
+        if let Err(why) = self.try_create(party, request, spec, tenant, 0) {
+            self.opened(party.client, request, Err(why), None);
+        }
+    }
+
+    /// A program makes the region again that it had from a daemon before this one, in the epoch after `epoch`. It is
+    /// judged as any region that is to be made.
+    pub fn handle_return(&mut self, party: Party, request: u64, (spec, epoch): (RegionSpec, u64), tenant: TenantShare) {
+        if let Err(why) = self.try_create(party, request, spec, tenant, epoch) {
             self.opened(party.client, request, Err(why), None);
         }
     }
@@ -234,6 +244,8 @@ impl Directory {
         request: u64,
         spec: RegionSpec,
         tenant: TenantShare,
+        // 0: it is a new one.
+        epoch: u64,
     ) -> Result<(), RegionRefusal> {
         check_name(&spec.name)?;
         if spec.bytes == 0 || spec.bytes > REGION_BYTES_MAX {
@@ -257,10 +269,10 @@ impl Directory {
             uid,
             tenant: tenant.name,
             owner: Some(Owner { client, pid, open }),
-            epoch: 1,
+            epoch: epoch.saturating_add(1),
             stamp: self.stamps.next_stamp(),
             word,
-            stage: Stage::Making { client, request },
+            stage: Stage::Making { client, request, returns: epoch > 0 },
             handles: Handles::default(),
             remote: BTreeMap::new(),
             leases: BTreeMap::new(),
@@ -281,8 +293,11 @@ impl Directory {
             return self.actions.push_back(DirectoryAction::Drop { region });
         };
         match (&entry.stage, result) {
-            (&Stage::Making { client, request }, Ok(())) => {
-                entry.stage = Stage::Live;
+            (&Stage::Making { client, request, returns }, Ok(())) => {
+                entry.stage = if returns { Stage::Returning } else { Stage::Live };
+                if returns {
+                    self.moving.insert(region, now + self.config.answer + revoke::copying(entry.spec.bytes));
+                }
                 let (stamp, word) = (entry.stamp, entry.word);
                 self.actions.push_back(DirectoryAction::Use { region });
                 self.stamp(word, region_stamp::of(stamp, region_stamp::LIVE));
@@ -294,7 +309,7 @@ impl Directory {
                 let handed = Handed { region, writable: true, with_stamps: true };
                 self.opened(client, request, Ok(opened), Some(handed));
             }
-            (&Stage::Making { client, request }, Err(why)) => {
+            (&Stage::Making { client, request, .. }, Err(why)) => {
                 if let Some(owner) = entry.owner.take() {
                     self.forget_handle(owner.client, owner.open);
                 }
@@ -302,7 +317,7 @@ impl Directory {
                 self.end(region, region_stamp::OWNER_GONE);
             }
             (Stage::Revoking(_), result) => self.on_next_made(now, region, result),
-            (Stage::Live, _) => {}
+            (Stage::Live | Stage::Returning, _) => {}
         }
     }
 
@@ -452,7 +467,7 @@ impl Directory {
             let peers: BTreeSet<IpAddr> = match &entry.stage {
                 // They were told already.
                 Stage::Revoking(revoke) => revoke.stopping().collect(),
-                Stage::Making { .. } | Stage::Live => entry.remote.keys().copied().collect(),
+                Stage::Making { .. } | Stage::Returning | Stage::Live => entry.remote.keys().copied().collect(),
             };
             self.end_registered(region, entry.epoch, peers, &why);
         }

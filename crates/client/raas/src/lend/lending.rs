@@ -184,7 +184,7 @@ impl Lending {
         // News of the lease must come whatever the program's threads do.
         self.attachment.ensure_watched()?;
         let key = random_key()?;
-        let number = handle.lend(conn.endpoint().id(), self.peer, key)?;
+        let (number, daemon) = handle.lend(conn.endpoint().id(), self.peer, key)?;
         let lease = Arc::new(Lease {
             number,
             key,
@@ -199,7 +199,7 @@ impl Lending {
             is_ended: AtomicBool::new(false),
         });
         let lender: Weak<dyn Lender> = Arc::downgrade(&lease) as _;
-        handle.add_lease(number, lender);
+        handle.add_lease((number, daemon), lender);
         let mut loans = lock(&self.loans);
         loans.collect(conn.endpoint().loans_back());
         match loans.put(Place { lease, is_told: false, out: 0 }) {

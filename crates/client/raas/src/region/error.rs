@@ -79,7 +79,8 @@ pub enum RegionError {
         may_have_landed: bool,
     },
     /// The daemon of this host that gave the handle has ended. The session goes on with the next one, which does not know
-    /// the handle: open the region again. One that this program made ended with the daemon: make it again.
+    /// the handle: open the region again. The owner's handle goes on; if it says this, the region could not be brought to
+    /// the next daemon: make it again.
     #[error(
         "region `{name}`: the daemon that gave this handle has ended: open the region again, or make it again if it was \
          this program's; {}",
@@ -90,6 +91,15 @@ pub enum RegionError {
         name: String,
         /// The operation met the end: it may have been done before it.
         may_have_landed: bool,
+    },
+    /// The daemon of this host has ended, and may have had notifications for this owner. It is said once; notifications
+    /// from here on come as before. Look at the bytes, and receive again.
+    #[error(
+        "region `{name}`: the daemon has ended, and notifications may be lost: look at the bytes, and receive again"
+    )]
+    NotificationsLost {
+        /// The region.
+        name: String,
     },
     /// The lane to the region's host was lost or reset while the operation was under way: it may have been done or not,
     /// and a write in part. So also with reason `daemon-lost`, if this host's daemon ended meanwhile.
@@ -254,7 +264,7 @@ impl RegionError {
             Self::NoAccess { .. } | Self::NotOwner { .. } => io::ErrorKind::PermissionDenied,
             Self::Revoked { .. } => io::ErrorKind::StaleNetworkFileHandle,
             Self::OwnerGone { .. } => io::ErrorKind::NotConnected,
-            Self::DaemonLost { .. } => reason_kind(control::Reason::DaemonLost),
+            Self::DaemonLost { .. } | Self::NotificationsLost { .. } => reason_kind(control::Reason::DaemonLost),
             Self::OutcomeUnknown { reason, .. } => reason_kind(*reason),
             Self::TimedOut { .. } => io::ErrorKind::TimedOut,
             Self::NoPersistence | Self::NotHere { .. } => io::ErrorKind::Unsupported,

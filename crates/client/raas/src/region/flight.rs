@@ -83,10 +83,18 @@ struct Progress {
     settle: Option<Settle>,
 }
 
+/// Who looks for the end of a flight.
+#[derive(Debug, Default)]
+struct Watch {
+    is_watched: AtomicBool,
+    has_left: AtomicBool,
+}
+
 /// See the head of this file. Its records are a chain: nothing begins after one of them failed.
 pub(super) struct Flight {
     records: Vec<Record>,
     is_done: AtomicBool,
+    watch: Watch,
     progress: Mutex<Progress>,
 }
 
@@ -103,7 +111,12 @@ impl Flight {
         let all = sizes.map(|bytes| Outcome { bytes: vec![0; bytes], ..Outcome::default() }).collect();
         let outcomes = Outcomes { all, first_failed: None };
         let progress = Progress { left: records.len(), outcomes, held, ..Progress::default() };
-        Self { is_done: AtomicBool::new(records.is_empty()), records, progress: Mutex::new(progress) }
+        Self {
+            is_done: AtomicBool::new(records.is_empty()),
+            watch: Watch::default(),
+            records,
+            progress: Mutex::new(progress),
+        }
     }
 
     /// `settle` is called once, when all have ended.
@@ -214,6 +227,19 @@ impl Flight {
         parker.is_some_and(|parker| !parker.notify())
     }
 
+    // ---- who looks for the end; under the lock of the queue
+
+    /// Nobody looks for the end by themselves. Whether that is new, and the end has not come.
+    pub(super) fn watch(&self) -> bool {
+        !self.watch.has_left.load(Ordering::Relaxed) && !self.watch.is_watched.swap(true, Ordering::Relaxed)
+    }
+
+    /// It left its queue. Whether it was watched.
+    pub(super) fn leave(&self) -> bool {
+        self.watch.has_left.store(true, Ordering::Relaxed);
+        self.watch.is_watched.load(Ordering::Relaxed)
+    }
+
     // ---- waiting for the end
 
     pub(super) fn is_done(&self) -> bool {
@@ -242,5 +268,21 @@ impl Flight {
 impl fmt::Debug for Flight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Flight").field("records", &self.records).field("is_done", &self.is_done).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flight_is_watched_once_and_not_after_it_left() {
+        let flight = || Flight::new(Vec::new(), std::iter::empty(), Vec::new());
+        let watched = flight();
+        assert!(watched.watch() && !watched.watch(), "it is counted once");
+        assert!(watched.leave(), "and given back at its end");
+        assert!(!watched.watch(), "nothing comes any more");
+        let looked_for = flight();
+        assert!(!looked_for.leave() && !looked_for.watch());
     }
 }

@@ -4,10 +4,12 @@
 //! the daemon when nobody has it any more.
 
 mod lending;
+mod moving;
 mod running;
 
 use std::io::{IoSlice, IoSliceMut};
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 #[cfg(feature = "tokio")]
 use std::task::{Context, Poll};
@@ -15,13 +17,13 @@ use std::time::{Duration, Instant};
 
 use control::{Reason, RegionAccess, RegionKey, RegionPath, RegionRefusal, RegionSpec, Request};
 use raas_core::{Answer, NewRegion, RegionNews, RequestId, Session};
-use shm::{AtomicOp, RegionMemory};
+use shm::AtomicOp;
 
 use super::ask::ask;
 use super::completion::Completion;
 use super::error::RegionError;
-use super::local::{Local, Over, Place};
-use super::notes::Notes;
+use super::local::{Local, Made, Over, Place};
+use super::notes::{Note, Notes};
 use super::queue::{own_queue, queue_of};
 use super::registered::Registered;
 use super::remote::Remote;
@@ -38,18 +40,34 @@ pub(super) enum Reach {
     There(Remote),
 }
 
+/// What a daemon gave with a handle.
+#[derive(Debug)]
+struct Given {
+    open: AtomicU64,
+    number: AtomicU64,
+    /// Which daemon of the session it was.
+    daemon: AtomicU64,
+}
+
+impl Given {
+    fn new(open: u64, number: u64, daemon: u64) -> Self {
+        let [open, number, daemon] = [open, number, daemon].map(AtomicU64::new);
+        Self { open, number, daemon }
+    }
+}
+
 /// See the head of this file.
 #[derive(Debug)]
 pub(crate) struct Handle {
     attachment: Arc<Attachment>,
     name: String,
-    open: u64,
-    /// Which daemon of the session gave it.
-    daemon: u64,
-    number: u64,
+    given: Given,
     bytes: u64,
     access: RegionAccess,
-    is_owner: bool,
+    /// How an owner made the region, but for its key.
+    spec: Option<RegionSpec>,
+    /// Of an owner's region that is not yet with the next daemon: which one it was with, and 1. Otherwise 0.
+    away: AtomicU64,
     key: Mutex<RegionKey>,
     reach: Reach,
     /// The daemon said so.
@@ -68,8 +86,9 @@ impl Handle {
         let (name, key) = (spec.name.clone(), spec.key);
         // An owner must be able to move its region whatever its threads do.
         attachment.ensure_watched()?;
+        let kept = spec.clone();
         let new = ask_for_region(attachment, &name, |session| session.create_region(spec))?;
-        Self::adopt(attachment, (name, key), None, new)
+        Self::adopt(attachment, (name, key), Err(kept), new)
     }
 
     pub(super) fn open(
@@ -81,21 +100,23 @@ impl Handle {
     ) -> Result<Arc<Self>, RegionError> {
         let make = |session: &mut Session| session.open_region(host, name.to_owned(), key, access, is_leased);
         let new = ask_for_region(attachment, name, make)?;
-        Self::adopt(attachment, (name.to_owned(), key), Some((host, is_leased)), new)
+        Self::adopt(attachment, (name.to_owned(), key), Ok((host, is_leased)), new)
     }
 
+    /// `from` says how it was opened, or how this program made the region.
     fn adopt(
         attachment: &Arc<Attachment>,
         (name, key): (String, RegionKey),
-        from: Option<(IpAddr, bool)>,
+        from: Result<(IpAddr, bool), RegionSpec>,
         new: NewRegion,
     ) -> Result<Arc<Self>, RegionError> {
         let NewRegion { opened, mapping, daemon } = new;
-        let is_owner = from.is_none();
+        let (from, spec) = from.map_or_else(|spec| (None, Some(spec)), |from| (Some(from), None));
+        let is_owner = spec.is_some();
         let (epoch, access) = (opened.info.epoch, opened.info.access);
         let reach = match (opened.path, mapping) {
             (RegionPath::Local { stamp, .. }, Some(mapping)) => {
-                Ok(Reach::Here(Local::new(mapping, stamp, epoch, is_owner)))
+                Ok(Reach::Here(Local::new(mapping, Made { stamp, epoch, daemon }, is_owner)))
             }
             (RegionPath::Local { .. }, None) => {
                 Err(RegionError::Descriptors { name: name.clone(), limit: control::descriptor_limit() })
@@ -113,12 +134,11 @@ impl Handle {
         let handle = Arc::new(Self {
             attachment: Arc::clone(attachment),
             name,
-            open: opened.open,
-            daemon,
-            number: opened.info.region,
+            given: Given::new(opened.open, opened.info.region, daemon),
             bytes: opened.info.bytes,
             access: if is_owner { RegionAccess::ALL | RegionAccess::EXECUTE } else { access },
-            is_owner,
+            spec,
+            away: AtomicU64::new(0),
             key: Mutex::new(key),
             reach,
             ended: OnceLock::new(),
@@ -128,7 +148,10 @@ impl Handle {
             is_deleted: OnceLock::new(),
         });
         let user: Arc<dyn RegionUser> = Arc::clone(&handle) as _;
-        attachment.regions.add(&user, daemon);
+        if !attachment.regions.add(&user, daemon) {
+            // That one ended before the caller had the handle.
+            handle.lose();
+        }
         Ok(handle)
     }
 
@@ -139,7 +162,7 @@ impl Handle {
     }
 
     pub(super) fn number(&self) -> u64 {
-        self.number
+        self.given.number.load(Ordering::Relaxed)
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -162,7 +185,7 @@ impl Handle {
     }
 
     pub(super) fn is_owner(&self) -> bool {
-        self.is_owner
+        self.spec.is_some()
     }
 
     pub(super) fn is_here(&self) -> bool {
@@ -170,7 +193,11 @@ impl Handle {
     }
 
     pub(super) fn daemon(&self) -> u64 {
-        self.daemon
+        self.given.daemon.load(Ordering::Acquire)
+    }
+
+    fn open_now(&self) -> u64 {
+        self.given.open.load(Ordering::SeqCst)
     }
 
     pub(super) fn attachment(&self) -> &Arc<Attachment> {
@@ -358,7 +385,7 @@ impl Handle {
             (Some(RegionRefusal::OwnerGone), _) | (None, Some(Over::OwnerGone)) => {
                 RegionError::OwnerGone { name, may_have_landed: landed }
             }
-            (Some(RegionRefusal::Reason(Reason::DaemonLost)), _) => {
+            (Some(RegionRefusal::Reason(Reason::DaemonLost)), _) | (None, Some(Over::DaemonLost)) => {
                 RegionError::DaemonLost { name, may_have_landed: landed }
             }
             (Some(why), _) => RegionError::Refused { name, why: why.clone() },
@@ -370,7 +397,8 @@ impl Handle {
     // ---- notifications
 
     pub(super) fn notify(&self, tag: u32) -> Result<(), RegionError> {
-        let answer = ask(&self.attachment, |session| session.notify_region(self.open, tag))?;
+        self.wait_until_here()?;
+        let answer = ask(&self.attachment, |session| session.notify_region(self.open_now(), tag))?;
         match answer {
             Answer::Notified(result) => result.map_err(|why| RegionError::refused(&self.name, why)),
             other => Err(unexpected(&other)),
@@ -378,13 +406,17 @@ impl Handle {
     }
 
     fn take_notification(&self) -> Result<Option<u32>, RegionError> {
-        if !self.is_owner {
+        if !self.is_owner() {
             return Err(RegionError::NotOwner { name: self.name.clone() });
         }
         self.attachment.check_fork()?;
-        if let Some(tag) = self.notes.pop() {
-            self.attachment.tell(&Request::RegionNotificationsTaken { open: self.open, count: 1 });
-            return Ok(Some(tag));
+        match self.notes.pop() {
+            Some(Note::Tag { tag, open }) => {
+                self.attachment.tell(&Request::RegionNotificationsTaken { open, count: 1 });
+                return Ok(Some(tag));
+            }
+            Some(Note::Lost) => return Err(RegionError::NotificationsLost { name: self.name.clone() }),
+            None => {}
         }
         self.check_session()?;
         self.check_ended().map(|()| None)
@@ -425,74 +457,51 @@ impl Handle {
         }
     }
 
-    // ---- what the daemon says
+    // ---- the end
 
-    fn move_to(&self, epoch: u64, stamp: u64, memory: Option<std::os::fd::OwnedFd>) {
-        let moved = memory
-            .ok_or_else(|| "no descriptor for its memory".to_owned())
-            .and_then(|fd| RegionMemory::accept(fd, self.bytes, true).map_err(|e| e.to_string()))
-            .and_then(|memory| match &self.reach {
-                Reach::Here(local) => local.move_to(memory, self.bytes, epoch, stamp).map_err(|e| e.to_string()),
-                Reach::There(_) => Err("it is another host's".into()),
-            });
-        match moved {
-            Ok(()) => self.attachment.tell(&Request::RegionMoved { open: self.open, epoch }),
-            Err(error) => {
-                tracing::warn!(error, region = self.name, "a region cannot be moved: it ends");
-                self.give_up();
+    pub(super) fn revoke(&self, new_key: Option<RegionKey>) -> Result<u64, RegionError> {
+        if !self.is_owner() {
+            return Err(RegionError::NotOwner { name: self.name.clone() });
+        }
+        loop {
+            // The name may be another region's by now.
+            self.wait_until_here()?;
+            let daemon = self.daemon();
+            match revoke(&self.attachment, &self.name, self.key(), new_key) {
+                // The next daemon got it before it got the region.
+                Err(RegionError::Refused { why: RegionRefusal::Unknown, .. })
+                    if self.daemon() != daemon || self.is_away() => {}
+                result => return result,
             }
         }
     }
 
-    /// The owner cannot follow a revoke: better no region than one that older handles still reach.
-    fn give_up(&self) {
-        let _ = self.ended.set(RegionRefusal::OwnerGone);
-        self.delete();
-        self.notes.wake();
-    }
-
-    // ---- the end
-
-    pub(super) fn revoke(&self, new_key: Option<RegionKey>) -> Result<u64, RegionError> {
-        if !self.is_owner {
-            return Err(RegionError::NotOwner { name: self.name.clone() });
-        }
-        self.check_session()?;
-        // The name may be another region's by now.
-        self.check_ended()?;
-        let key = self.key();
-        let epoch = revoke(&self.attachment, &self.name, key, new_key)?;
-        if let Some(new_key) = new_key {
-            *lock(&self.key) = new_key;
-        }
-        Ok(epoch)
-    }
-
     pub(super) fn delete(&self) {
         if self.is_deleted.set(()).is_ok() {
-            self.attachment.tell(&Request::RegionClose { open: self.open, delete: true });
+            self.attachment.tell(&Request::RegionClose { open: self.open_now(), delete: true });
         }
     }
 }
 
 impl RegionUser for Handle {
     fn open_number(&self) -> u64 {
-        self.open
+        self.open_now()
     }
 
     fn follow(self: Arc<Self>, news: RegionNews) {
         match news {
-            RegionNews::Notified { tag, .. } => self.notes.push(tag),
+            RegionNews::Notified { tag, open } => self.notes.push(tag, open),
             RegionNews::LoansBack { lease, loans, .. } => self.on_loans_back(lease, loans),
             RegionNews::LeaseOver { lease, .. } => self.on_lease_over(lease),
             RegionNews::Ended { why, .. } => {
                 let _ = self.ended.set(why);
                 self.notes.wake();
             }
-            RegionNews::Move { epoch, stamp, memory, .. } => {
+            RegionNews::Move { open, epoch, stamp, key, memory } => {
+                let made = Made { stamp, epoch, daemon: self.daemon() };
                 // Of its own, because copying a large region takes long, and this thread follows the daemon.
                 let (handle, mover) = (Arc::clone(&self), std::thread::Builder::new().name("raas-region".into()));
-                let copy = move || handle.move_to(epoch, stamp, memory);
+                let copy = move || handle.move_to(open, made, key, memory);
                 if let Err(error) = mover.spawn(copy) {
                     tracing::warn!(%error, region = self.name, "no thread to move a region: it ends");
                     self.give_up();
@@ -501,8 +510,24 @@ impl RegionUser for Handle {
         }
     }
 
-    fn part(&self) {
-        let _ = self.ended.set(RegionRefusal::Reason(Reason::DaemonLost));
+    fn part(&self) -> bool {
+        let goes_on = self.begin_away();
+        if !goes_on {
+            let _ = self.ended.set(RegionRefusal::Reason(Reason::DaemonLost));
+        }
+        if let Reach::There(remote) = &self.reach {
+            remote.queue.part();
+        }
+        self.part_leases();
+        goes_on
+    }
+
+    fn bring_back(self: Arc<Self>) {
+        self.come_back();
+    }
+
+    fn lose(&self) {
+        self.end_away(RegionRefusal::Reason(Reason::DaemonLost));
         if let Reach::There(remote) = &self.reach {
             remote.queue.part();
         }
@@ -521,9 +546,10 @@ impl RegionUser for Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         if self.attachment.check_fork().is_ok() {
-            self.attachment.regions.remove(self.open);
+            let open = self.open_now();
+            self.attachment.regions.remove(open);
             if self.is_deleted.get().is_none() && self.ended.get().is_none() {
-                self.attachment.tell(&Request::RegionClose { open: self.open, delete: false });
+                self.attachment.tell(&Request::RegionClose { open, delete: false });
             }
         }
     }

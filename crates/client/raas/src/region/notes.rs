@@ -8,26 +8,43 @@ use std::sync::{Arc, Mutex};
 use crate::park::{Parker, lock};
 use crate::poller::Poller;
 
+/// What the owner is to be told next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Note {
+    /// A writer's tag, and the handle to which the daemon said it.
+    Tag { tag: u32, open: u64 },
+    /// The daemon has ended, and may have had more.
+    Lost,
+}
+
 /// See the head of this file.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
-    tags: Mutex<VecDeque<u32>>,
+    notes: Mutex<VecDeque<Note>>,
     parkers: Mutex<Vec<Arc<Parker>>>,
     pub(super) poller: Poller,
 }
 
 impl Notes {
-    pub(super) fn push(&self, tag: u32) {
-        lock(&self.tags).push_back(tag);
+    pub(super) fn push(&self, tag: u32, open: u64) {
+        lock(&self.notes).push_back(Note::Tag { tag, open });
         self.wake();
     }
 
-    pub(super) fn pop(&self) -> Option<u32> {
-        lock(&self.tags).pop_front()
+    /// The daemon has ended. The caller wakes those who wait.
+    pub(super) fn lose(&self) {
+        let mut notes = lock(&self.notes);
+        if notes.back() != Some(&Note::Lost) {
+            notes.push_back(Note::Lost);
+        }
+    }
+
+    pub(super) fn pop(&self) -> Option<Note> {
+        lock(&self.notes).pop_front()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        lock(&self.tags).is_empty()
+        lock(&self.notes).is_empty()
     }
 
     /// Everybody who waits looks again.

@@ -56,7 +56,8 @@ impl RegionOptions {
         self
     }
 
-    /// The region stays when its owner drops it or dies, until somebody revokes it or the daemon ends.
+    /// The region stays when its owner drops it or dies, until somebody revokes it or the daemon ends. (With an owner it
+    /// goes on with the next daemon, as any region.)
     #[must_use]
     pub fn outlives(mut self, on: bool) -> Self {
         self.outlives = on;

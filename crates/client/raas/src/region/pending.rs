@@ -173,7 +173,7 @@ impl Drop for Pending {
         if let State::Going { queue, flight, .. } = &self.0
             && !flight.is_done()
         {
-            queue.let_go();
+            queue.let_go(flight);
         }
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! Owns which completion belongs to which flight, and the flights that wait for room in the ring. Any number of threads
 //! and tasks have flights under way. Whoever waits for one takes all completions that are there, and tells the others;
-//! while all sleep, the session's news come to the queue's alarm, which does the same. It must never sleep, or notify
-//! anybody, while it holds its lock.
+//! while all sleep, the session's news come to the queue's alarm, which does the same. Nobody else asks for the alarm: it
+//! would be rung for each completion that a thread is about to see by itself. It must never sleep, or notify anybody,
+//! while it holds its lock.
 
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
@@ -12,13 +13,14 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::task::{Wake, Waker};
+use std::task::Waker;
 use std::time::Duration;
 
 use control::{Reason, RegionRefusal};
 use raas_core::{Answer, Failed};
 use shm::Submission;
 
+use super::alarm::{Alarm, Asleep, Attended};
 use super::ask::ask;
 use super::error::RegionError;
 use super::flight::Flight;
@@ -44,7 +46,16 @@ struct Inner {
     backlog: VecDeque<Arc<Flight>>,
     /// Those that ended, and of which nobody was told yet.
     ended: Vec<Arc<Flight>>,
+    /// Flights whose end nobody will look for by themselves.
+    watched: u32,
     over: Option<SessionError>,
+}
+
+impl Inner {
+    /// A flight that is neither under way nor in the backlog any more.
+    fn leave(&mut self, flight: &Flight) {
+        self.watched -= u32::from(flight.leave());
+    }
 }
 
 /// See the head of this file.
@@ -55,28 +66,13 @@ pub(super) struct Queue {
     waker: Waker,
     /// Calls of [`Queue::attend`] that came since its loop began.
     calls: AtomicU32,
+    /// Threads that sleep, or are about to.
+    sleepers: AtomicU32,
     looks: AtomicU32,
     /// Which daemon of the session gave it.
     daemon: u64,
     /// That one has ended, and the session goes on.
     is_parted: AtomicBool,
-}
-
-/// Attends to the queue when its session has news. The thread that leads the session rings it.
-#[derive(Debug)]
-struct Alarm(Weak<Queue>);
-
-impl Wake for Alarm {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        if let Some(queue) = self.0.upgrade() {
-            // The thread that has the news leads, and looks at its own wait before it sleeps again.
-            queue.attend_as(true);
-        }
-    }
 }
 
 /// Why a flight was not taken.
@@ -132,8 +128,9 @@ fn open(attachment: &Arc<Attachment>) -> Result<Arc<Queue>, RegionError> {
             return Ok(Arc::new_cyclic(|me| Queue {
                 conn,
                 inner: Mutex::default(),
-                waker: Arc::new(Alarm(Weak::clone(me))).into(),
+                waker: Arc::new(Alarm::of(Weak::clone(me) as _)).into(),
                 calls: AtomicU32::new(0),
+                sleepers: AtomicU32::new(0),
                 looks: AtomicU32::new(0),
                 daemon,
                 is_parted: AtomicBool::new(false),
@@ -145,6 +142,12 @@ fn open(attachment: &Arc<Attachment>) -> Result<Arc<Queue>, RegionError> {
 /// Which daemon of the session there is.
 fn daemon_of(attachment: &Attachment) -> u64 {
     lock(&attachment.tables).session.daemons_before()
+}
+
+impl Attended for Queue {
+    fn attend_as_leader(&self) {
+        self.attend_as(true);
+    }
 }
 
 impl Queue {
@@ -256,10 +259,12 @@ impl Queue {
         if let Some(error) = inner.over.clone() {
             for flight in std::mem::take(&mut inner.under_way).into_values() {
                 flight.on_lost(&error, true);
+                inner.leave(&flight);
                 ended.push(flight);
             }
             for flight in std::mem::take(&mut inner.backlog) {
                 flight.on_lost(&error, false);
+                inner.leave(&flight);
                 ended.push(flight);
             }
         }
@@ -279,8 +284,9 @@ impl Queue {
             }
             let is_last = flight.on_ended(number, &record, &lent.rx);
             self.conn.consume(&mut lent.rx, record.ring_bytes());
-            if is_last {
-                ended.extend(inner.under_way.remove(&first));
+            if is_last && let Some(flight) = inner.under_way.remove(&first) {
+                inner.leave(&flight);
+                ended.push(flight);
             }
         }
         Ok(())
@@ -298,7 +304,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Drives, and has the alarm rung when there is more, if anybody may wait for it.
+    /// Drives, and has the alarm rung when there is more, if anybody relies on that.
     fn attend(&self) {
         self.attend_as(false);
     }
@@ -318,7 +324,7 @@ impl Queue {
         loop {
             let seen = self.calls.load(Ordering::Acquire);
             drive();
-            if !self.is_idle() {
+            if self.needs_alarm() {
                 self.conn.listen(&self.waker);
                 drive();
             }
@@ -328,9 +334,16 @@ impl Queue {
         }
     }
 
-    fn is_idle(&self) -> bool {
+    fn needs_alarm(&self) -> bool {
         let inner = lock(&self.inner);
-        inner.under_way.is_empty() && inner.backlog.is_empty()
+        let sleeps = !inner.under_way.is_empty() && self.sleepers.load(Ordering::Acquire) > 0;
+        sleeps || inner.watched > 0 || !inner.backlog.is_empty()
+    }
+
+    /// Nobody looks for the end of this flight: the alarm does.
+    fn watch(&self, flight: &Flight) {
+        let mut inner = lock(&self.inner);
+        inner.watched += u32::from(flight.watch());
     }
 
     // ---- waiting
@@ -352,6 +365,7 @@ impl Queue {
                 Next::GiveUp => return Ok(false),
                 Next::Block => {
                     let parker = flight.parker();
+                    let _asleep = Asleep::begin(&self.sleepers);
                     self.attend();
                     attachment.block(&parker, patience.deadline(), &mut || flight.is_done())?;
                 }
@@ -379,14 +393,16 @@ impl Queue {
         if !flight.is_done() {
             self.attachment().ensure_watched()?;
             flight.set_waker(waker);
+            self.watch(flight);
             self.attend();
         }
         Ok(flight.is_done())
     }
 
     /// Nobody waits for a flight any more: its end is seen by the session's watcher.
-    pub(super) fn let_go(&self) {
+    pub(super) fn let_go(&self, flight: &Flight) {
         if self.conn.check_fork().is_ok() && self.attachment().ensure_watched().is_ok() {
+            self.watch(flight);
             self.attend();
         }
     }

@@ -78,20 +78,22 @@ impl RegionSlice {
             return Err(RegionError::NotLocal { name: handle.name().to_owned() });
         };
         loop {
+            handle.wait_until_here()?;
+            let daemon = handle.daemon();
             let mut place = lock(handle.registered());
             let (memory, epoch) = {
                 let here = local.place();
                 handle.check_live(local, &here, false)?;
                 (here.memory.clone(), here.epoch)
             };
-            if let Some(known) = place.as_ref().filter(|known| known.epoch == epoch) {
+            if let Some(known) = place.as_ref().filter(|known| known.epoch == epoch && known.daemon == daemon) {
                 return Ok(Arc::clone(known));
             }
             let attachment = handle.attachment();
             match ask(attachment, |session| session.attach_region(handle.open_number(), epoch))? {
                 Answer::Attached(Ok(number)) => {
                     let attachment = Arc::clone(attachment);
-                    let made = Arc::new(Registered { attachment, number, epoch, memory, daemon: handle.daemon() });
+                    let made = Arc::new(Registered { attachment, number, epoch, memory, daemon });
                     *place = Some(Arc::clone(&made));
                     return Ok(made);
                 }
@@ -159,6 +161,7 @@ impl Used {
         let (name, held) = (self.slice.handle.name().to_owned(), self.registered.epoch);
         match over {
             Over::OwnerGone => RegionError::OwnerGone { name, may_have_landed: true },
+            Over::DaemonLost => RegionError::DaemonLost { name, may_have_landed: true },
             Over::Revoked => RegionError::Revoked { name, held, current: held + 1, may_have_landed: true },
         }
     }

@@ -48,6 +48,11 @@ pub(super) struct Asker {
     request: u64,
 }
 
+/// How long an owner may copy.
+pub(super) fn copying(bytes: u64) -> Duration {
+    Duration::from_secs(bytes / COPY_BYTES_PER_SECOND)
+}
+
 impl Directory {
     /// A program of this host revokes a region of this host.
     pub fn handle_revoke(
@@ -131,9 +136,9 @@ impl Directory {
             self.answer_revoke(asker, result.map(|()| 0));
             return self.serve_waiting(region);
         };
-        let copying = Duration::from_secs(entry.spec.bytes / COPY_BYTES_PER_SECOND);
         revoke.is_moving = true;
-        self.moving.insert(region, now + self.config.answer + copying);
+        let key = revoke.new_key.unwrap_or(entry.spec.key);
+        self.moving.insert(region, now + self.config.answer + copying(entry.spec.bytes));
         let held = entry.epoch;
         entry.epoch += 1;
         entry.stamp = stamp;
@@ -146,7 +151,7 @@ impl Directory {
         }
         let Owner { client, open, .. } = owner;
         let memory = Some(Handed { region, writable: true, with_stamps: false });
-        let reply = Reply::RegionMove { open, epoch, stamp };
+        let reply = Reply::RegionMove { open, epoch, stamp, key };
         self.actions.push_back(DirectoryAction::Send { client, reply, memory });
     }
 
@@ -155,10 +160,15 @@ impl Directory {
         let Some(&region) = self.programs.get(&client).and_then(|held| held.get(&open)) else { return };
         let Some(entry) = self.entries.get_mut(&region) else { return };
         let is_owners = entry.owner.is_some_and(|o| o.client == client && o.open == open);
-        let Stage::Revoking(Revoke { asker, new_key, is_moving: true, .. }) = entry.stage else { return };
         if !is_owners || entry.epoch != epoch {
             return;
         }
+        if matches!(entry.stage, Stage::Returning) {
+            self.moving.remove(&region);
+            entry.stage = Stage::Live;
+            return self.serve_waiting(region);
+        }
+        let Stage::Revoking(Revoke { asker, new_key, is_moving: true, .. }) = entry.stage else { return };
         self.moving.remove(&region);
         entry.stage = Stage::Live;
         entry.spec.key = new_key.unwrap_or(entry.spec.key);
@@ -191,7 +201,11 @@ impl Directory {
         self.drop_late_peers(now);
         let late: Vec<u64> = self.moving.iter().filter(|(_, at)| **at <= now).map(|(&region, _)| region).collect();
         for region in late {
-            let is_moving = |e: &super::Entry| matches!(&e.stage, Stage::Revoking(revoke) if revoke.is_moving);
+            let is_moving = |e: &super::Entry| match &e.stage {
+                Stage::Revoking(revoke) => revoke.is_moving,
+                Stage::Returning => true,
+                Stage::Making { .. } | Stage::Live => false,
+            };
             if self.entries.get(&region).is_some_and(is_moving) {
                 tracing::warn!(region, "the owner of a region did not move it in time: the region ends");
                 self.end(region, region_stamp::OWNER_GONE);

@@ -6,6 +6,7 @@ use super::*;
 
 mod leases;
 mod remote;
+mod returns;
 mod runs;
 
 const KEY: RegionKey = RegionKey::new([7; 16]);
@@ -200,7 +201,9 @@ fn a_revoke_ends_all_handles_and_is_answered_when_the_owner_has_moved() {
     let replies = desk.settle();
     let why = RegionRefusal::Revoked { held: 1, current: 2 };
     assert_eq!(replies[0], (2, Reply::RegionEnded { open: opened.open, why }, None));
-    let (1, Reply::RegionMove { open, epoch: 2, stamp }, Some(handed)) = replies[1].clone() else { panic!() };
+    let (1, Reply::RegionMove { open, epoch: 2, stamp, key: OTHER_KEY }, Some(handed)) = replies[1].clone() else {
+        panic!()
+    };
     assert!(open == made.open && handed.writable && !handed.with_stamps && replies.len() == 2);
     assert!(!desk.is_live(&opened), "the stamp changed before the owner copies");
     // Nobody gets the memory meanwhile, and no second revoke begins.

@@ -134,8 +134,8 @@ fn mistakes_are_named_with_file_and_line() {
         ("[limits]\nlisteners_max = 0", "raas.toml:2: `listeners_max`: 0 is not allowed, 1..=65536 is"),
         ("[limits]\nring_bytes_max = 5000", "raas.toml:2: `ring_bytes_max`: 5000 is not a power of two"),
         (
-            "\n[limits]\nquantum_bytes = 1_000_000",
-            "raas.toml:2: lane_inflight_bytes_max is 2097152: use 4000000 to 1099511627776",
+            "\n[limits]\nlane_inflight_bytes_max = 2_097_152\nquantum_bytes = 1_000_000",
+            "raas.toml:3: lane_inflight_bytes_max is 2097152: use 4000000 to 1099511627776",
         ),
         ("apps_max = 3", "raas.toml:1: `apps_max` is a limit: write it under [limits]"),
         ("[limits]\napps_max = \"3\"", "raas.toml:2: `apps_max`: invalid type: string \"3\", expected i64"),

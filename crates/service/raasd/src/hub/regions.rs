@@ -9,11 +9,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use control::{LEASED_LANE_FIRST, Reason, RegionAccess, RegionKey, RegionMessage, RegionRefusal, RegionSpec, Reply};
+use control::{
+    LEASED_LANE_FIRST, REGION_EPOCH_MAX, Reason, RegionAccess, RegionKey, RegionMessage, RegionRefusal, RegionSpec,
+    Reply,
+};
 use plane::{
     ClientId, Directory, DirectoryAction, DirectoryConfig, Foreign, ForeignAction, Handed, Lessee, Party, RegionWish,
 };
-use shm::{Region, RegionMemory, Segment, SegmentError, Sharing};
+use shm::{Life, Region, RegionMemory, Segment, SegmentError, Sharing};
 use tokio::task::JoinSet;
 
 use super::{DATAGRAM_ENGINE, Hub};
@@ -48,6 +51,8 @@ pub(super) struct Regions {
     wanted: VecDeque<Wanted>,
     stamps: Segment,
     stamps_fd: Arc<OwnedFd>,
+    /// Says to all who have a region of this host that this daemon has ended. None: the kernel does not say it.
+    _life: Option<Life>,
 }
 
 /// Memory that is to be made.
@@ -72,13 +77,17 @@ fn make(Wanted { region, bytes, huge_pages }: Wanted) -> Made {
 impl Regions {
     pub(super) fn new(config: DirectoryConfig) -> Result<Self, DaemonError> {
         let (directory, foreign) = (Directory::new(config), Foreign::new(config));
-        let bytes = u64::from(directory.stamp_words()) * WORD_BYTES;
+        let life_at = u64::from(directory.stamp_words()) * WORD_BYTES;
+        let bytes = life_at + WORD_BYTES;
         let failed =
             |e: SegmentError| DaemonError::io("the stamp page of regions")(std::io::Error::other(e.to_string()));
         let stamps = Segment::create("raas-stamps", bytes, Sharing::PeerReadOnly).map_err(failed)?;
         if shm::overcommit_is_strict() {
             stamps.allocate(bytes).map_err(failed)?;
         }
+        // Without it regions end with this daemon if it dies.
+        let life = Life::begin(stamps.region(), life_at);
+        let life = life.inspect_err(|error| tracing::warn!(%error, "regions will not go on over this daemon's death"));
         let stamps_fd = stamps.fd().as_fd().try_clone_to_owned().map_err(DaemonError::io("dup"))?;
         Ok(Self {
             directory,
@@ -88,6 +97,7 @@ impl Regions {
             wanted: VecDeque::new(),
             stamps,
             stamps_fd: Arc::new(stamps_fd),
+            _life: life.ok(),
         })
     }
 
@@ -203,6 +213,19 @@ impl Hub {
     pub(super) fn on_region_create(&mut self, party: Party, request: u64, spec: RegionSpec) {
         match self.region_share(party.client) {
             Some(share) => self.regions.directory.handle_create(party, request, spec, share),
+            None => self.refuse_region(party.client, request),
+        }
+    }
+
+    /// A program brings back a region that a daemon before this one had made. Nothing that it says is believed but what
+    /// it could ask for as well: its user, share and policy are judged as for a new one.
+    pub(super) fn on_region_return(&mut self, party: Party, request: u64, (spec, epoch): (RegionSpec, u64)) {
+        if !(1..=REGION_EPOCH_MAX).contains(&epoch) {
+            let words = format!("its region was in epoch {epoch}, which is not from 1 to {REGION_EPOCH_MAX}");
+            return self.detach(party.client, Reason::AppFault, &words);
+        }
+        match self.region_share(party.client) {
+            Some(share) => self.regions.directory.handle_return(party, request, (spec, epoch), share),
             None => self.refuse_region(party.client, request),
         }
     }

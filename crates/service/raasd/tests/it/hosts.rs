@@ -60,6 +60,30 @@ impl Host {
         host
     }
 
+    /// A host that is not started yet, whose connections wait for a peer's next daemon as long as it takes.
+    pub(crate) fn patient() -> Self {
+        let mut host = Self::new();
+        host.config.set_limit("peer_return_ms", PATIENCE.as_millis() as u64).unwrap();
+        host
+    }
+
+    /// The same, started.
+    pub(crate) fn started_patient() -> Self {
+        let mut host = Self::patient();
+        host.start();
+        host
+    }
+
+    /// A session that waits for the next daemon as long as it takes, and comes back to it by itself.
+    pub(crate) fn followed(&self) -> Session {
+        Session::builder().socket(&self.config.socket).daemon_wait(PATIENCE).background(true).connect().unwrap()
+    }
+
+    /// Nothing follows it, so it hears of the daemon's end, and comes back, at its next call.
+    pub(crate) fn unfollowed(&self) -> Session {
+        Session::builder().socket(&self.config.socket).daemon_wait(PATIENCE).connect().unwrap()
+    }
+
     pub(crate) fn stop(&mut self) {
         self.daemon.take().unwrap().stop().unwrap();
     }

@@ -29,6 +29,7 @@ mod policy;
 mod region_batches;
 mod region_locals;
 mod regions;
+mod regions_return;
 mod restarts;
 mod returns;
 mod returns_datagrams;

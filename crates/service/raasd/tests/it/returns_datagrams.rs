@@ -14,15 +14,6 @@ use crate::control_socket::RawClient;
 use crate::hosts::{Host, PATIENCE, bounded, eventually, pattern};
 use crate::returns_liars::{Kept, hello};
 
-fn followed(host: &Host) -> Session {
-    Session::builder().socket(&host.config.socket).daemon_wait(PATIENCE).background(true).connect().unwrap()
-}
-
-/// Nothing follows it, so it comes back at its next call.
-fn unfollowed(host: &Host) -> Session {
-    Session::builder().socket(&host.config.socket).daemon_wait(PATIENCE).connect().unwrap()
-}
-
 fn bind(session: &Session) -> DatagramSocket {
     let socket = DatagramSocket::bind_with(session, ("0.0.0.0", 0)).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -59,7 +50,7 @@ fn receive_until(socket: &DatagramSocket, number: u32, seen: &mut BTreeSet<u32>)
 fn sockets_of_two_hosts_go_on_whichever_daemon_dies() {
     bounded(|| {
         let mut hosts = [Host::started(), Host::started()];
-        let sessions = [followed(&hosts[0]), followed(&hosts[1])];
+        let sessions = [hosts[0].followed(), hosts[1].followed()];
         let sockets = [bind(&sessions[0]), bind(&sessions[1])];
         let at: Vec<SocketAddr> = sockets.iter().map(|socket| socket.local_addr().unwrap()).collect();
         let ids = [sockets[0].id(), sockets[1].id()];
@@ -108,7 +99,7 @@ fn sockets_of_two_hosts_go_on_whichever_daemon_dies() {
 fn what_arrived_is_kept_and_what_is_sent_meanwhile_leaves_once() {
     bounded(|| {
         let mut host = Host::started();
-        let session = followed(&host);
+        let session = host.followed();
         let (one, two) = (bind(&session), bind(&session));
         let to = two.local_addr().unwrap();
         let mut seen = BTreeSet::new();
@@ -138,10 +129,10 @@ fn what_arrived_is_kept_and_what_is_sent_meanwhile_leaves_once() {
 fn threads_that_wait_in_a_socket_are_woken_by_the_next_daemon() {
     bounded(|| {
         let mut host = Host::started();
-        let session = unfollowed(&host);
+        let session = host.unfollowed();
         let waiting = bind(&session);
         let to = waiting.local_addr().unwrap();
-        let other = followed(&host);
+        let other = host.followed();
         let full = DatagramOptions::new().ring_bytes(16 << 10).bind(&other, ("0.0.0.0", 0)).unwrap();
         full.set_write_timeout(Some(PATIENCE)).unwrap();
         full.send_to(b"the path is known", to).unwrap();
@@ -173,7 +164,7 @@ fn threads_that_wait_in_a_socket_are_woken_by_the_next_daemon() {
 fn a_port_that_another_took_meanwhile_ends_that_socket_alone() {
     bounded(|| {
         let mut host = Host::started();
-        let session = unfollowed(&host);
+        let session = host.unfollowed();
         let (lost, kept) = (bind(&session), bind(&session));
         let port = lost.local_addr().unwrap().port();
         host.hand_over();
@@ -233,7 +224,7 @@ const LIES: &[Lie] = &[
 fn who_lies_about_a_socket_loses_it_and_nobody_else_loses_anything() {
     bounded(|| {
         let mut host = Host::started();
-        let session = followed(&host);
+        let session = host.followed();
         let polite = (bind(&session), bind(&session));
         let check_polite = |host: &Host| {
             eventually("the polite ones are back", || rows(host).iter().filter(|row| row.app_pid != 0).count() >= 2);

@@ -17,24 +17,12 @@ struct Far {
     server: Stream,
 }
 
-/// Programs and daemons here wait as long as it takes.
-fn followed(host: &Host) -> Session {
-    Session::builder().socket(&host.config.socket).daemon_wait(PATIENCE).background(true).connect().unwrap()
-}
-
-fn patient() -> Host {
-    let mut host = Host::new();
-    host.config.set_limit("peer_return_ms", PATIENCE.as_millis() as u64).unwrap();
-    host.start();
-    host
-}
-
 fn far() -> Far {
-    far_of([patient(), patient()])
+    far_of([Host::started_patient(), Host::started_patient()])
 }
 
 fn far_of(hosts: [Host; 2]) -> Far {
-    let sessions = [followed(&hosts[0]), followed(&hosts[1])];
+    let sessions = [hosts[0].followed(), hosts[1].followed()];
     let listener = Listener::bind_with(&sessions[1], (hosts[1].address(), 0)).unwrap();
     let client = Stream::connect_with(&sessions[0], listener.local_addr().unwrap()).unwrap();
     let (server, _) = listener.accept_timeout(PATIENCE).unwrap();
@@ -127,8 +115,8 @@ fn a_stream_that_flows_loses_and_doubles_nothing() {
 #[test]
 fn messages_and_what_was_closed_before_go_on() {
     bounded(|| {
-        let mut hosts = [patient(), patient()];
-        let sessions = [followed(&hosts[0]), followed(&hosts[1])];
+        let mut hosts = [Host::started_patient(), Host::started_patient()];
+        let sessions = [hosts[0].followed(), hosts[1].followed()];
         let listener =
             MessageListener::bind_with(&sessions[1], (hosts[1].address(), 0), raas::ListenOptions::new()).unwrap();
         let to = listener.local_addr().unwrap();
@@ -156,8 +144,8 @@ fn messages_and_what_was_closed_before_go_on() {
 #[test]
 fn many_connections_go_on_together() {
     bounded(|| {
-        let mut hosts = [patient(), patient()];
-        let sessions = [followed(&hosts[0]), followed(&hosts[1])];
+        let mut hosts = [Host::started_patient(), Host::started_patient()];
+        let sessions = [hosts[0].followed(), hosts[1].followed()];
         let listener = Listener::bind_with(&sessions[1], (hosts[1].address(), 0)).unwrap();
         let to = listener.local_addr().unwrap();
         let pairs: Vec<_> = (0..300)
@@ -197,7 +185,7 @@ fn without_its_program_or_daemon_a_connection_ends_in_time() {
             host.config.set_limit("peer_return_ms", 400).unwrap();
             host.start();
         }
-        let sessions = [followed(&hosts[0]), followed(&hosts[1])];
+        let sessions = [hosts[0].followed(), hosts[1].followed()];
         let listener = Listener::bind_with(&sessions[1], (hosts[1].address(), 0)).unwrap();
         let client = Stream::connect_with(&sessions[0], listener.local_addr().unwrap()).unwrap();
         let (server, _) = listener.accept_timeout(PATIENCE).unwrap();
@@ -218,8 +206,7 @@ fn without_its_program_or_daemon_a_connection_ends_in_time() {
 fn a_stream_that_has_a_tcp_connection_of_its_own_keeps_it_and_is_shown_with_it() {
     bounded(|| {
         let own_tcp = || {
-            let mut host = Host::new();
-            host.config.set_limit("peer_return_ms", PATIENCE.as_millis() as u64).unwrap();
+            let mut host = Host::patient();
             (host.config.wire, host.config.tcp_direct) = (WirePolicy::Auto, true);
             host.start();
             host

@@ -99,10 +99,7 @@ fn world() -> World {
         host.config.set_limit("peer_return_ms", 10_000).unwrap();
         host.start();
     }
-    let followed = |host: &Host| {
-        Session::builder().socket(&host.config.socket).daemon_wait(PATIENCE).background(true).connect().unwrap()
-    };
-    let sessions = [followed(&hosts[0]), followed(&hosts[1])];
+    let sessions = [hosts[0].followed(), hosts[1].followed()];
     let listener = Listener::bind_with(&sessions[1], (hosts[1].address(), 0)).unwrap();
     let client = Stream::connect_with(&sessions[0], listener.local_addr().unwrap()).unwrap();
     let (server, _) = listener.accept_timeout(PATIENCE).unwrap();

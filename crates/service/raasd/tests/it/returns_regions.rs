@@ -1,5 +1,5 @@
-//! Sessions with regions go on over the death of a daemon: their connections live, their handles end with a typed error,
-//! and the regions are made and opened again (docs/restart.md).
+//! Sessions with regions go on over the death of a daemon: their connections and own regions live, and other handles end
+//! with a typed error and are had again (docs/restart.md).
 
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,17 +14,6 @@ use crate::hosts::{Host, PATIENCE, bounded, eventually, pattern};
 
 const KEY: RegionKey = RegionKey::new([7; 16]);
 const BYTES: u64 = 64 << 10;
-
-fn patient() -> Host {
-    let mut host = Host::new();
-    host.config.set_limit("peer_return_ms", PATIENCE.as_millis() as u64).unwrap();
-    host.start();
-    host
-}
-
-fn followed(host: &Host) -> Session {
-    Session::builder().socket(&host.config.socket).daemon_wait(PATIENCE).background(true).connect().unwrap()
-}
 
 fn restart(host: &mut Host, sessions: &[&Session]) {
     host.hand_over();
@@ -73,7 +62,7 @@ fn is_over(error: &RegionError) -> bool {
 
 #[test]
 fn streams_go_on_and_handles_end_and_are_opened_again() {
-    bounded(|| go_on_again_and_again([patient(), patient()]));
+    bounded(|| go_on_again_and_again([Host::started_patient(), Host::started_patient()]));
 }
 
 /// One engine has taken back what it gets before another has answered.
@@ -81,8 +70,7 @@ fn streams_go_on_and_handles_end_and_are_opened_again() {
 fn streams_go_on_where_daemons_have_several_engines() {
     bounded(|| {
         let with_two = || {
-            let mut host = Host::new();
-            host.config.set_limit("peer_return_ms", PATIENCE.as_millis() as u64).unwrap();
+            let mut host = Host::patient();
             host.config.engines = 2;
             host.start();
             host
@@ -92,10 +80,10 @@ fn streams_go_on_where_daemons_have_several_engines() {
 }
 
 fn go_on_again_and_again([mut a, b]: [Host; 2]) {
-    let (near, far) = (followed(&a), followed(&b));
+    let (near, far) = (a.followed(), b.followed());
     let (mut client, mut server) = stream(&near, &far, &b);
     let theirs = create(&far, "theirs");
-    let (mut own, mut there) = (create(&near, "own"), open(&near, &b, "theirs"));
+    let (own, mut there) = (create(&near, "own"), open(&near, &b, "theirs"));
     let mut here = open(&near, &a, "own");
     for round in 0..8_u8 {
         own.store(8, 7).unwrap();
@@ -103,7 +91,7 @@ fn go_on_again_and_again([mut a, b]: [Host; 2]) {
         restart(&mut a, &[&near]);
         exchange((&mut client, &mut server), round);
         // Each use, whichever it is, says what to do.
-        for handle in [&own, &here, &there] {
+        for handle in [&here, &there] {
             let errors = [
                 handle.load(0).unwrap_err(),
                 handle.store(0, 1).unwrap_err(),
@@ -113,16 +101,14 @@ fn go_on_again_and_again([mut a, b]: [Host; 2]) {
             assert!(errors.iter().all(is_over), "{errors:?}");
             assert!(errors[0].to_string().contains("open the region again"), "{}", errors[0]);
         }
-        assert!(is_over(&own.recv_notification().unwrap_err()));
-        assert!(is_over(&own.slice(0, 8).unwrap_err()));
-        // It is no other region's by its name.
-        let next = create(&near, "own");
-        assert!(is_over(&own.revoke(None).unwrap_err()));
-        assert_eq!(next.epoch(), 1);
+        assert!(is_over(&here.slice(0, 8).unwrap_err()));
+        assert!(matches!(own.recv_notification(), Err(RegionError::NotificationsLost { .. })));
+        own.slice(0, 8).unwrap();
+        assert_eq!((own.load(8).unwrap(), own.epoch()), (7, u64::from(round) + 2));
         let fresh = (open(&near, &b, "theirs"), open(&near, &a, "own"));
         // What ends late says nothing of what is new.
-        drop((own, here, there));
-        (own, there, here) = (next, fresh.0, fresh.1);
+        drop((here, there));
+        (there, here) = fresh;
         exchange((&mut server, &mut client), round);
         own.store(16, 3).unwrap();
         assert_eq!((here.load(16).unwrap(), there.load(0).unwrap()), (3, u64::from(round) + 1));
@@ -135,17 +121,18 @@ fn go_on_again_and_again([mut a, b]: [Host; 2]) {
 #[test]
 fn what_is_given_back_late_is_nothing_of_the_next_daemons() {
     bounded(|| {
-        let (mut a, b) = (patient(), patient());
-        let (near, far) = (followed(&a), followed(&b));
+        let (mut a, b) = (Host::started_patient(), Host::started_patient());
+        let (near, far) = (a.followed(), b.followed());
         let _theirs = create(&far, "theirs");
         // As many of each kind, so that daemons that count from 1 would give the same numbers again.
-        let handles = |a: &Host| (create(&near, "own"), open(&near, a, "own"), open(&near, &b, "theirs"));
+        let own = create(&near, "own");
+        let handles = |a: &Host| (open(&near, a, "own"), open(&near, &b, "theirs"));
         let old = handles(&a);
-        let old_slice = old.0.slice(0, 4096).unwrap();
+        let (old_slice, other_slice) = (own.slice(0, 4096).unwrap(), old.0.slice(0, 4096).unwrap());
         restart(&mut a, &[&near]);
-        let (own, here, there) = handles(&a);
+        let (here, there) = handles(&a);
         let slice = own.slice(0, 4096).unwrap();
-        drop((old_slice, old));
+        drop((old_slice, other_slice, old));
         own.write(0, &pattern(4096, 5)).unwrap();
         there.write_from(0, std::slice::from_ref(&slice), raas::Completion::Visible).unwrap();
         let mut got = vec![0; 4096];
@@ -157,10 +144,10 @@ fn what_is_given_back_late_is_nothing_of_the_next_daemons() {
 }
 
 #[test]
-fn the_owners_daemon_ends_and_the_others_open_the_next_region() {
+fn the_owners_daemon_ends_and_the_others_open_the_region_again() {
     bounded(|| {
-        let (mut a, b) = (patient(), patient());
-        let (near, far) = (followed(&a), followed(&b));
+        let (mut a, b) = (Host::started_patient(), Host::started_patient());
+        let (near, far) = (a.followed(), b.followed());
         let (mut client, mut server) = stream(&near, &far, &b);
         let own = create(&near, "own");
         let there = open(&far, &a, "own");
@@ -171,14 +158,14 @@ fn the_owners_daemon_ends_and_the_others_open_the_next_region() {
         });
         restart(&mut a, &[&near]);
         let (own, end) = waiting.join().unwrap();
-        assert!(is_over(&end.unwrap_err()));
+        assert!(matches!(end, Err(RegionError::NotificationsLost { .. })), "{end:?}");
         eventually("the other host's handle is over", || there.load(0).is_err());
         exchange((&mut client, &mut server), 1);
-        let next = create(&near, "own");
         let again = open(&far, &a, "own");
+        assert_eq!(again.fetch_add(0, 1).unwrap(), 1);
         again.write_notify(0, &9_u64.to_ne_bytes(), 5).unwrap();
-        assert_eq!((next.recv_notification().unwrap(), next.load(0).unwrap()), (5, 9));
-        drop((own, there));
+        assert_eq!((own.recv_notification().unwrap(), own.load(0).unwrap()), (5, 9));
+        drop(there);
         assert_eq!(again.load(0).unwrap(), 9);
     });
 }
@@ -186,8 +173,8 @@ fn the_owners_daemon_ends_and_the_others_open_the_next_region() {
 #[test]
 fn operations_under_way_end_and_none_is_done_that_says_it_was_not() {
     bounded(|| {
-        let (a, mut b) = (patient(), patient());
-        let (near, far) = (followed(&a), followed(&b));
+        let (a, mut b) = (Host::started_patient(), Host::started_patient());
+        let (near, far) = (a.followed(), b.followed());
         let own = create(&near, "sum");
         let (mut client, mut server) = stream(&near, &far, &b);
         let (is_done, mut unknown, mut done) = (AtomicBool::new(false), 0_u64, 0_u64);
@@ -238,17 +225,17 @@ fn operations_under_way_end_and_none_is_done_that_says_it_was_not() {
 #[test]
 fn what_was_lent_comes_back_or_says_that_nobody_knows() {
     bounded(|| {
-        let (mut a, mut b) = (patient(), patient());
+        let (mut a, mut b) = (Host::started_patient(), Host::started_patient());
         for is_far in [false, true] {
-            let near = followed(&a);
-            let far = if is_far { followed(&b) } else { followed(&a) };
+            let near = a.followed();
+            let far = if is_far { b.followed() } else { a.followed() };
             let host = if is_far { &b } else { &a };
             let listener = MessageListener::bind_with(&far, (host.address(), 0), ListenOptions::new()).unwrap();
             let to = listener.local_addr().unwrap();
             let lender = MessageStream::connect_with(&near, to, ConnectOptions::new()).unwrap();
             let receiver = listener.accept_timeout(PATIENCE).unwrap().0;
             receiver.set_read_timeout(Some(PATIENCE)).unwrap();
-            let region = create(&near, "lent");
+            let region = create(&near, if is_far { "lent far" } else { "lent" });
             region.write(0, &pattern(4096, 3)).unwrap();
             let [lent, kept] = [0, 4096].map(|at| lender.lend(&region, at, 4096).unwrap());
             let view = receiver.receive_view().unwrap().unwrap();
@@ -267,17 +254,17 @@ fn what_was_lent_comes_back_or_says_that_nobody_knows() {
                 drop(receiver.receive_view().unwrap().unwrap());
                 kept.wait().unwrap();
             }
-            drop((region, lent, kept));
-            let next = create(&near, "lent");
-            next.write(0, &pattern(4096, 4)).unwrap();
+            drop((lent, kept));
+            assert!(region.load(0).unwrap().to_ne_bytes()[..] == pattern(4096, 3)[..8]);
+            region.write(0, &pattern(4096, 4)).unwrap();
             if is_far {
                 drop(receiver.receive_view().unwrap().unwrap());
-                let lent = lender.lend(&next, 0, 4096).unwrap();
+                let lent = lender.lend(&region, 0, 4096).unwrap();
                 let mut view = receiver.receive_view().unwrap().unwrap();
                 eventually("the daemons have met", || {
                     let is_there = view.open().is_ok();
                     if !is_there {
-                        let again = lender.lend(&next, 0, 4096);
+                        let again = lender.lend(&region, 0, 4096);
                         again.map(drop).unwrap();
                         view = receiver.receive_view().unwrap().unwrap();
                     }

@@ -53,7 +53,7 @@ impl Handle {
     ) -> Result<Arc<Self>, RegionError> {
         let name = format!("of lease {lease}");
         let new = ask_for_region(attachment, &name, |session| session.open_lease(host, lease, key))?;
-        Self::adopt(attachment, (name, key), Some((host, false)), new)
+        Self::adopt(attachment, (name, key), Ok((host, false)), new)
     }
 
     /// Whether a slice may be lent.
@@ -65,16 +65,21 @@ impl Handle {
         }
     }
 
-    /// Asks for a lease, for the program at the other end of a connection.
-    pub(crate) fn lend(&self, connection: u64, host: IpAddr, key: RegionKey) -> Result<u64, RegionError> {
-        match ask(&self.attachment, |session| session.lend_region(self.open, connection, host, key))? {
-            Answer::Lent(result) => result.map_err(|why| RegionError::refused(&self.name, why)),
+    /// Asks for a lease, for the program at the other end of a connection; its number, and which daemon of the session it
+    /// is of.
+    pub(crate) fn lend(&self, connection: u64, host: IpAddr, key: RegionKey) -> Result<(u64, u64), RegionError> {
+        self.wait_until_here()?;
+        let daemon = self.daemon();
+        match ask(&self.attachment, |session| session.lend_region(self.open_now(), connection, host, key))? {
+            Answer::Lent(result) => {
+                result.map(|lease| (lease, daemon)).map_err(|why| RegionError::refused(&self.name, why))
+            }
             other => Err(unexpected(&other)),
         }
     }
 
-    /// News of a lease are for `lender`.
-    pub(crate) fn add_lease(&self, lease: u64, lender: Weak<dyn Lender>) {
+    /// News of a lease, which a daemon of the session gave, are for `lender`.
+    pub(crate) fn add_lease(&self, (lease, daemon): (u64, u64), lender: Weak<dyn Lender>) {
         let mut leases = lock(&self.leases);
         if leases.over.contains(&lease) {
             drop(leases);
@@ -84,7 +89,7 @@ impl Handle {
         leases.lenders.insert(lease, Weak::clone(&lender));
         drop(leases);
         // The daemon may have ended before the lender was there to hear of it.
-        if matches!(self.ended.get(), Some(RegionRefusal::Reason(Reason::DaemonLost))) {
+        if lock(&self.attachment.tables).session.daemons_before() != daemon {
             lender.upgrade().into_iter().for_each(|lender| lender.part());
         }
     }
@@ -150,7 +155,10 @@ impl Handle {
     /// comes of either; what the daemon said then decides.
     pub(in crate::region) fn check_unrevoked(&self, local: &Local, place: &Place) -> Result<(), RegionError> {
         match (local.check(place), self.ended.get()) {
-            (Ok(()) | Err(Over::OwnerGone), None | Some(RegionRefusal::Reason(Reason::DaemonLost)))
+            (
+                Ok(()) | Err(Over::OwnerGone | Over::DaemonLost),
+                None | Some(RegionRefusal::Reason(Reason::DaemonLost)),
+            )
             | (_, Some(RegionRefusal::OwnerGone)) => Ok(()),
             (over, told) => Err(self.over(over.err(), told, place.epoch, false)),
         }

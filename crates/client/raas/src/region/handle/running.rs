@@ -58,11 +58,12 @@ impl Handle {
     /// to move it; so the daemon ends runs before it has a region moved.
     fn run_in_daemon(&self, request: &[u8], regions: &[&Self]) -> Result<Vec<u8>, RegionError> {
         for region in regions {
+            region.wait_until_here()?;
             region.check_access(RegionAccess::NONE, 0, 0)?;
             region.check_still_live()?;
         }
-        let others = regions.iter().skip(1).map(|region| region.open).collect();
-        match ask(&self.attachment, |session| session.run_kernel(self.open, others, request.to_vec()))? {
+        let others = regions.iter().skip(1).map(|region| region.open_now()).collect();
+        match ask(&self.attachment, |session| session.run_kernel(self.open_now(), others, request.to_vec()))? {
             Answer::Ran(Ok(KernelEnd::Answered(answer))) => Ok(answer),
             Answer::Ran(Ok(KernelEnd::Failed(failure))) => Err(kernel_error(&self.name, &failure)),
             Answer::Ran(Err(why)) => {
@@ -84,7 +85,7 @@ impl Handle {
     /// Installs a user kernel at this region of its owner.
     pub(in crate::region) fn install(&self, kernel: &str, module: &[u8]) -> Result<(), RegionError> {
         let name = || self.name.clone();
-        if !self.is_owner {
+        if !self.is_owner() {
             return Err(RegionError::NotOwner { name: name() });
         }
         if let Err(why) = (kernels::Request { name: kernel, args: &[] }).to_bytes() {
@@ -95,7 +96,9 @@ impl Handle {
             return Err(RegionError::refused(&self.name, RegionRefusal::BadKernel { why }));
         }
         self.check_access(RegionAccess::NONE, 0, 0)?;
-        let install = |session: &mut Session| session.install_kernel(self.open, kernel.to_owned(), module.to_vec());
+        self.wait_until_here()?;
+        let install =
+            |session: &mut Session| session.install_kernel(self.open_now(), kernel.to_owned(), module.to_vec());
         match ask(&self.attachment, install)? {
             Answer::Installed(result) => result.map_err(|why| RegionError::refused(&self.name, why)),
             other => Err(super::unexpected(&other)),
