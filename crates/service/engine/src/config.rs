@@ -70,7 +70,8 @@ pub struct EngineConfig {
     /// Bytes of all receive buffers of the SRQ, which are made as lanes need them (4 KiB..=1 TiB). Half of it is kept
     /// for the fewest entries of each lane, so it bounds the number of lanes too.
     pub srq_bytes_max: u64,
-    /// Bytes posted and not completed on a lane at most; at least four quanta and 256 KiB.
+    /// Bytes posted and not completed on a lane at most; at least four quanta and 256 KiB. How many they are within
+    /// that bound is measured (`window.rs`).
     pub lane_inflight_bytes_max: u64,
     /// Deficit-round-robin quantum and longest piece of one WRITE, in bytes (4 KiB..=8 MiB). The default fills one GSO
     /// batch of a software NIC; a little more would be a batch and a crumb.
@@ -157,7 +158,7 @@ impl EngineConfig {
             lane_credits: 512,
             srq_bytes_max: 256 << 20,
             send_bytes_max: 4096,
-            lane_inflight_bytes_max: 2 << 20,
+            lane_inflight_bytes_max: 64 << 20,
             quantum_bytes: 60 << 10,
             pins: PinLimits::default(),
             choice: Thresholds::default(),

@@ -640,8 +640,8 @@ impl Lane {
     // ---- completions
 
     /// A send, and all before it, is done.
-    pub(crate) fn on_sent(&mut self, seq: u64) -> Result<(), StrayCompletion> {
-        self.sendq.on_completion(seq)?;
+    pub(crate) fn on_sent(&mut self, seq: u64, now: Time) -> Result<(), StrayCompletion> {
+        self.sendq.on_completion(seq, now)?;
         self.fruitless = 0;
         Ok(())
     }

@@ -71,6 +71,7 @@ mod tenants;
 mod timers;
 mod violation;
 mod vqp;
+mod window;
 
 pub use choice::{Load, Thresholds};
 pub use config::{DeviceFit, DeviceRoom, EngineConfig, private_networks};

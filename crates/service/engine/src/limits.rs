@@ -66,8 +66,8 @@ pub const SRQ_BYTES_MAX: u64 = 1 << 40;
 /// Bytes of a stream that must come without a pause until it counts as bulk: those of a transfer that takes longer than
 /// making a connection, many times.
 pub(crate) const BULK_BYTES: u64 = 8 << 20;
-/// So long a time without a byte is a pause of a stream.
-pub(crate) const BULK_PAUSE: Duration = Duration::from_millis(100);
+/// So long a time without a byte is a pause of a stream. Over a long path bytes come in bursts, a round trip apart.
+pub(crate) const BULK_PAUSE: Duration = Duration::from_millis(400);
 
 /// Work requests that a lane's send queue holds, if the device allows as many.
 pub(crate) const SEND_QUEUE_DEPTH: u32 = 256;

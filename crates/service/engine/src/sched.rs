@@ -32,6 +32,10 @@ pub(crate) struct Drr<K = RouteId> {
     /// Its index in the engine's table, or [`NOBODY`]. An application that takes the index of one that left may find
     /// stale keys.
     current: usize,
+    /// The last application that had a turn, or [`NOBODY`].
+    last: usize,
+    /// Another one had its turn behind it.
+    is_shared: bool,
     /// Bytes that are left of its turn; 0: the turn has not begun.
     left: u32,
     /// The other applications of its tenant with something to send, each once, in order.
@@ -63,6 +67,8 @@ impl<K: Copy> Drr<K> {
         Self {
             ready: VecDeque::new(),
             current: NOBODY,
+            last: NOBODY,
+            is_shared: false,
             left: 0,
             waiting: VecDeque::new(),
             others: Vec::new(),
@@ -151,13 +157,19 @@ impl<K: Copy> Drr<K> {
     /// ends. While no other application waits its own turn alone counts, so that no piece is cut for nothing.
     #[inline]
     pub(crate) fn allowance(&self, deficit: u32) -> u32 {
-        if self.is_shared() { self.tenant_left.min(self.left).min(deficit) } else { deficit }
+        if self.has_waiting() { self.tenant_left.min(self.left).min(deficit) } else { deficit }
     }
 
     /// Whether another application waits for its turn.
     #[inline]
-    fn is_shared(&self) -> bool {
+    fn has_waiting(&self) -> bool {
         !self.waiting.is_empty() || !self.tenants_waiting.is_empty()
+    }
+
+    /// Whether two applications had their turns one after the other since this was asked last.
+    #[inline]
+    pub(crate) fn take_is_shared(&mut self) -> bool {
+        std::mem::take(&mut self.is_shared)
     }
 
     /// The first connection, with this deficit, sent a piece. The last one of a turn may be longer than what was left. A
@@ -232,7 +244,8 @@ impl<K: Copy> Drr<K> {
         if let Some(place) = self.others.get_mut(self.current) {
             std::mem::swap(place, &mut self.ready);
         }
-        self.current = index;
+        self.is_shared |= self.last != NOBODY && self.last != index;
+        (self.current, self.last) = (index, index);
         if let Some(place) = self.others.get_mut(index) {
             std::mem::swap(place, &mut self.ready);
         }
@@ -356,6 +369,19 @@ mod tests {
             let (min, max) = (served[..100].iter().min().unwrap(), served[..100].iter().max().unwrap());
             assert!(max - min <= 2 * u64::from(quantum), "{served:?}");
         }
+    }
+
+    #[test]
+    fn a_list_is_shared_once_two_applications_had_turns_one_after_the_other() {
+        let tenants = Tenants::default();
+        let mut drr = Drr::new(4096);
+        let mut turn = |app, route| {
+            drr.push(AppId(app), RouteId::from_bits(route), &tenants);
+            drr.leave();
+            drr.take_is_shared()
+        };
+        assert_eq!([turn(1, 1), turn(1, 2), turn(1, 1)], [false; 3], "connections of one application");
+        assert_eq!([turn(2, 3), turn(2, 3), turn(1, 1)], [true, false, true]);
     }
 
     #[test]

@@ -92,7 +92,7 @@ impl Engine {
     /// A send, and all before it, is done: the queue has room again.
     fn on_sent(&mut self, id: LaneId, seq: u64) -> Result<(), Violation> {
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
-        lane.on_sent(seq)?;
+        lane.on_sent(seq, self.now)?;
         if self.stages.has_open() {
             self.stages.on_completed(id, seq);
         }

@@ -68,7 +68,7 @@ impl Pump<'_> {
         self.send_frames(nic)?;
         self.send_data(nic)?;
         self.send_frames(nic)?;
-        self.lane.sendq.flush(nic, self.lane.qpn)?;
+        self.lane.sendq.flush(nic, self.lane.qpn, self.now)?;
         Ok(self.lane.sendq.next() != before)
     }
 
@@ -89,7 +89,7 @@ impl Pump<'_> {
                 break;
             }
             if self.lane.sendq.is_batch_full() {
-                self.lane.sendq.flush(nic, self.lane.qpn)?;
+                self.lane.sendq.flush(nic, self.lane.qpn, self.now)?;
             }
         }
         Ok(())
@@ -252,6 +252,9 @@ impl Pump<'_> {
                 break;
             }
         }
+        if self.lane.drr.take_is_shared() {
+            self.lane.sendq.window().on_shared(self.now);
+        }
         Ok(())
     }
 
@@ -324,7 +327,7 @@ impl Pump<'_> {
             if vqp.wants_pull() {
                 match stage_pull(lane, vqp, route, allowance, self.counters) {
                     Some(turn) => return Ok(turn),
-                    None if lane.sendq.is_batch_full() => lane.sendq.flush(nic, lane.qpn)?,
+                    None if lane.sendq.is_batch_full() => lane.sendq.flush(nic, lane.qpn, self.now)?,
                     None => {}
                 }
                 continue;
@@ -368,7 +371,7 @@ impl Pump<'_> {
             self.counters.data_bytes += u64::from(piece.bytes);
             self.tenants.charge(lane.drr.tenant(), piece.bytes.into(), self.now);
             if lane.sendq.is_batch_full() {
-                lane.sendq.flush(nic, lane.qpn)?;
+                lane.sendq.flush(nic, lane.qpn, self.now)?;
             }
         }
     }

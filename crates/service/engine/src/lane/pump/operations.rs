@@ -52,7 +52,7 @@ impl Pump<'_> {
             self.spend(id, bytes);
             self.counters.operations_posted += 1;
             if self.lane.sendq.is_batch_full() {
-                self.lane.sendq.flush(nic, self.lane.qpn)?;
+                self.lane.sendq.flush(nic, self.lane.qpn, self.now)?;
             }
         }
     }
