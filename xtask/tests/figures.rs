@@ -71,6 +71,9 @@ fn bad_arguments_are_refused_before_anything_runs() {
         (&["--seconds", "0"], "more than 0"),
         (&["--wire", "abacus"], "possible values: roce, iwarp"),
         (&["--programs", "/nowhere"], "there is no `raas`"),
+        (&["--device", "rxe", "--only", "8"], "there are 1, 2, 6, 7, 11, 12"),
+        (&["--device", "rxe", "--wire", "iwarp"], "the wire roce alone"),
+        (&["--device", "mlx5"], "possible values: softnic, rxe"),
     ] {
         let ended = xtask(words);
         let err = String::from_utf8_lossy(&ended.stderr);

@@ -22,6 +22,9 @@ const ACK_TIMEOUT: u8 = 14;
 const RNR_TIMER: u8 = 1;
 /// Never two first packet numbers alike; nobody attacks a bench.
 const ENTROPY: u32 = 0x00a5_1234;
+/// Entries of a completion queue for sends: more than are ever outstanding, and with the receives no more than a device of
+/// the kernel's has.
+const CQ_ENTRIES_MAX: u32 = 30_000;
 const CONNECT_WITHIN: Duration = Duration::from_secs(20);
 
 /// What a side tells the other about a context.
@@ -82,7 +85,7 @@ impl End {
                 Box::new(RdmaCore::open(&config).context("opening the device of rdma-core")?)
             }
         };
-        let entries = (needs.connections * needs.sends).min(1 << 15) + needs.receives + 1;
+        let entries = (needs.connections * needs.sends).min(CQ_ENTRIES_MAX) + needs.receives + 1;
         let cq = nic.create_cq(entries)?;
         let srq = (needs.receives > 0)
             .then(|| nic.create_srq(&SrqInit { max_wr: needs.receives, max_sge: 1, limit: 0 }))

@@ -15,6 +15,7 @@ mod server;
 mod veth;
 mod waiting;
 
+use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
@@ -50,6 +51,12 @@ enum Task {
     Pair {
         #[command(flatten)]
         common: Common,
+    },
+    /// Makes such a pair with an rxe device on each end, prints `ready CLIENT SERVER`, and keeps it until stdin ends.
+    Link {
+        /// 1500 gives packets of 1024 bytes, 4200 of 4096.
+        #[arg(long, default_value_t = 1500)]
+        mtu: u32,
     },
     /// Serves one device until its client is done.
     Server(ServerArgs),
@@ -126,6 +133,12 @@ fn main() -> Result<()> {
                 return veth::Servers::start(&common.devices, own, &common.device)?.wait();
             }
             finish(&common, &measure(&common, own, peer, Choice::All, "")?, "two guests")
+        }
+        Task::Link { mtu } => {
+            let link = veth::Link::up(&Shape { mtu, steered: true }, true)?;
+            println!("ready {} {}", link.client_address(), link.server_address());
+            std::io::stdin().read_to_end(&mut vec![])?;
+            Ok(())
         }
         Task::Server(args) => {
             server::run(args.device, args.address, SocketAddr::new(args.address, args.control_port), &args.options)

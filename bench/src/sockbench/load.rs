@@ -76,16 +76,31 @@ pub(crate) enum Until {
     Messages(u64),
 }
 
+/// What is done around a load.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Around<'a> {
+    /// Other processes whose processor time is its cost.
+    pub(crate) cpu_of: &'a [u32],
+    /// A stream says when it begins and ends.
+    pub(crate) announce: bool,
+}
+
 /// Runs a ping-pong or a stream.
-pub(crate) fn run(link: &Link, spec: Spec, until: Until, cpu_of: &[u32]) -> Result<Value> {
+pub(crate) fn run(link: &Link, spec: Spec, until: Until, around: Around<'_>) -> Result<Value> {
     let server = spec.agree(link)?;
     let mut pids = vec![std::process::id(), server];
-    pids.extend(cpu_of);
+    pids.extend(around.cpu_of);
     tell_messages();
     let before = cpu::of(&pids);
     let mut report = match (spec.test, until) {
         (Test::Lat, Until::Time(duration)) => ping_pong(link, spec, duration)?,
         (Test::Lat, Until::Messages(_)) => bail!("ping-pongs are measured for a time, not for a number of messages"),
+        _ if around.announce => {
+            println!("measuring");
+            let report = stream(link, spec, until)?;
+            println!("measured");
+            report
+        }
         _ => stream(link, spec, until)?,
     };
     // The server may be gone already after a ping-pong, whose cost nobody asks for.

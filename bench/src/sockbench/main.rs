@@ -92,6 +92,9 @@ struct ClientArgs {
     /// Of `many`: rounds.
     #[arg(long, default_value_t = 1)]
     rounds: u32,
+    /// Of `bw`: a line `measuring` when the first byte is about to be written, and `measured` when the last has arrived.
+    #[arg(long)]
+    announce: bool,
     /// Other processes whose processor time belongs to the test, such as daemons.
     #[arg(long, value_delimiter = ',')]
     cpu_of: Vec<u32>,
@@ -138,7 +141,7 @@ fn main() -> Result<()> {
             let report = match args.test {
                 Test::Lat | Test::Bw => {
                     let until = args.messages.map_or(load::Until::Time(duration), load::Until::Messages);
-                    load::run(&to()?, spec, until, &args.cpu_of)?
+                    load::run(&to()?, spec, until, load::Around { cpu_of: &args.cpu_of, announce: args.announce })?
                 }
                 Test::Many => many::compare(&to, spec, duration, args.base, args.rounds)?,
                 Test::Hold => return many::hold(&to, spec),

@@ -1,7 +1,8 @@
 //! Bench `fairness`: a program with one connection beside a program that floods 1,000 on the same lane. Owns the bars.
 //!
 //! In each round the polite program runs alone and beside the flood, in an order that changes. Its fair share of the
-//! lane is half of what both carry: lanes are shared by program.
+//! lane is half of what both carry: lanes are shared by program. Beside the flood the same ping-pong also goes over
+//! kernel TCP, which shares no lane with anybody: what that takes longer is the processors', not the lane's.
 
 use std::time::{Duration, Instant};
 
@@ -37,11 +38,12 @@ const CONFIG: &str = "tcp_direct = \"off\"\n[limits]\nring_memory_per_app_max = 
 pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
     let (rounds, seconds) = (args.rounds(), args.seconds(SECONDS));
     let place = Place::two_hosts(repo, "fairness", args.mtu, CONFIG)?;
-    let (mut alone, mut beside) = (vec![], vec![]);
+    let (mut alone, mut beside, mut tcp_alone) = (vec![], vec![], vec![]);
     for round in 0..rounds {
         for step in 0..2 {
             if (round + step) % 2 == 0 {
                 alone.push(polite(&place, seconds, None)?);
+                tcp_alone.push(ping(&place, "tcp", seconds)?);
             } else {
                 beside.push(beside_flood(&place, seconds)?);
             }
@@ -52,65 +54,97 @@ pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
         "seconds": seconds, "link": "veth", "mtu": args.mtu, "flood_connections": CONNECTIONS,
         "flood_bytes": FLOOD_BYTES, "stream_bytes": STREAM_BYTES, "ping_bytes": PING_BYTES,
     });
-    Ok(Findings { rounds, setting, rows: rows(&alone, &beside), ..Findings::default() })
+    Ok(Findings { rounds, setting, rows: rows(&alone, &beside, &tcp_alone), ..Findings::default() })
 }
 
 /// What the polite program reached in a round.
 #[derive(Debug, Clone, Copy)]
 struct Polite {
     gbit_per_s: f64,
-    p99_us: f64,
+    trip: Trip,
     /// What the flood reached meanwhile.
     flood_gbit_per_s: f64,
+    /// The same ping-pong over kernel TCP, beside the flood.
+    tcp: Option<Trip>,
 }
 
-fn rows(alone: &[Polite], beside: &[Polite]) -> Vec<Row> {
+/// Half round trips, in microseconds.
+#[derive(Debug, Clone, Copy)]
+struct Trip {
+    p50_us: f64,
+    p99_us: f64,
+}
+
+fn rows(alone: &[Polite], beside: &[Polite], tcp_alone: &[Trip]) -> Vec<Row> {
     let of = |list: &[Polite], value: fn(&Polite) -> f64| list.iter().map(value).collect::<Vec<_>>();
-    let row = |case: &str, unit: &str, better, (ours, rival, rival_values): (_, &str, _), bar| Row {
+    let row = |case: &str, unit: &str, better, (ours, rival, rival_values): (_, &str, _), bar: Option<Bar>| Row {
         series: Series { case: case.into(), unit: unit.into(), better, ours, rival: rival.into(), rival_values },
-        bar: Some((bar, Kind::Must)),
+        bar: bar.map(|bar| (bar, Kind::Must)),
     };
     let share = of(beside, |b| f64::midpoint(b.gbit_per_s, b.flood_gbit_per_s));
     let stream = (of(beside, |b| b.gbit_per_s), "half of both", share);
-    let ping = (of(beside, |b| b.p99_us), "alone", of(alone, |a| a.p99_us));
+    let [p50, p99] = [|b: &Polite| b.trip.p50_us, |b: &Polite| b.trip.p99_us];
+    let tcp: Vec<Trip> = beside.iter().filter_map(|b| b.tcp).collect();
+    let p99s = |trips: &[Trip]| trips.iter().map(|trip| trip.p99_us).collect::<Vec<_>>();
+    let lower = |case, pair, bar| row(case, "us", Better::Lower, pair, bar);
     vec![
-        row("a stream beside 1,000", "gbit_per_s", Better::Higher, stream, Bar::RatioAtLeast(SHARE)),
-        row("p99 of 64 B beside 1,000", "us", Better::Lower, ping, Bar::RatioAtMost(SLOWER)),
+        row("a stream beside 1,000", "gbit_per_s", Better::Higher, stream, Some(Bar::RatioAtLeast(SHARE))),
+        lower("p99 of 64 B beside 1,000", (of(beside, p99), "alone", of(alone, p99)), Some(Bar::RatioAtMost(SLOWER))),
+        lower("p50 of 64 B beside 1,000", (of(beside, p50), "alone", of(alone, p50)), None),
+        lower("p99 of 64 B, not on the lane", (of(beside, p99), "kernel TCP beside 1,000", p99s(&tcp)), None),
+        lower("p99 of kernel TCP beside 1,000", (p99s(&tcp), "kernel TCP alone", p99s(tcp_alone)), None),
     ]
 }
 
-fn server(place: &Place) -> Result<(Beside, String)> {
+fn server(place: &Place, transport: &str) -> Result<(Beside, String)> {
     let (program, at) = (place.program("sockbench"), any_port(place));
-    let words = [&program, "server", "--transport", "raas", "--at", &at];
+    let words = [&program, "server", "--transport", transport, "--at", &at];
     let mut server = Beside::start(&mut place.command(End::Server, &words))?;
     let to = server.wait_line("ready ", READY_WITHIN)?;
     Ok((server, to))
 }
 
-/// A stream, then a ping-pong. Of the flood is counted what it sends during the stream.
-fn polite(place: &Place, seconds: f64, flood: Option<&mut Beside>) -> Result<Polite> {
-    let test = |test: &str, size: u32| -> Result<Value> {
-        let (server, to) = server(place)?;
-        let (program, size, seconds) = (place.program("sockbench"), size.to_string(), seconds.to_string());
-        let words = [&program, "client", "--transport", "raas", "--to", &to, "--test", test];
-        let words = [&words[..], &["--size", &size, "--seconds", &seconds]].concat();
-        let ended = child::run_quiet(&mut place.command(End::Client, &words), LIMIT)?;
-        ensure!(ended.success(), "{test}: {}\n{}", ended.describe(), ended.text(Stream::Err));
-        server.end();
-        serde_json::from_str(&ended.text(Stream::Out)).context("the client's report is not JSON")
-    };
-    let number = |report: &Value, key: &str| report[key].as_f64().with_context(|| format!("no {key} in {report}"));
-    let (stream, flood_gbit_per_s) = match flood {
-        Some(flood) => {
-            let (before, begin) = (messages(flood)?, Instant::now());
-            let stream = test("bw", STREAM_BYTES)?;
-            let bytes = (messages(flood)? - before) as f64 * f64::from(FLOOD_BYTES);
-            (stream, bytes * 8.0 / 1e9 / begin.elapsed().as_secs_f64())
-        }
-        None => (test("bw", STREAM_BYTES)?, 0.0),
-    };
-    let ping = test("lat", PING_BYTES)?;
-    Ok(Polite { gbit_per_s: number(&stream, "gbit_per_s")?, p99_us: number(&ping, "p99_us")?, flood_gbit_per_s })
+/// A client of a test of its own.
+fn client(place: &Place, (transport, test, size): (&str, &str, u32), to: &str, seconds: f64) -> std::process::Command {
+    let (program, size, seconds) = (place.program("sockbench"), size.to_string(), seconds.to_string());
+    let words = [&program, "client", "--transport", transport, "--to", to, "--test", test, "--announce"];
+    place.command(End::Client, &[&words[..], &["--size", &size, "--seconds", &seconds]].concat())
+}
+
+fn number(report: &str, key: &str) -> Result<f64> {
+    let report: Value = serde_json::from_str(report).context("the client's report is not JSON")?;
+    report[key].as_f64().with_context(|| format!("no {key} in {report}"))
+}
+
+fn ping(place: &Place, transport: &str, seconds: f64) -> Result<Trip> {
+    let (server, to) = server(place, transport)?;
+    let ended = child::run_quiet(&mut client(place, (transport, "lat", PING_BYTES), &to, seconds), LIMIT)?;
+    ensure!(ended.success(), "{}\n{}", ended.describe(), ended.text(Stream::Err));
+    server.end();
+    let report = ended.text(Stream::Out);
+    Ok(Trip { p50_us: number(&report, "p50_us")?, p99_us: number(&report, "p99_us")? })
+}
+
+/// Gigabits a second of a stream, and of the flood in the same time.
+fn stream(place: &Place, seconds: f64, mut flood: Option<&mut Beside>) -> Result<(f64, f64)> {
+    let (server, to) = server(place, "raas")?;
+    let mut client = Beside::start(&mut client(place, ("raas", "bw", STREAM_BYTES), &to, seconds))?;
+    let mut sent = || flood.as_deref_mut().map_or(Ok(0), messages);
+    client.wait_line("measuring", LIMIT)?;
+    let (before, begin) = (sent()?, Instant::now());
+    client.wait_line("measured", LIMIT)?;
+    let (bytes, took) = ((sent()? - before) as f64 * f64::from(FLOOD_BYTES), begin.elapsed());
+    let report = client.wait_line("{", READY_WITHIN)?;
+    client.finish(READY_WITHIN)?;
+    server.end();
+    Ok((number(&format!("{{{report}"), "gbit_per_s")?, bytes * 8.0 / 1e9 / took.as_secs_f64()))
+}
+
+/// A stream, then ping-pongs.
+fn polite(place: &Place, seconds: f64, mut flood: Option<&mut Beside>) -> Result<Polite> {
+    let (gbit_per_s, flood_gbit_per_s) = stream(place, seconds, flood.as_deref_mut())?;
+    let tcp = flood.map(|_| ping(place, "tcp", seconds)).transpose()?;
+    Ok(Polite { gbit_per_s, trip: ping(place, "raas", seconds)?, flood_gbit_per_s, tcp })
 }
 
 /// Messages that the flood has sent so far.
@@ -120,7 +154,7 @@ fn messages(flood: &mut Beside) -> Result<u64> {
 }
 
 fn beside_flood(place: &Place, seconds: f64) -> Result<Polite> {
-    let (server, to) = server(place)?;
+    let (server, to) = server(place, "raas")?;
     let (program, size, count) = (place.program("sockbench"), FLOOD_BYTES.to_string(), CONNECTIONS.to_string());
     let words = [&program, "client", "--transport", "raas", "--to", &to, "--test", "flood", "--connections", &count];
     let words = [&words[..], &["--size", &size, "--seconds", "1"]].concat();
@@ -139,11 +173,15 @@ mod tests {
 
     #[test]
     fn a_share_is_half_of_both_and_a_ping_is_beside_itself() {
-        let alone = [Polite { gbit_per_s: 9.0, p99_us: 20.0, flood_gbit_per_s: 0.0 }; 9];
-        let fair = [Polite { gbit_per_s: 3.0, p99_us: 39.0, flood_gbit_per_s: 3.2 }; 9];
-        let starved = [Polite { gbit_per_s: 1.0, p99_us: 41.0, flood_gbit_per_s: 3.2 }; 9];
-        let verdicts = |beside: &[Polite]| rows(&alone, beside).iter().map(Row::verdict).collect::<Vec<_>>();
-        assert_eq!(verdicts(&fair), [Some(Verdict::Met); 2]);
-        assert_eq!(verdicts(&starved), [Some(Verdict::Missed); 2]);
+        let trip = |p99_us| Trip { p50_us: 9.0, p99_us };
+        let of = |gbit_per_s, p99_us, flood_gbit_per_s| {
+            [Polite { gbit_per_s, trip: trip(p99_us), flood_gbit_per_s, tcp: Some(trip(60.0)) }; 9]
+        };
+        let alone = of(9.0, 20.0, 0.0);
+        let verdicts =
+            |beside: &[Polite]| rows(&alone, beside, &[trip(30.0); 9]).iter().map(Row::verdict).collect::<Vec<_>>();
+        let (met, missed) = (Some(Verdict::Met), Some(Verdict::Missed));
+        assert_eq!(verdicts(&of(3.0, 39.0, 3.2)), [met, met, None, None, None]);
+        assert_eq!(verdicts(&of(1.0, 41.0, 3.2)), [missed, missed, None, None, None]);
     }
 }

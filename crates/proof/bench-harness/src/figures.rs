@@ -3,7 +3,9 @@
 
 mod atomics;
 pub(crate) mod data;
+mod device;
 mod draw;
+mod guest;
 mod hosts;
 mod latency;
 mod page;
@@ -22,16 +24,12 @@ use serde_json::{Value, json};
 use super::report::{Findings, Origin};
 use super::{Args, Wire};
 use data::Figure;
+use device::Device;
+use guest::Left;
 use hosts::Hosts;
 
-/// Seconds of one side at one point in one round.
-const SECONDS: f64 = 0.25;
-/// The same of a quick run.
-const SECONDS_QUICK: f64 = 0.1;
 /// Rounds of a quick run.
 const ROUNDS_QUICK: u32 = 1;
-/// The device under RaaS and under its rivals.
-const DEVICE: &str = "softnic";
 /// Where drawings and data lie, and the page about them.
 const FOLDER: &str = "docs/figures";
 const PAGE: &str = "docs/figures.md";
@@ -39,7 +37,10 @@ const PAGE: &str = "docs/figures.md";
 /// What `figures` alone takes.
 #[derive(clap::Args, Debug)]
 pub(super) struct FigureArgs {
-    /// Of `figures`: points of a line, at most; the first and the last are kept.
+    /// Of `figures`: what RaaS and its rivals run on; `rxe` boots a guest (docs/vm.md).
+    #[arg(long, value_enum, default_value = "softnic")]
+    device: Device,
+    /// Of `figures`: points of a line, at most; the first and the last are kept, and those that a bar is about.
     #[arg(long, value_parser = clap::value_parser!(u32).range(2..=100))]
     points: Option<u32>,
     /// Of `figures`: where drawings and data go, instead of docs/figures; then docs/figures.md stays as it is.
@@ -56,15 +57,18 @@ struct Effort {
     rounds: u32,
     seconds: f64,
     points: usize,
+    /// Points that bars are about.
+    judged: &'static [f64],
 }
 
 impl Effort {
     fn of(args: &Args) -> Self {
-        let quick = if args.quick { SECONDS_QUICK } else { SECONDS };
+        let points = if args.quick { 3 } else { args.figures.device.points() };
         Self {
             rounds: args.rounds.unwrap_or(if args.quick { ROUNDS_QUICK } else { args.rounds() }),
-            seconds: args.seconds.unwrap_or(quick),
-            points: args.figures.points.map_or(if args.quick { 3 } else { usize::MAX }, |n| n as usize),
+            seconds: args.seconds.unwrap_or(args.figures.device.seconds(args.quick)),
+            points: args.figures.points.map_or(points, |n| n as usize),
+            judged: &[],
         }
     }
 
@@ -73,13 +77,25 @@ impl Effort {
         Self { rounds: self.rounds.div_ceil(3), ..self }
     }
 
-    /// As many of the points as are wanted: spread over all, the first and the last among them.
+    /// With the points that bars are about.
+    fn judging(self, judged: &'static [f64]) -> Self {
+        Self { judged, ..self }
+    }
+
+    /// As many of the points as are wanted: the first, the last, those that are judged, and others spread over all.
     fn choose(self, all: &[f64]) -> Vec<f64> {
-        if all.len() <= self.points {
-            return all.to_vec();
+        let Some(last) = all.len().checked_sub(1) else { return vec![] };
+        let mut places: Vec<usize> = (0..=last).filter(|n| self.judged.contains(&all[*n])).chain([0, last]).collect();
+        places.sort_unstable();
+        places.dedup();
+        let steps = self.points.clamp(2, all.len().max(2)) - 1;
+        for place in (0..=steps).map(|n| n * last / steps) {
+            if places.len() < self.points && !places.contains(&place) {
+                places.push(place);
+            }
         }
-        let last = self.points.max(2) - 1;
-        (0..=last).map(|n| all[n * (all.len() - 1) / last]).collect()
+        places.sort_unstable();
+        places.into_iter().map(|place| all[place]).collect()
     }
 }
 
@@ -96,13 +112,15 @@ const FIGURES: [(u32, Measure); 9] = [
     (11, latency::by_size),
     (12, atomics::by_counters),
 ];
+
 /// The figures that are wanted.
-fn chosen(only: Option<&str>) -> Result<Vec<(u32, Measure)>> {
-    let Some(only) = only else { return Ok(FIGURES.to_vec()) };
-    let numbers = FIGURES.map(|(number, _)| number.to_string()).join(", ");
+fn chosen(args: &Args) -> Result<Vec<(u32, Measure)>> {
+    let of_device: Vec<_> = FIGURES.into_iter().filter(|(number, _)| args.figures.device.has(*number)).collect();
+    let Some(only) = args.only.as_deref() else { return Ok(of_device) };
+    let numbers = of_device.iter().map(|(number, _)| number.to_string()).collect::<Vec<_>>().join(", ");
     let wanted = only.split(',').map(|word| {
         let number = word.trim().parse::<u32>().ok();
-        let found = FIGURES.iter().find(|(n, _)| Some(*n) == number).copied();
+        let found = of_device.iter().find(|(n, _)| Some(*n) == number).copied();
         found.with_context(|| format!("--only {word}: no such figure; there are {numbers}"))
     });
     wanted.collect()
@@ -110,40 +128,45 @@ fn chosen(only: Option<&str>) -> Result<Vec<(u32, Measure)>> {
 
 /// Refuses what cannot be, before anything is built or started.
 pub(super) fn check(args: &Args) -> Result<()> {
-    chosen(args.only.as_deref())?;
+    chosen(args)?;
     if let Some(seconds) = args.seconds {
         ensure!(seconds > 0.0 && seconds <= 60.0, "--seconds {seconds}: more than 0, and at most 60");
     }
+    let is_rxe = args.figures.device == Device::Rxe;
+    ensure!(!is_rxe || args.wire != Some(Wire::Iwarp), "--device rxe has the wire roce alone");
     if let Some(programs) = &args.figures.programs {
         ensure!(programs.join("raas").is_file(), "--programs {}: there is no `raas`", programs.display());
     }
     Ok(())
 }
 
-pub(super) fn run(repo: &Repo, args: &Args, origin: &Origin) -> Result<Findings> {
-    let effort = Effort::of(args);
-    let wire = match args.wire {
-        Some(Wire::Iwarp) => "iwarp",
-        _ => "roce",
-    };
-    let setting = json!({
-        "device": DEVICE, "wire": wire, "link": "veth", "mtu": args.mtu, "seconds": effort.seconds,
-        "rounds": effort.rounds,
-    });
-    let context = json!({ "setting": setting, "machine": origin.machine(), "commit": origin.commit() });
-    let mut findings = Findings { rounds: effort.rounds, setting, ..Findings::default() };
-    let mut hosts = Hosts::new(repo, args, wire)?;
+/// Whether hosts are namespaces of a namespace of this command's own.
+pub(super) fn has_namespaces(args: &Args) -> bool {
+    args.figures.device == Device::Softnic
+}
+
+/// In a guest that was booted for figures: measures there. False: this is no such guest.
+pub(super) fn run_in_guest(args: &Args) -> Result<bool> {
+    match guest::results().filter(|_| args.figures.device == Device::Rxe) {
+        Some(results) => guest::inside(args, &results).map(|()| true),
+        None => Ok(false),
+    }
+}
+
+/// Measures the figures that are wanted, and gives each away as soon as it is done. The numbers of those that failed.
+fn measure(
+    hosts: &mut Hosts<'_>,
+    args: &Args,
+    effort: Effort,
+    done: &mut dyn FnMut(u32, Figure) -> Result<()>,
+) -> Result<Vec<u32>> {
     let mut failed = vec![];
-    let mut figures = vec![];
-    for (number, measure) in chosen(args.only.as_deref())? {
+    for (number, of_this) in chosen(args)? {
         let begin = std::time::Instant::now();
-        match measure(&mut hosts, effort) {
+        match of_this(hosts, effort) {
             Ok(figure) => {
                 println!("figure {number}: {:.0} s", begin.elapsed().as_secs_f64());
-                write(&folder(repo, args), &page::name(number), &figure, DEVICE, &context)?;
-                findings.rows.extend(figure.rows.iter().cloned());
-                findings.figures.push(json!({ "figure": number, "beside": figure.beside }));
-                figures.push((page::name(number), figure));
+                done(number, figure)?;
             }
             Err(e) => {
                 eprintln!("figure {number}: {e:#}");
@@ -151,12 +174,71 @@ pub(super) fn run(repo: &Repo, args: &Args, origin: &Origin) -> Result<Findings>
             }
         }
     }
+    Ok(failed)
+}
+
+/// Writes figures as they come.
+struct Writer<'a> {
+    folder: PathBuf,
+    device: Device,
+    context: Value,
+    findings: &'a mut Findings,
+    blocks: BTreeMap<String, String>,
+}
+
+impl Writer<'_> {
+    fn take(&mut self, number: u32, figure: &Figure, machine: &Value) -> Result<()> {
+        self.context["machine"] = machine.clone();
+        let name = self.device.name_of(number);
+        write(&self.folder, &name, figure, self.device.name(), &self.context)?;
+        self.findings.rows.extend(figure.rows.iter().cloned());
+        self.findings.figures.push(json!({ "figure": number, "beside": figure.beside }));
+        self.blocks.insert(name.clone(), page::block(figure, &name, &self.context));
+        Ok(())
+    }
+}
+
+pub(super) fn run(repo: &Repo, args: &Args, origin: &Origin) -> Result<Findings> {
+    let (effort, device) = (Effort::of(args), args.figures.device);
+    let wire = match args.wire {
+        Some(Wire::Iwarp) => "iwarp",
+        _ => "roce",
+    };
+    let mut setting = json!({
+        "device": device.name(), "wire": wire, "link": "veth", "mtu": args.mtu, "seconds": effort.seconds,
+        "rounds": effort.rounds,
+    });
+    if device == Device::Rxe {
+        setting["emulation"] = json!("qemu tcg");
+    }
+    let mut findings = Findings { rounds: effort.rounds, setting: setting.clone(), ..Findings::default() };
+    let context = json!({ "setting": setting, "machine": null, "commit": origin.commit() });
+    let folder = folder(repo, args);
+    let mut writer = Writer { folder, device, context, findings: &mut findings, blocks: BTreeMap::new() };
+    let failed = match device {
+        Device::Softnic => {
+            let mut hosts = Hosts::new(repo, args, wire)?;
+            measure(&mut hosts, args, effort, &mut |number, figure| writer.take(number, &figure, origin.machine()))?
+        }
+        Device::Rxe => {
+            let Left { found, missing } = guest::outside(repo, args)?;
+            found.iter().try_for_each(|(number, handed)| writer.take(*number, &handed.figure, &handed.machine))?;
+            missing
+        }
+    };
     if args.figures.out.is_none() && !args.quick {
-        let blocks = figures.iter().map(|(name, figure)| (name.clone(), page::block(figure, name, &context)));
-        page::update(&repo.root.join(PAGE), &blocks.collect::<BTreeMap<_, _>>())?;
+        page::update(&repo.root.join(PAGE), &writer.blocks)?;
     }
     ensure!(failed.is_empty(), "figures {failed:?} could not be measured; the others are written");
     Ok(findings)
+}
+
+/// Under which name the results are kept.
+pub(super) fn name(args: &Args) -> &'static str {
+    match args.figures.device {
+        Device::Softnic => "figures",
+        Device::Rxe => "figures-rxe",
+    }
 }
 
 /// The folder of drawings and data of a bench. Quick figures do not take the place of others.
@@ -185,23 +267,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_chosen_by_number_and_others_are_refused() {
-        let numbers = |only| -> Result<Vec<u32>> { Ok(chosen(only)?.into_iter().map(|(number, _)| number).collect()) };
-        assert_eq!(numbers(None).expect("all"), [1, 2, 6, 7, 8, 9, 10, 11, 12]);
-        assert_eq!(numbers(Some("12, 6")).expect("two"), [12, 6]);
-        for only in ["5", "x", ""] {
-            let told = numbers(Some(only)).expect_err("it is refused").to_string();
-            assert!(told.contains("there are 1, 2, 6, 7"), "{told}");
-        }
-    }
-
-    #[test]
-    fn fewer_points_keep_both_ends() {
-        let effort = |points| Effort { rounds: 9, seconds: 1.0, points };
+    fn fewer_points_keep_both_ends_and_what_is_judged() {
+        let effort = |points| Effort { rounds: 9, seconds: 1.0, points, judged: &[] };
         let all = [1.0, 3.0, 6.0, 9.0];
         assert_eq!(effort(2).choose(&all), [1.0, 9.0]);
         assert_eq!(effort(3).choose(&all), [1.0, 3.0, 9.0]);
         assert_eq!(effort(usize::MAX).choose(&all), all);
+        assert_eq!(effort(2).judging(&[6.0]).choose(&all), [1.0, 6.0, 9.0]);
+        assert_eq!(effort(3).choose(&[2.0]), [2.0]);
         assert_eq!(effort(2).few_rounds().rounds, 3);
     }
 }

@@ -12,6 +12,7 @@ mod handovers;
 mod idle;
 mod instructions;
 mod kernels;
+mod link;
 mod loss;
 mod machine;
 mod matrix;
@@ -163,7 +164,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Name::Figures => figures::check(args)?,
         _ => {}
     }
-    if matches!(
+    if args.name == Name::Figures && figures::run_in_guest(args)? {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let has_namespace = matches!(
         args.name,
         Name::Programs
             | Name::TwoHosts
@@ -172,9 +176,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             | Name::Idle
             | Name::Loss
             | Name::Handovers
-            | Name::Figures
-    ) && let Some(status) = place::enter_namespace()?
-    {
+    ) || (args.name == Name::Figures && figures::has_namespaces(args));
+    if has_namespace && let Some(status) = place::enter_namespace()? {
         return Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)));
     }
     let repo = Repo::open()?;
@@ -196,7 +199,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Name::Kernels => ("kernels".to_owned(), kernels::run(&repo, args)?),
         Name::Remus => ("remus".to_owned(), remus::run(&repo, args, &origin)?),
         Name::Rpc => ("rpc".to_owned(), rpc::run(&repo, args)?),
-        Name::Figures => ("figures".to_owned(), figures::run(&repo, args, &origin)?),
+        Name::Figures => (figures::name(args).to_owned(), figures::run(&repo, args, &origin)?),
     };
     let path = origin.write(&repo, &name, &findings, args.json.as_deref())?;
     print!("\n{}", report::table(&findings));

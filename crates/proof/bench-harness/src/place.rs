@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use super::link::Link;
 use super::process::{Beside, READY_WITHIN};
 use super::{processor, with_priority};
 use harness::child::{self, Stream};
@@ -74,6 +75,8 @@ pub(crate) struct Place {
     is_second: bool,
     /// The processor that each end's programs keep to.
     pinned: Option<[usize; 2]>,
+    /// Holds a link between two ends of one namespace, and a kernel's RDMA device on each.
+    link: Option<Link>,
 }
 
 /// A daemon of a bench.
@@ -233,7 +236,7 @@ impl Place {
         Self::with_programs(repo, name, &repo.target.join("release"))
     }
 
-    fn with_programs(repo: &Repo, name: &str, programs: &Path) -> Result<Self> {
+    pub(super) fn with_programs(repo: &Repo, name: &str, programs: &Path) -> Result<Self> {
         let dir = std::env::temp_dir().join(format!("raas-bench-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir)?;
         let key = dir.join("key");
@@ -247,7 +250,17 @@ impl Place {
             daemons: vec![],
             is_second: false,
             pinned: None,
+            link: None,
         })
+    }
+
+    /// Two ends on a kernel's devices, without daemons yet. It changes the routes of this namespace, so this is for a
+    /// guest.
+    pub(crate) fn kernel_devices(repo: &Repo, name: &str, mtu: u32, programs: &Path) -> Result<Self> {
+        let mut place = Self::with_programs(repo, name, programs)?;
+        let (program, mtu) = (place.program("nicbench"), mtu.to_string());
+        place.link = Some(Link::make(&mut place.command(End::Client, &[&program, "link", "--mtu", &mtu]))?);
+        Ok(place)
     }
 
     pub(super) fn set_up(&self, end: End, words: &[&str]) -> Result<()> {
@@ -289,7 +302,9 @@ impl Place {
     pub(crate) fn address(&self, end: End) -> &'static str {
         match (self.is_two_hosts(), self.is_second) {
             (false, _) => LOCAL,
-            (true, false) => ADDRESSES[end.number()],
+            (true, false) => {
+                self.link.as_ref().map_or_else(|| ADDRESSES[end.number()], |link| link.address(end != End::Client))
+            }
             (true, true) => SECOND_ADDRESSES[end.number()],
         }
     }
@@ -364,7 +379,7 @@ impl Place {
 
     /// Whether addresses belong to several hosts.
     pub(crate) fn is_two_hosts(&self) -> bool {
-        !self.others.is_empty()
+        !self.others.is_empty() || self.link.is_some()
     }
 }
 

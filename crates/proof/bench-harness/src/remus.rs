@@ -42,8 +42,8 @@ fn figures(file: &Value) -> BTreeMap<u64, Figure> {
         let figure = figures.entry(locks).or_insert_with(|| Figure {
             number: None,
             title: format!("{locks} locks on two hosts"),
-            x: "operations on locks of the thread's own host, %",
-            y: "operations/s",
+            x: "operations on locks of the thread's own host, %".to_owned(),
+            y: "operations/s".to_owned(),
             scale: Scale::Log,
             lines: vec![],
             rows: vec![],

@@ -1,19 +1,20 @@
 //! The statistics of alternating rounds: ratios of pairs, percentiles, bars and verdicts. Pure.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 /// A bar is judged only with so many rounds.
 pub(crate) const ROUNDS_MIN: usize = 9;
 
 /// Whether a smaller value is the better one; for readers of the file alone, since bars say which side they want.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Better {
     Lower,
     Higher,
 }
 
 /// One case, measured on both sides in the same rounds.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Series {
     pub(crate) case: String,
     pub(crate) unit: String,
@@ -26,7 +27,7 @@ pub(crate) struct Series {
 }
 
 /// Which side of the bound reaches a bar.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Bar {
     /// `ours / rival` must be at most this: for times.
     RatioAtMost(f64),
@@ -35,7 +36,7 @@ pub(crate) enum Bar {
 }
 
 /// How binding a bar is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Kind {
     Must,
     Goal,
@@ -51,7 +52,7 @@ pub(crate) enum Verdict {
 }
 
 /// A series against one bar, or a rival that is reported without one.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) series: Series,
     pub(crate) bar: Option<(Bar, Kind)>,

@@ -141,8 +141,9 @@ pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
     };
     let mut cases = cases(chosen);
     if !is_lane_only && chosen == Wire::Iwarp {
-        // One connection with bulk on it. The many share their bytes, and each has little.
-        cases.iter_mut().filter(|case| case.test == "bw").for_each(|case| case.path = "tcp-direct");
+        // One connection with bulk on it. The many share their bytes, and each has little; short writes stay on the ring.
+        let is_bulk = |case: &&mut Case| case.test == "bw" && case.bytes > TINY;
+        cases.iter_mut().filter(is_bulk).for_each(|case| case.path = "tcp-direct");
     }
     if args.encrypt {
         cases.iter_mut().filter(|case| case.test == "bw").for_each(beside_clear);

@@ -39,8 +39,8 @@ pub(super) fn by_counters(hosts: &mut Hosts<'_>, effort: Effort) -> Result<Figur
     let mut figure = Figure {
         number: Some(12),
         title: "fetch-and-add by counters".to_owned(),
-        x: "counters",
-        y: "additions a second",
+        x: "counters".to_owned(),
+        y: "additions a second".to_owned(),
         scale: Scale::Log,
         lines,
         rows: vec![],

@@ -1,11 +1,12 @@
 //! A figure as data: lines of points with the values of all rounds, and what is written of it beside the drawing.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::stats::{Row, spread};
 
 /// What a value axis shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Scale {
     /// From 0 on.
     Linear,
@@ -14,14 +15,14 @@ pub(crate) enum Scale {
 }
 
 /// A figure.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Figure {
     /// Its number in the paper, if it is one of the paper's.
     pub(crate) number: Option<u32>,
     pub(crate) title: String,
     /// What the points stand for; each has its place, one beside the other.
-    pub(crate) x: &'static str,
-    pub(crate) y: &'static str,
+    pub(crate) x: String,
+    pub(crate) y: String,
     pub(crate) scale: Scale,
     pub(crate) lines: Vec<Line>,
     /// Bars, and rivals that are reported.
@@ -31,14 +32,14 @@ pub(crate) struct Figure {
 }
 
 /// A line.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Line {
     pub(crate) name: String,
     pub(crate) points: Vec<Point>,
 }
 
 /// A point: a value of each round.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Point {
     pub(crate) x: f64,
     pub(crate) values: Vec<f64>,
@@ -126,8 +127,8 @@ pub(super) mod tests {
         Figure {
             number: Some(6),
             title: "An example".to_owned(),
-            x: "bytes of a message",
-            y: "Gbit/s",
+            x: "bytes of a message".to_owned(),
+            y: "Gbit/s".to_owned(),
             scale,
             lines: vec![line("RaaS", 2.0), line("native verbs", 1.0)],
             rows: vec![],

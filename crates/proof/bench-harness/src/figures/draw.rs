@@ -71,7 +71,7 @@ where
         .x_labels(places.len().max(2))
         .x_label_formatter(&name)
         .x_desc(format!("{} ({below})", figure.x))
-        .y_desc(figure.y)
+        .y_desc(figure.y.as_str())
         .light_line_style(WHITE)
         .draw()?;
     for (number, line) in figure.lines.iter().enumerate() {

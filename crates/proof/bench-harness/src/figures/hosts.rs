@@ -4,11 +4,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use harness::child::{self, Stream};
 use harness::repo::Repo;
 use serde_json::Value;
 
+use super::device::Device;
 use crate::Args;
 use crate::place::{End, Place};
 use crate::process::{Beside, READY_WITHIN};
@@ -32,6 +33,7 @@ pub(super) struct Hosts<'r> {
     repo: &'r Repo,
     mtu: u32,
     wire: &'static str,
+    device: Device,
     programs: Option<PathBuf>,
     now: Option<Cluster>,
 }
@@ -40,6 +42,7 @@ pub(super) struct Hosts<'r> {
 pub(super) struct Cluster {
     pub(super) place: Place,
     wire: &'static str,
+    device: Device,
     /// Regions by their servers, in the order of the ends.
     regions: Vec<Region>,
 }
@@ -63,7 +66,7 @@ impl<'r> Hosts<'r> {
     pub(super) fn new(repo: &'r Repo, args: &Args, wire: &'static str) -> Result<Self> {
         // Programs are started from other directories.
         let programs = args.figures.programs.as_ref().map(std::fs::canonicalize).transpose()?;
-        Ok(Self { repo, mtu: args.mtu, wire, programs, now: None })
+        Ok(Self { repo, mtu: args.mtu, wire, device: args.figures.device, programs, now: None })
     }
 
     /// So many hosts.
@@ -71,10 +74,13 @@ impl<'r> Hosts<'r> {
         if self.now.as_ref().is_none_or(|cluster| cluster.place.ends().len() != count) {
             // The old ones end first: their addresses are the same.
             self.now = None;
-            let mut place = Place::hosts(self.repo, "figures", self.mtu, count, self.programs.as_deref())?;
-            // What leaves the lane shows nothing of the device.
-            place.start_daemons(&format!("wire = \"{}\"\ntcp_direct = \"off\"\n", self.wire))?;
-            let mut cluster = Cluster { place, wire: self.wire, regions: vec![] };
+            let mut place = match (self.device, self.programs.as_deref()) {
+                (Device::Softnic, programs) => Place::hosts(self.repo, "figures", self.mtu, count, programs)?,
+                (Device::Rxe, Some(programs)) => Place::kernel_devices(self.repo, "figures", self.mtu, programs)?,
+                (Device::Rxe, None) => bail!("figures on rxe need --programs in the guest"),
+            };
+            place.start_daemons(&self.device.configuration(self.wire))?;
+            let mut cluster = Cluster { place, wire: self.wire, device: self.device, regions: vec![] };
             for end in cluster.place.ends() {
                 if end != End::Client {
                     cluster.make_region(end, BLOCKS, REGION_BYTES)?;
@@ -116,7 +122,8 @@ impl Cluster {
     /// A server of native verbs.
     pub(super) fn native_server(&self, end: End) -> Result<(Beside, String)> {
         let program = self.place.program("nativebench");
-        let words = [&program, "server", "--wire", self.wire, "--address", self.place.address(end)];
+        let (device, address) = (self.device.native(), self.place.address(end));
+        let words = [&program, "server", "--device", device, "--wire", self.wire, "--address", address];
         let mut server = Beside::start(&mut self.place.command(end, &words))?;
         let to = server.wait_line("ready ", READY_WITHIN)?;
         Ok((server, to))
@@ -125,7 +132,8 @@ impl Cluster {
     /// The words of a client of native verbs.
     pub(super) fn native_words(&self, to: &str, load: &[(&str, String)]) -> Words {
         let program = self.place.program("nativebench");
-        let fixed = [&program, "client", "--wire", self.wire, "--address", self.place.address(End::Client), "--to", to];
+        let (device, own) = (self.device.native(), self.place.address(End::Client));
+        let fixed = [&program, "client", "--device", device, "--wire", self.wire, "--address", own, "--to", to];
         words(&fixed, load)
     }
 

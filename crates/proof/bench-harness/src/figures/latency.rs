@@ -32,8 +32,8 @@ pub(super) fn by_size(hosts: &mut Hosts<'_>, effort: Effort) -> Result<Figure> {
     let mut figure = Figure {
         number: Some(11),
         title: "one READ at a time, by size".to_owned(),
-        x: "bytes of a READ",
-        y: "us, median",
+        x: "bytes of a READ".to_owned(),
+        y: "us, median".to_owned(),
         scale: Scale::Log,
         lines,
         rows: vec![],

@@ -11,11 +11,6 @@ use serde_json::Value;
 use super::data::{Figure, label};
 use crate::stats::{Row, Verdict, spread};
 
-/// The name of a figure's files and of its block.
-pub(super) fn name(number: u32) -> String {
-    format!("fig{number:02}")
-}
-
 /// The drawing, a table of the medians, the bars and what they came to, and where it was measured.
 pub(super) fn block(figure: &Figure, name: &str, context: &Value) -> String {
     let is_bytes = figure.x.contains("bytes");
@@ -107,6 +102,7 @@ mod tests {
     use serde_json::json;
 
     use super::super::data::{Scale, tests::example};
+    use super::super::device::Device;
     use super::*;
 
     #[test]
@@ -125,8 +121,10 @@ mod tests {
     fn the_page_of_the_repository_has_a_place_for_every_figure() -> Result<()> {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").join(super::super::PAGE);
         let page = std::fs::read_to_string(path)?;
-        for (number, _) in super::super::FIGURES {
-            with_blocks(&page, &BTreeMap::from([(name(number), "x".to_owned())]))?;
+        for device in [Device::Softnic, Device::Rxe] {
+            for (number, _) in super::super::FIGURES.iter().filter(|(number, _)| device.has(*number)) {
+                with_blocks(&page, &BTreeMap::from([(device.name_of(*number), "x".to_owned())]))?;
+            }
         }
         Ok(())
     }

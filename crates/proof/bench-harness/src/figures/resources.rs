@@ -102,8 +102,8 @@ pub(super) fn memory(hosts: &mut Hosts<'_>, effort: Effort) -> Result<Figure> {
     let mut figure = Figure {
         number: Some(8),
         title: "memory of applications with 16 connections each".to_owned(),
-        x: "applications",
-        y: "MiB, daemon included",
+        x: "applications".to_owned(),
+        y: "MiB, daemon included".to_owned(),
         scale: Scale::Log,
         lines,
         rows: vec![],
@@ -153,8 +153,8 @@ pub(super) fn processor(hosts: &mut Hosts<'_>, effort: Effort) -> Result<Figure>
     let mut figure = Figure {
         number: Some(9),
         title: "processor time of applications that read 500 times a second".to_owned(),
-        x: "applications",
-        y: "processors in use, both hosts",
+        x: "applications".to_owned(),
+        y: "processors in use, both hosts".to_owned(),
         scale: Scale::Linear,
         lines,
         rows: vec![],

@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn lines_take_turns_and_every_point_has_a_value_of_each_round() -> Result<()> {
         let mut order = vec![];
-        let effort = Effort { rounds: 2, seconds: 1.0, points: 2 };
+        let effort = Effort { rounds: 2, seconds: 1.0, points: 2, judged: &[] };
         let lines = sweep(effort, &[1.0, 2.0, 3.0], &["a", "b"], &mut |line, x| {
             order.push(format!("{line}{x}"));
             Ok(x)

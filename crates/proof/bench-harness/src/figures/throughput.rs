@@ -48,8 +48,8 @@ pub(super) fn operations(hosts: &mut Hosts<'_>, effort: Effort) -> Result<Figure
     Ok(Figure {
         number: Some(1),
         title: "operations by size".to_owned(),
-        x: "bytes of a message",
-        y: "Gbit/s",
+        x: "bytes of a message".to_owned(),
+        y: "Gbit/s".to_owned(),
         scale: Scale::Log,
         lines: found,
         rows: vec![],
@@ -80,13 +80,15 @@ const MANY: f64 = 1000.0;
 /// Figure 6: throughput over connections that read random blocks of 64 KiB.
 pub(super) fn connections(hosts: &mut Hosts<'_>, effort: Effort) -> Result<Figure> {
     let cluster = hosts.cluster(2)?;
-    let mut lines = sweep(effort, &CONNECTIONS, &[RAAS, NATIVE], &mut |line, n| reads(cluster, line, n, effort))?;
+    let mut lines = sweep(effort.judging(&[FEW, MANY]), &CONNECTIONS, &[RAAS, NATIVE], &mut |line, n| {
+        reads(cluster, line, n, effort)
+    })?;
     lines.extend(knees(&lines));
     let mut figure = Figure {
         number: Some(6),
         title: "random READs of 64 KiB by connections".to_owned(),
-        x: "connections",
-        y: "Gbit/s",
+        x: "connections".to_owned(),
+        y: "Gbit/s".to_owned(),
         scale: Scale::Linear,
         lines,
         rows: vec![],
@@ -161,8 +163,8 @@ pub(super) fn cluster(hosts: &mut Hosts<'_>, effort: Effort) -> Result<Figure> {
     Ok(Figure {
         number: Some(10),
         title: "one host reads from all others".to_owned(),
-        x: "hosts",
-        y: "READs of 64 KiB a second",
+        x: "hosts".to_owned(),
+        y: "READs of 64 KiB a second".to_owned(),
         scale: Scale::Linear,
         lines,
         rows: vec![],
