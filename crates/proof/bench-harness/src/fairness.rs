@@ -1,8 +1,9 @@
 //! Bench `fairness`: a program with one connection beside a program that floods 1,000 on the same lane. Owns the bars.
 //!
 //! In each round the polite program runs alone and beside the flood, in an order that changes. Its fair share of the
-//! lane is half of what both carry: lanes are shared by program. Beside the flood the same ping-pong also goes over
-//! kernel TCP, which shares no lane with anybody: what that takes longer is the processors', not the lane's.
+//! lane is half of what both carry: lanes are shared by program. What the processors take, and not the lane, two other
+//! cells show: the same ping-pong over kernel TCP beside the flood, and the ping-pong on the lane beside the same flood
+//! over kernel TCP, in which the daemons have nothing else to do.
 
 use std::time::{Duration, Instant};
 
@@ -38,14 +39,15 @@ const CONFIG: &str = "tcp_direct = \"off\"\n[limits]\nring_memory_per_app_max = 
 pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
     let (rounds, seconds) = (args.rounds(), args.seconds(SECONDS));
     let place = Place::two_hosts(repo, "fairness", args.mtu, CONFIG)?;
-    let (mut alone, mut beside, mut tcp_alone) = (vec![], vec![], vec![]);
+    let (mut alone, mut beside, mut tcp_alone, mut beside_tcp) = (vec![], vec![], vec![], vec![]);
     for round in 0..rounds {
         for step in 0..2 {
             if (round + step) % 2 == 0 {
                 alone.push(polite(&place, seconds, None)?);
                 tcp_alone.push(ping(&place, "tcp", seconds)?);
             } else {
-                beside.push(beside_flood(&place, seconds)?);
+                beside.push(beside_flood(&place, "raas", |flood| polite(&place, seconds, Some(flood)))?);
+                beside_tcp.push(beside_flood(&place, "tcp", |_| ping(&place, "raas", seconds))?);
             }
         }
         println!("round {} of {rounds} done", round + 1);
@@ -54,7 +56,7 @@ pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
         "seconds": seconds, "link": "veth", "mtu": args.mtu, "flood_connections": CONNECTIONS,
         "flood_bytes": FLOOD_BYTES, "stream_bytes": STREAM_BYTES, "ping_bytes": PING_BYTES,
     });
-    Ok(Findings { rounds, setting, rows: rows(&alone, &beside, &tcp_alone), ..Findings::default() })
+    Ok(Findings { rounds, setting, rows: rows(&alone, &beside, &tcp_alone, &beside_tcp), ..Findings::default() })
 }
 
 /// What the polite program reached in a round.
@@ -75,7 +77,7 @@ struct Trip {
     p99_us: f64,
 }
 
-fn rows(alone: &[Polite], beside: &[Polite], tcp_alone: &[Trip]) -> Vec<Row> {
+fn rows(alone: &[Polite], beside: &[Polite], tcp_alone: &[Trip], beside_tcp: &[Trip]) -> Vec<Row> {
     let of = |list: &[Polite], value: fn(&Polite) -> f64| list.iter().map(value).collect::<Vec<_>>();
     let row = |case: &str, unit: &str, better, (ours, rival, rival_values): (_, &str, _), bar: Option<Bar>| Row {
         series: Series { case: case.into(), unit: unit.into(), better, ours, rival: rival.into(), rival_values },
@@ -93,6 +95,7 @@ fn rows(alone: &[Polite], beside: &[Polite], tcp_alone: &[Trip]) -> Vec<Row> {
         lower("p50 of 64 B beside 1,000", (of(beside, p50), "alone", of(alone, p50)), None),
         lower("p99 of 64 B, not on the lane", (of(beside, p99), "kernel TCP beside 1,000", p99s(&tcp)), None),
         lower("p99 of kernel TCP beside 1,000", (p99s(&tcp), "kernel TCP alone", p99s(tcp_alone)), None),
+        lower("p99 of 64 B beside 1,000 on kernel TCP", (p99s(beside_tcp), "alone", of(alone, p99)), None),
     ]
 }
 
@@ -153,14 +156,15 @@ fn messages(flood: &mut Beside) -> Result<u64> {
     Ok(flood.wait_line("messages ", READY_WITHIN)?.parse()?)
 }
 
-fn beside_flood(place: &Place, seconds: f64) -> Result<Polite> {
-    let (server, to) = server(place, "raas")?;
+/// Measures beside the flood, which goes over this transport.
+fn beside_flood<T>(place: &Place, transport: &str, measure: impl FnOnce(&mut Beside) -> Result<T>) -> Result<T> {
+    let (server, to) = server(place, transport)?;
     let (program, size, count) = (place.program("sockbench"), FLOOD_BYTES.to_string(), CONNECTIONS.to_string());
-    let words = [&program, "client", "--transport", "raas", "--to", &to, "--test", "flood", "--connections", &count];
+    let words = [&program, "client", "--transport", transport, "--to", &to, "--test", "flood", "--connections", &count];
     let words = [&words[..], &["--size", &size, "--seconds", "1"]].concat();
     let mut flood = Beside::start(&mut place.command(End::Client, &words))?;
     flood.wait_line("flooding ", LIMIT)?;
-    let measured = polite(place, seconds, Some(&mut flood))?;
+    let measured = measure(&mut flood)?;
     flood.finish(LIMIT)?;
     server.end();
     Ok(measured)
@@ -178,10 +182,11 @@ mod tests {
             [Polite { gbit_per_s, trip: trip(p99_us), flood_gbit_per_s, tcp: Some(trip(60.0)) }; 9]
         };
         let alone = of(9.0, 20.0, 0.0);
-        let verdicts =
-            |beside: &[Polite]| rows(&alone, beside, &[trip(30.0); 9]).iter().map(Row::verdict).collect::<Vec<_>>();
+        let verdicts = |beside: &[Polite]| {
+            rows(&alone, beside, &[trip(30.0); 9], &[trip(50.0); 9]).iter().map(Row::verdict).collect::<Vec<_>>()
+        };
         let (met, missed) = (Some(Verdict::Met), Some(Verdict::Missed));
-        assert_eq!(verdicts(&of(3.0, 39.0, 3.2)), [met, met, None, None, None]);
-        assert_eq!(verdicts(&of(1.0, 41.0, 3.2)), [missed, missed, None, None, None]);
+        assert_eq!(verdicts(&of(3.0, 39.0, 3.2)), [met, met, None, None, None, None]);
+        assert_eq!(verdicts(&of(1.0, 41.0, 3.2)), [missed, missed, None, None, None, None]);
     }
 }
