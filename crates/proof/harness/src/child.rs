@@ -4,6 +4,7 @@
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process_group};
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -11,7 +12,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// Lines kept for the caller; later ones are still shown to the line handler.
+/// Lines kept for the caller: the last ones, as what a program says of its run comes at the end. The line handler sees
+/// all of them.
 const KEPT_LINES_MAX: usize = 200_000;
 /// How often the child's end is looked for while it prints nothing.
 const POLL: Duration = Duration::from_millis(50);
@@ -33,7 +35,7 @@ pub struct Ended {
     /// `None` if the watchdog ended it.
     pub status: Option<ExitStatus>,
     pub took: Duration,
-    /// What it printed, in the order read.
+    /// The last 200,000 lines that it printed, in the order read.
     pub lines: Vec<(Stream, String)>,
 }
 
@@ -94,12 +96,13 @@ pub fn spawn(command: &mut Command) -> Result<Running> {
 impl Running {
     /// Waits for the end, or until `expired` says so of the time since the start; then the child is ended.
     pub fn wait(&mut self, expired: &dyn Fn(Duration) -> bool, on_line: &mut dyn FnMut(Stream, &str)) -> Result<Ended> {
-        let mut kept = Vec::new();
+        let mut kept = VecDeque::new();
         let mut take = |stream: Stream, line: String| {
             on_line(stream, &line);
-            if kept.len() < KEPT_LINES_MAX {
-                kept.push((stream, line));
+            if kept.len() == KEPT_LINES_MAX {
+                kept.pop_front();
             }
+            kept.push_back((stream, line));
         };
         let mut status = None;
         while !expired(self.start.elapsed()) {
@@ -124,7 +127,7 @@ impl Running {
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
-        Ok(Ended { status, took: self.start.elapsed(), lines: kept })
+        Ok(Ended { status, took: self.start.elapsed(), lines: kept.into() })
     }
 
     /// Ends the child's process group: politely, then for certain. The child is not waited for
@@ -214,6 +217,15 @@ mod tests {
         assert_eq!(ended.status.and_then(|status| status.code()), Some(3));
         assert_eq!(ended.text(Stream::Out), "one");
         assert_eq!(ended.text(Stream::Err), "two");
+    }
+
+    #[test]
+    fn of_too_many_lines_the_last_are_kept() {
+        let mut seen = 0;
+        let ended = run(&mut shell("seq 200005"), Duration::from_secs(60), |_, _| seen += 1).expect("sh starts");
+        assert_eq!(seen, 200_005);
+        assert_eq!(ended.lines.len(), KEPT_LINES_MAX);
+        assert_eq!(ended.lines.last(), Some(&(Stream::Out, "200005".to_owned())));
     }
 
     #[test]
