@@ -1,7 +1,9 @@
 //! Replays the kept corpora, and mutates them from a seed: the part of fuzzing that every test run does.
 
+use std::cell::{Cell, RefCell};
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use fuzz_targets::{TARGETS, Target};
@@ -13,6 +15,12 @@ const MUTATING: Duration = Duration::from_millis(1500);
 /// Longest input that mutations make.
 const INPUT_BYTES_MAX: usize = 4096;
 
+thread_local! {
+    /// Whether this thread runs a target, whose panics [`run`] tells of.
+    static IN_TARGET: Cell<bool> = const { Cell::new(false) };
+    static LAST_PANIC: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
 fn corpus(target: &Target) -> Vec<(PathBuf, Vec<u8>)> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus").join(target.name);
     let mut files: Vec<PathBuf> = std::fs::read_dir(&dir)
@@ -23,10 +31,26 @@ fn corpus(target: &Target) -> Vec<(PathBuf, Vec<u8>)> {
     files.into_iter().map(|path| (path.clone(), std::fs::read(path).unwrap())).collect()
 }
 
-/// Runs one input; if the target panics, says with which bytes.
+/// Runs one input; if the target panics, says how and with which bytes.
+///
+/// Panics are printed only then: a target may catch those of a library, and thousands of them, each with its backtrace,
+/// would take the time of the mutations.
 fn run(target: &Target, what: &str, bytes: &[u8]) {
+    static QUIET: Once = Once::new();
+    QUIET.call_once(|| {
+        let print = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if IN_TARGET.get() {
+                LAST_PANIC.set(panic.to_string());
+            } else {
+                print(panic);
+            }
+        }));
+    });
+    IN_TARGET.set(true);
     let ran = std::panic::catch_unwind(AssertUnwindSafe(|| (target.run)(bytes)));
-    assert!(ran.is_ok(), "target {} broke a promise with {what}: {bytes:02x?}", target.name);
+    IN_TARGET.set(false);
+    assert!(ran.is_ok(), "target {}: {} with {what}: {bytes:02x?}", target.name, LAST_PANIC.take());
 }
 
 #[test]
