@@ -707,6 +707,12 @@ impl Lane {
         Ok(())
     }
 
+    /// Whether the path to the peer is long.
+    #[inline]
+    pub(crate) fn is_far(&self) -> bool {
+        self.sendq.is_far()
+    }
+
     /// Ring data arrived.
     #[inline]
     pub(crate) fn count_received(&mut self, bytes: u32) {

@@ -66,6 +66,10 @@ pub const SRQ_BYTES_MAX: u64 = 1 << 40;
 /// Bytes of a stream that must come without a pause until it counts as bulk: those of a transfer that takes longer than
 /// making a connection, many times.
 pub(crate) const BULK_BYTES: u64 = 8 << 20;
+/// The same over a long path. There a connection of its own brings most: it recovers by itself from what is lost, and
+/// grows its window by itself, while the streams of a lane share one TCP connection. And much is on its way until it is
+/// made, which must come over the lane.
+pub(crate) const BULK_BYTES_FAR: u64 = 256 << 10;
 /// So long a time without a byte is a pause of a stream. Over a long path bytes come in bursts, a round trip apart.
 pub(crate) const BULK_PAUSE: Duration = Duration::from_millis(400);
 

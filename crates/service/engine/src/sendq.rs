@@ -107,6 +107,12 @@ impl SendQueue {
         &mut self.window
     }
 
+    /// Whether the path is long (`window.rs`).
+    #[inline]
+    pub(crate) fn is_far(&self) -> bool {
+        self.window.is_far()
+    }
+
     /// Whether three quarters of the bytes that may be in flight are.
     #[inline]
     pub(crate) fn is_nearly_full(&self) -> bool {

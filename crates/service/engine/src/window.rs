@@ -35,6 +35,10 @@ const SHARED_FOR: Duration = Duration::from_secs(1);
 const RATES: usize = 8;
 /// A time counts as the path's if so many bytes at most were in flight when its work request was posted.
 const FEW_BYTES: u64 = 256 << 10;
+/// A path is far if its shortest time is not below this, measured so many times at least: the first ones may have waited
+/// for a processor.
+const FAR: Duration = Duration::from_millis(5);
+const FAR_AFTER: u32 = 3;
 /// The shortest time counts for as long as this at least, and for twice as long at most.
 const SHORTEST_FOR: Duration = Duration::from_secs(5);
 
@@ -67,6 +71,9 @@ pub(crate) struct Window {
     /// The path's shortest times of a period and of the one before.
     shortest: [Option<Duration>; 2],
     shortest_since: Time,
+    /// Times that count, of this queue pair.
+    path_times: u32,
+    is_far: bool,
     shared_until: Time,
 }
 
@@ -83,6 +90,8 @@ impl Window {
             since_best: 0,
             shortest: [None; 2],
             shortest_since: Time::ZERO,
+            path_times: 0,
+            is_far: false,
             shared_until: Time::ZERO,
         }
     }
@@ -96,6 +105,12 @@ impl Window {
     #[inline]
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Whether the path is long, as far as is known: what was seen last holds while nothing else is seen.
+    #[inline]
+    pub(crate) fn is_far(&self) -> bool {
+        self.is_far
     }
 
     /// A work request that tells its completion was posted; with it so many bytes are in flight.
@@ -145,6 +160,9 @@ impl Window {
         }
         if mark.is_of_path {
             self.shortest[0] = Some(self.shortest[0].map_or(took, |before| before.min(took)));
+            self.path_times = self.path_times.saturating_add(1);
+            let shortest = self.shortest.into_iter().flatten().min();
+            self.is_far = self.path_times >= FAR_AFTER && shortest.is_some_and(|shortest| shortest >= FAR);
         }
         self.settle(now);
     }
@@ -230,6 +248,22 @@ mod tests {
         path.carry(&mut window, 50_000);
         assert!(path.now > Time::ZERO + SHORTEST_FOR * 2, "what was measured at the beginning is too old");
         assert_eq!(window.bytes(), ALONE_BYTES_MIN);
+    }
+
+    #[test]
+    fn a_path_is_far_when_no_time_of_several_was_short() {
+        let mut window = Window::new(64 << 20);
+        let mut path = Path::new(100_000, 60_000_000);
+        for far in [false, false, true, true] {
+            path.begin(&mut window);
+            assert_eq!(window.is_far(), far);
+        }
+        path.carry(&mut window, 200);
+        assert!(window.is_far(), "only times behind many bytes, for longer than any counts");
+        path.round_trip = Duration::from_millis(4);
+        path.begin(&mut window);
+        assert!(!window.is_far());
+        assert!(!window.renewed().is_far());
     }
 
     #[test]

@@ -21,6 +21,9 @@ pub const DIRECT_MAX: usize = 1024;
 pub const DIRECT_PER_USER_MAX: usize = 256;
 /// Those of them that are being made, and offers of peers that are looked at, each.
 pub const DIRECT_MAKING_MAX: usize = 64;
+/// Of them those that this host has offered to one peer. They come to the peer's port as links without proof do, of which
+/// it has places for 32 from one address unless configured otherwise. Further streams wait for their turn.
+pub const OFFERS_PER_PEER_MAX: usize = 24;
 /// From an offer until its connection must be there.
 pub const OFFER_TIME: Duration = Duration::from_secs(5);
 
@@ -108,6 +111,8 @@ struct Offer {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
+    /// Its offer waits until there are fewer.
+    Waiting,
     Making,
     Given,
     Refused(Reason),
@@ -123,6 +128,7 @@ struct Stream {
 /// An offer of this host whose connection has not come.
 #[derive(Debug)]
 struct OwnOffer {
+    peer: IpAddr,
     connection: u64,
     token: [u8; CHALLENGE_BYTES],
     deadline: Time,
@@ -138,6 +144,8 @@ pub struct Directs<F> {
     is_on: bool,
     streams: BTreeMap<u64, Stream>,
     offers: BTreeMap<u64, OwnOffer>,
+    /// Streams whose offers wait, and their tokens. Those that ended are still here.
+    waiting: VecDeque<(u64, [u8; CHALLENGE_BYTES])>,
     /// Offers of peers about which the engine was asked.
     asked: BTreeMap<(IpAddr, u64), [u8; CHALLENGE_BYTES]>,
     /// Streams of each user that have one or get one.
@@ -155,6 +163,7 @@ impl<F> Directs<F> {
             is_on,
             streams: BTreeMap::new(),
             offers: BTreeMap::new(),
+            waiting: VecDeque::new(),
             asked: BTreeMap::new(),
             users: BTreeMap::new(),
             next: 1,
@@ -164,7 +173,10 @@ impl<F> Directs<F> {
     }
 
     /// What to do next.
-    pub fn poll_action(&mut self) -> Option<DirectAction<F>> {
+    pub fn poll_action(&mut self, now: Time) -> Option<DirectAction<F>> {
+        if self.actions.is_empty() {
+            self.offer_next(now);
+        }
         self.actions.pop_front()
     }
 
@@ -183,11 +195,12 @@ impl<F> Directs<F> {
     }
 
     /// Takes the stream in; an error is the limit that does not allow it.
-    fn enter(&mut self, of: BulkOf, offer: Offer) -> Result<(), Reason> {
+    fn enter(&mut self, of: BulkOf, offer: Offer, state: State) -> Result<(), Reason> {
         let live: usize = self.users.values().sum();
         let own = self.users.get(&of.uid).copied().unwrap_or(0);
-        let is_full = live >= DIRECT_MAX || own >= DIRECT_PER_USER_MAX || self.making() >= DIRECT_MAKING_MAX;
-        let state = if is_full { State::Refused(Reason::LocalLimit) } else { State::Making };
+        let is_crowded = state == State::Making && self.making() >= DIRECT_MAKING_MAX;
+        let is_full = live >= DIRECT_MAX || own >= DIRECT_PER_USER_MAX || is_crowded;
+        let state = if is_full { State::Refused(Reason::LocalLimit) } else { state };
         if is_full {
             self.counters.refused += 1;
         } else {
@@ -224,18 +237,45 @@ impl<F> Directs<F> {
     // ---- offers
 
     /// The engine reports a stream of bulk. `token` is random.
-    pub fn handle_bulk(&mut self, now: Time, of: BulkOf, token: [u8; CHALLENGE_BYTES]) {
+    pub fn handle_bulk(&mut self, of: BulkOf, token: [u8; CHALLENGE_BYTES]) {
         if !self.is_on || self.streams.contains_key(&of.connection) {
             return;
         }
-        let number = self.next;
-        self.next += 1;
-        if self.enter(of, Offer { number, is_ours: true }).is_err() {
+        // An offer has no number until its turn.
+        if self.enter(of, Offer { number: 0, is_ours: true }, State::Waiting).is_ok() {
+            self.waiting.push_back((of.connection, token));
+        }
+    }
+
+    /// Offers the streams whose turn it is.
+    fn offer_next(&mut self, now: Time) {
+        if self.waiting.is_empty() {
             return;
         }
-        let offer = OwnOffer { connection: of.connection, token, deadline: now + OFFER_TIME, is_met: false };
-        self.offers.insert(number, offer);
-        self.send(of.peer, PeerMessage::DirectOffer { number, lane: of.lane, route: of.peer_route, token });
+        let (streams, offers) = (&self.streams, &self.offers);
+        self.waiting.retain(|(connection, _)| streams.get(connection).is_some_and(|s| s.state == State::Waiting));
+        let mut of_peers: BTreeMap<IpAddr, usize> = BTreeMap::new();
+        for offer in offers.values() {
+            *of_peers.entry(offer.peer).or_default() += 1;
+        }
+        let mut making = self.making();
+        for _ in 0..self.waiting.len() {
+            let Some((connection, token)) = self.waiting.pop_front() else { return };
+            let Some(stream) = self.streams.get_mut(&connection) else { continue };
+            let of_peer = of_peers.entry(stream.of.peer).or_default();
+            if making >= DIRECT_MAKING_MAX || *of_peer >= OFFERS_PER_PEER_MAX {
+                self.waiting.push_back((connection, token));
+                continue;
+            }
+            (making, *of_peer) = (making + 1, *of_peer + 1);
+            let (number, of) = (self.next, stream.of);
+            self.next += 1;
+            stream.offer.number = number;
+            stream.state = State::Making;
+            let offer = OwnOffer { peer: of.peer, connection, token, deadline: now + OFFER_TIME, is_met: false };
+            self.offers.insert(number, offer);
+            self.send(of.peer, PeerMessage::DirectOffer { number, lane: of.lane, route: of.peer_route, token });
+        }
     }
 
     /// A peer says something about such connections.
@@ -275,10 +315,15 @@ impl<F> Directs<F> {
                 self.streams.remove(&of.connection);
                 self.give_back(of.uid);
             }
+            // This host has not offered yet.
+            Some((State::Waiting, _)) => {
+                self.streams.remove(&of.connection);
+                self.give_back(of.uid);
+            }
             Some((State::Making | State::Given, _)) => return,
             Some((State::Refused(_), _)) => return self.refuse(peer, number, true, Reason::PeerLimit),
         }
-        if self.enter(of, Offer { number, is_ours: false }).is_err() {
+        if self.enter(of, Offer { number, is_ours: false }, State::Making).is_err() {
             return self.refuse(peer, number, true, Reason::PeerLimit);
         }
         self.actions.push_back(DirectAction::Dial { peer, number, token, connection: of.connection });
@@ -337,7 +382,7 @@ impl<F> Directs<F> {
     /// The program had no descriptor for it. An error is what it did wrong.
     pub fn handle_not_taken(&mut self, client: ClientId, connection: u64) -> Result<(), String> {
         let Some(stream) = self.streams.get(&connection) else { return Ok(()) };
-        if stream.of.client != client || stream.state == State::Making {
+        if stream.of.client != client || matches!(stream.state, State::Waiting | State::Making) {
             return Err(format!("connection {connection} got no socket"));
         }
         if let State::Refused(_) = stream.state {
@@ -387,7 +432,7 @@ impl<F> Directs<F> {
     pub fn refusal(&self, connection: u64) -> Option<Reason> {
         match self.streams.get(&connection)?.state {
             State::Refused(reason) => Some(reason),
-            State::Making | State::Given => None,
+            State::Waiting | State::Making | State::Given => None,
         }
     }
 

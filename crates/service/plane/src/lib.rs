@@ -47,7 +47,7 @@ pub use direct_proof::DirectProof;
 pub use directory::{Directory, DirectoryAction, DirectoryConfig, Handed, Lessee, RegionWish, TenantShare};
 pub use directs::{
     BulkOf, DIRECT_MAKING_MAX, DIRECT_MAX, DIRECT_PER_USER_MAX, DirectAction, DirectCounters, DirectHello, Directs,
-    OFFER_TIME,
+    OFFER_TIME, OFFERS_PER_PEER_MAX,
 };
 pub use fallbacks::Fallbacks;
 pub use foreign::{Foreign, ForeignAction};

@@ -83,7 +83,7 @@ impl Default for DaemonLimits {
             pair_answer_ms: 10_000,
             peers_max: 4096,
             handshakes_max: 64,
-            handshakes_per_source_max: 8,
+            handshakes_per_source_max: 32,
             handshake_ms: 5_000,
             link_queue_max: 1024,
             dial_attempts_max: 3,

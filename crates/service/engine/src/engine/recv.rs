@@ -11,6 +11,7 @@ use super::{Completions, Engine};
 use crate::frame::{Record, parse};
 use crate::ids::LaneId;
 use crate::immediate::Immediate;
+use crate::lane::Lane;
 use crate::limits::COMPLETIONS_PER_RUN;
 use crate::recvpool::RECV_WR;
 use crate::violation::Violation;
@@ -162,7 +163,8 @@ impl Engine {
         let sampled = self.stages.begin(arriving.0, arriving.1).map(|begun| (vqp.whose(route), begun));
         self.rests.touch(vqp.rest_mut(), route, self.now);
         let (at, awaited) = (vqp.at(), vqp.is_awaited(waiting::READABLE));
-        if vqp.bulk_mut().on_arrival(bytes, self.now) {
+        let is_far = self.lanes.get(id).is_some_and(Lane::is_far);
+        if vqp.bulk_mut().on_arrival(bytes, is_far, self.now) {
             self.on_bulk(route);
         }
         if let Some(lane) = self.lanes.get_mut(id) {

@@ -10,6 +10,7 @@ use super::Engine;
 use crate::choice::Load;
 use crate::ids::{LaneId, RouteId};
 use crate::immediate::Immediate;
+use crate::lane::Lane;
 use crate::violation::Violation;
 use crate::vqp::rendezvous::LendKey;
 
@@ -53,7 +54,8 @@ impl Engine {
         let Some(vqp) = self.vqps.get_mut(route) else { return };
         self.rests.touch(vqp.rest_mut(), route, self.now);
         let (at, awaited) = (vqp.at(), vqp.is_awaited(waiting::READABLE));
-        if vqp.bulk_mut().on_arrival(bytes, self.now) {
+        let is_far = self.lanes.get(id).is_some_and(Lane::is_far);
+        if vqp.bulk_mut().on_arrival(bytes, is_far, self.now) {
             self.on_bulk(route);
         }
         if let Some(lane) = self.lanes.get_mut(id) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use verbs::Time;
 
-use crate::limits::{BULK_BYTES, BULK_PAUSE};
+use crate::limits::{BULK_BYTES, BULK_BYTES_FAR, BULK_PAUSE};
 
 /// What came since the last pause.
 #[derive(Debug, Default)]
@@ -22,16 +22,16 @@ impl Bulk {
         self.is_told = true;
     }
 
-    /// Bytes came. True, once: the stream is bulk.
+    /// Bytes came, over a long path or not. True, once: the stream is bulk.
     #[inline]
-    pub(crate) fn on_arrival(&mut self, bytes: u32, now: Time) -> bool {
+    pub(crate) fn on_arrival(&mut self, bytes: u32, is_far: bool, now: Time) -> bool {
         if self.is_told {
             return false;
         }
         let pause: Duration = now.saturating_since(self.last);
         self.last = now;
         self.bytes = if pause >= BULK_PAUSE { 0 } else { self.bytes } + u64::from(bytes);
-        self.is_told = self.bytes >= BULK_BYTES;
+        self.is_told = self.bytes >= if is_far { BULK_BYTES_FAR } else { BULK_BYTES };
         self.is_told
     }
 }
@@ -41,6 +41,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn over_a_long_path_little_is_enough() {
+        let mut bulk = Bulk::default();
+        let piece = u32::try_from(BULK_BYTES_FAR).unwrap();
+        assert!(!bulk.on_arrival(piece, false, Time::ZERO));
+        assert!(bulk.on_arrival(1, true, Time::ZERO));
+        assert!(!bulk.on_arrival(piece, true, Time::ZERO), "once");
+    }
+
+    #[test]
     fn a_stream_without_a_pause_is_bulk_once_and_one_with_pauses_never() {
         let piece = 60 << 10;
         let pieces = u32::try_from(BULK_BYTES).unwrap().div_ceil(piece);
@@ -48,12 +57,12 @@ mod tests {
         let mut now = Time::ZERO + Duration::from_secs(5);
         for n in 1..=3 * pieces {
             now = now + BULK_PAUSE / 2;
-            assert_eq!(bulk.on_arrival(piece, now), n == pieces, "{n}");
+            assert_eq!(bulk.on_arrival(piece, false, now), n == pieces, "{n}");
         }
         for _ in 0..30 {
             now = now + BULK_PAUSE;
             for n in 1..pieces {
-                assert!(!paused.on_arrival(piece, now), "{n}");
+                assert!(!paused.on_arrival(piece, false, now), "{n}");
             }
         }
     }

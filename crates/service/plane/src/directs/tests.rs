@@ -40,7 +40,7 @@ fn settle(a: &mut Host, b: &mut Host) {
 }
 
 fn pump(from: &mut Host, to: &mut Host) {
-    while let Some(action) = from.directs.poll_action() {
+    while let Some(action) = from.directs.poll_action(at(0)) {
         match action {
             DirectAction::Send { peer, message } => {
                 assert_eq!(peer, to.own);
@@ -89,7 +89,7 @@ fn meet(from: &mut Host, to: &mut Host, now: Time) -> bool {
 #[test]
 fn a_stream_of_bulk_gets_a_socket_at_both_ends() {
     let (mut a, mut b) = (host(1, true), host(2, true));
-    a.directs.handle_bulk(at(0), a.stream, [7; 32]);
+    a.directs.handle_bulk(a.stream, [7; 32]);
     settle(&mut a, &mut b);
     answer_routes(&mut b);
     settle(&mut a, &mut b);
@@ -98,8 +98,8 @@ fn a_stream_of_bulk_gets_a_socket_at_both_ends() {
     settle(&mut a, &mut b);
     assert_eq!((a.given.as_slice(), b.given.as_slice()), (&["accepted"][..], &["dialed"][..]));
     assert!(a.directs.is_given(71) && b.directs.is_given(72) && a.directs.deadline().is_none());
-    a.directs.handle_bulk(at(20), a.stream, [8; 32]);
-    assert_eq!(a.directs.poll_action(), None, "once for a connection");
+    a.directs.handle_bulk(a.stream, [8; 32]);
+    assert_eq!(a.directs.poll_action(at(0)), None, "once for a connection");
     a.directs.handle_over(71);
     assert_eq!(a.directs.counters(), DirectCounters { open: 0, made: 1, refused: 0 });
 }
@@ -107,8 +107,8 @@ fn a_stream_of_bulk_gets_a_socket_at_both_ends() {
 #[test]
 fn of_two_offers_at_once_that_of_the_lower_address_stands() {
     let (mut a, mut b) = (host(1, true), host(2, true));
-    a.directs.handle_bulk(at(0), a.stream, [7; 32]);
-    b.directs.handle_bulk(at(0), b.stream, [8; 32]);
+    a.directs.handle_bulk(a.stream, [7; 32]);
+    b.directs.handle_bulk(b.stream, [8; 32]);
     settle(&mut a, &mut b);
     answer_routes(&mut a);
     answer_routes(&mut b);
@@ -124,14 +124,14 @@ fn of_two_offers_at_once_that_of_the_lower_address_stands() {
 fn refusals_leave_the_stream_on_the_lane_with_their_reason() {
     // The other host makes none.
     let (mut a, mut b) = (host(1, true), host(2, false));
-    a.directs.handle_bulk(at(0), a.stream, [7; 32]);
+    a.directs.handle_bulk(a.stream, [7; 32]);
     settle(&mut a, &mut b);
     assert_eq!(a.directs.refusal(71), Some(Reason::DirectOff));
-    b.directs.handle_bulk(at(0), b.stream, [7; 32]);
-    assert_eq!((b.directs.poll_action(), b.directs.refusal(72)), (None, None));
+    b.directs.handle_bulk(b.stream, [7; 32]);
+    assert_eq!((b.directs.poll_action(at(0)), b.directs.refusal(72)), (None, None));
     // It knows no such stream.
     let (mut a, mut b) = (host(1, true), host(2, true));
-    a.directs.handle_bulk(at(0), a.stream, [7; 32]);
+    a.directs.handle_bulk(a.stream, [7; 32]);
     settle(&mut a, &mut b);
     let (number, _) = b.asks.pop().unwrap();
     b.directs.on_route(a.own, number, None);
@@ -139,14 +139,14 @@ fn refusals_leave_the_stream_on_the_lane_with_their_reason() {
     assert_eq!(a.directs.refusal(71), Some(Reason::Closed));
     // It says nothing.
     let mut a = host(1, true);
-    a.directs.handle_bulk(at(0), a.stream, [7; 32]);
+    a.directs.handle_bulk(a.stream, [7; 32]);
     a.directs.handle_timeout(at(4999));
     assert_eq!((a.directs.refusal(71), a.directs.deadline()), (None, Some(at(5000))));
     a.directs.handle_timeout(at(5000));
     assert_eq!((a.directs.refusal(71), a.directs.counters().open), (Some(Reason::TimedOut), 0));
     // Its program has no descriptor.
     let (mut a, mut b) = (host(1, true), host(2, true));
-    a.directs.handle_bulk(at(0), a.stream, [7; 32]);
+    a.directs.handle_bulk(a.stream, [7; 32]);
     settle(&mut a, &mut b);
     answer_routes(&mut b);
     settle(&mut a, &mut b);
@@ -159,13 +159,13 @@ fn refusals_leave_the_stream_on_the_lane_with_their_reason() {
     assert_eq!(b.directs.refusal(72), Some(Reason::AppDescriptors));
     assert_eq!(a.directs.refusal(71), Some(Reason::PeerAppDescriptors));
     b.directs.handle_not_taken(b.stream.client, 72).unwrap();
-    assert_eq!(b.directs.poll_action(), None, "the peer is told once, however often the program says it");
+    assert_eq!(b.directs.poll_action(at(0)), None, "the peer is told once, however often the program says it");
 }
 
 #[test]
 fn a_stranger_a_wrong_token_and_a_late_one_get_nothing() {
     let (mut a, mut b) = (host(1, true), host(2, true));
-    a.directs.handle_bulk(at(0), a.stream, [7; 32]);
+    a.directs.handle_bulk(a.stream, [7; 32]);
     settle(&mut a, &mut b);
     let number = b.asks[0].0;
     let hello = |number, token| {
@@ -178,7 +178,7 @@ fn a_stranger_a_wrong_token_and_a_late_one_get_nothing() {
         assert_eq!(a.directs.judge(at(1), &wrong), None);
     }
     a.directs.handle_socket(number, Some("stranger"));
-    assert!(a.directs.poll_action().is_none() && !a.directs.is_given(71), "nobody has proven the token");
+    assert!(a.directs.poll_action(at(0)).is_none() && !a.directs.is_given(71), "nobody has proven the token");
     assert_eq!(a.directs.judge(at(5000), &hello(number, [7; 32])), None, "late");
     assert!(a.directs.judge(at(1), &hello(number, [7; 32])).is_some());
     a.directs.handle_socket(number, None);
@@ -189,31 +189,91 @@ fn a_stranger_a_wrong_token_and_a_late_one_get_nothing() {
 fn users_and_peers_have_bounds() {
     let mut a = host(1, true);
     for connection in 0..1000 {
-        a.directs.handle_bulk(at(0), BulkOf { connection, ..a.stream }, [7; 32]);
+        a.directs.handle_bulk(BulkOf { connection, ..a.stream }, [7; 32]);
     }
-    assert_eq!(a.directs.counters(), DirectCounters { open: DIRECT_MAKING_MAX as u64, made: 0, refused: 936 });
-    assert_eq!(a.directs.refusal(999), Some(Reason::LocalLimit));
+    let refused = 1000 - DIRECT_PER_USER_MAX as u64;
+    assert_eq!(a.directs.counters(), DirectCounters { open: DIRECT_PER_USER_MAX as u64, made: 0, refused });
+    assert_eq!((a.directs.refusal(255), a.directs.refusal(256)), (None, Some(Reason::LocalLimit)));
     let mut b = host(2, true);
     for number in 0..1000 {
         b.directs.handle_message(a.own, PeerMessage::DirectOffer { number, lane: 0, route: 33, token: [0; 32] });
     }
     let refused = |action| matches!(action, DirectAction::Send { message: PeerMessage::DirectRefused { .. }, .. });
-    let all: Vec<_> = std::iter::from_fn(|| b.directs.poll_action()).collect();
+    let all: Vec<_> = std::iter::from_fn(|| b.directs.poll_action(at(0))).collect();
     assert_eq!(all.into_iter().filter_map(|action| refused(action).then_some(())).count(), 1000 - DIRECT_MAKING_MAX);
     // One user of many.
     let mut c = host(1, true);
     let mut given = 0;
     for connection in 0..600 {
-        c.directs.handle_bulk(at(0), BulkOf { connection, ..c.stream }, [7; 32]);
-        let Some(DirectAction::Send { message: PeerMessage::DirectOffer { number, .. }, .. }) = c.directs.poll_action()
+        c.directs.handle_bulk(BulkOf { connection, ..c.stream }, [7; 32]);
+        let Some(DirectAction::Send { message: PeerMessage::DirectOffer { number, .. }, .. }) =
+            c.directs.poll_action(at(0))
         else {
             continue;
         };
         c.directs.offers.get_mut(&number).unwrap().is_met = true;
         c.directs.handle_socket(number, Some("socket"));
-        given += usize::from(matches!(c.directs.poll_action(), Some(DirectAction::Give { .. })));
+        given += usize::from(matches!(c.directs.poll_action(at(0)), Some(DirectAction::Give { .. })));
     }
     assert_eq!(given, DIRECT_PER_USER_MAX);
     (0..600).for_each(|connection| c.directs.handle_over(connection));
     assert_eq!(c.directs.counters().open, 0);
+}
+
+/// The offers that are to be sent: to whom, and their numbers.
+fn offers(directs: &mut Directs<&'static str>, now: Time) -> Vec<(IpAddr, u64)> {
+    let mut all = Vec::new();
+    while let Some(action) = directs.poll_action(now) {
+        if let DirectAction::Send { peer, message: PeerMessage::DirectOffer { number, .. } } = action {
+            all.push((peer, number));
+        }
+    }
+    all
+}
+
+#[test]
+fn streams_beyond_what_a_peer_can_take_wait_for_their_turn() {
+    let mut a = host(1, true);
+    let (peer, other) = (a.stream.peer, IpAddr::from([10, 0, 0, 9]));
+    let streams = 3 * OFFERS_PER_PEER_MAX as u64;
+    for connection in 0..streams {
+        a.directs.handle_bulk(BulkOf { connection, ..a.stream }, [7; 32]);
+    }
+    a.directs.handle_bulk(BulkOf { connection: 500, peer: other, ..a.stream }, [7; 32]);
+    let first = offers(&mut a.directs, at(0));
+    assert_eq!(first.len(), OFFERS_PER_PEER_MAX + 1);
+    assert_eq!(first.last().unwrap().0, other, "no peer waits for another");
+    assert_eq!(offers(&mut a.directs, at(1)), []);
+    // One has its socket, one was refused, one ended, and so did one that waits.
+    let numbers: Vec<u64> = first.iter().map(|(_, number)| *number).collect();
+    a.directs.offers.get_mut(&numbers[0]).unwrap().is_met = true;
+    a.directs.handle_socket(numbers[0], Some("socket"));
+    let refused = PeerMessage::DirectRefused { number: numbers[1], is_yours: true, reason: Reason::PeerLimit };
+    a.directs.handle_message(peer, refused);
+    a.directs.handle_over(2);
+    a.directs.handle_over(streams - 1);
+    assert_eq!(offers(&mut a.directs, at(2)).len(), 3);
+    // What nobody answers makes room too, and in the end all had their turn.
+    let mut turns = OFFERS_PER_PEER_MAX + 3;
+    for n in 1..3 {
+        a.directs.handle_timeout(at(2) + n * OFFER_TIME);
+        turns += offers(&mut a.directs, at(2) + n * OFFER_TIME).len();
+    }
+    assert_eq!(turns as u64, streams - 1);
+    a.directs.handle_timeout(at(2) + 3 * OFFER_TIME);
+    assert_eq!((a.directs.deadline(), a.directs.counters().open), (None, 1));
+}
+
+#[test]
+fn the_offer_of_a_peer_takes_the_place_of_one_that_waits() {
+    let (mut a, mut b) = (host(1, true), host(2, true));
+    // Both see the same stream; this host has not come to it.
+    a.directs.handle_bulk(a.stream, [7; 32]);
+    b.directs.handle_bulk(b.stream, [8; 32]);
+    let Some(DirectAction::Send { message, .. }) = b.directs.poll_action(at(0)) else { panic!("no offer") };
+    a.directs.handle_message(b.own, message);
+    let Some(DirectAction::AskRoute { number, .. }) = a.directs.poll_action(at(0)) else { panic!("no question") };
+    a.directs.on_route(b.own, number, Some(a.stream));
+    assert_eq!(offers(&mut a.directs, at(0)), []);
+    assert_eq!(a.directs.counters().open, 1);
 }

@@ -32,8 +32,7 @@ impl Hub {
             return;
         }
         if let (Some(of), Ok(())) = (self.bulk_of(engine, stream), getrandom::fill(&mut token)) {
-            let now = self.now();
-            self.directs.handle_bulk(now, of, token);
+            self.directs.handle_bulk(of, token);
         }
     }
 
@@ -69,7 +68,8 @@ impl Hub {
     }
 
     pub(super) fn settle_directs(&mut self) {
-        while let Some(action) = self.directs.poll_action() {
+        let now = self.now();
+        while let Some(action) = self.directs.poll_action(now) {
             match action {
                 DirectAction::Send { peer, message } => {
                     // Without a link the lane is lost, and with it the stream.
