@@ -70,7 +70,7 @@ pub struct Args {
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rate_mbit: u32,
     /// The wire of the lanes. Of `two-hosts`, by default the one that daemons take for themselves, `iwarp`; of
-    /// `figures`, by default the paper's, `roce`.
+    /// `figures`, by default the paper's, `roce`. Of `loss`, by default both.
     #[arg(long, value_enum)]
     wire: Option<Wire>,
     /// Of `two-hosts`: engines of each daemon. With more than one the results go to a folder of their own.

@@ -6,12 +6,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Map, Value, json};
 
-use super::Args;
 use super::place::{End, Place, at};
 use super::process::{Beside, READY_WITHIN};
 use super::relay::{Carried, LinkShape, Relay};
 use super::report::Findings;
 use super::stats::{Bar, Better, Kind, Row, Series, spread};
+use super::{Args, Wire};
 use harness::child::{self, Stream};
 use harness::repo::Repo;
 
@@ -145,7 +145,12 @@ pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
         findings.rows.push(bench.relay_alone(rounds)?);
         println!("relay alone: {rounds} rounds done");
     }
-    let sides = [&WIRES[..], &rivals].concat();
+    let is_wanted = |side: &&Side| match (side, args.wire) {
+        (Side::Raas { wire, .. }, Some(Wire::Roce)) => *wire == "roce",
+        (Side::Raas { wire, .. }, Some(Wire::Iwarp)) => *wire == "iwarp",
+        _ => true,
+    };
+    let sides: Vec<Side> = WIRES.iter().filter(is_wanted).chain(&rivals).copied().collect();
     for cell in cells(args) {
         let runs = bench.rounds(cell, &sides, rounds)?;
         findings.rows.extend(rows(cell, &sides, &runs));

@@ -14,6 +14,11 @@ const MTU_LARGEST: u32 = 4096;
 /// Bytes that RoCEv2 needs around the payload of a packet, as [`PathMtu::for_link`] reckons.
 pub(super) const OVERHEAD_BYTES: usize = 80;
 
+/// Where the kernel has how many packets may wait for a processor's receiving half: of the first network namespace alone.
+const BACKLOG: &str = "/proc/sys/net/core/netdev_max_backlog";
+/// So many are enough for rxe: 18 READs of 64 KiB at once, in packets of 1,024 bytes, lost some of 1,000.
+const BACKLOG_MIN: u64 = 20_000;
+
 /// The device of the configuration, its address, the MTU.
 pub(super) fn look(serving: &Serving, findings: &mut Findings) {
     let listen = serving.listen;
@@ -63,11 +68,31 @@ fn rdma_core(serving: &Serving, devices: &[rdmacore::DeviceInfo], wanted: Option
             }
             let detail = format!("index {} of {}: {}", choice.gid.index, choice.device, choice.why);
             findings.ok("gid", choice.gid.index, detail);
+            if devices.iter().any(|device| device.software && device.name == choice.device) {
+                let said = std::fs::read_to_string(BACKLOG).ok();
+                backlog(said.and_then(|said| said.trim().parse().ok()), findings);
+            }
         }
         Err(e) => {
             let fix = "raas device --listen IP shows every GID; give the interface the address, or name another device";
             findings.fail("gid", Code::Failed, name, e.to_string(), fix);
         }
+    }
+}
+
+/// rxe answers a READ by one packet after the other, and takes one that the kernel drops here for sent (seen with Linux
+/// 6.1: the READ then completes, with bytes of an earlier one in the gap).
+fn backlog(packets: Option<u64>, findings: &mut Findings) {
+    match packets {
+        Some(packets) if packets < BACKLOG_MIN => findings.warn(
+            "rxe-backlog",
+            packets,
+            format!("{packets} packets may wait: where more come at once, the kernel's soft-RoCE can read wrong bytes"),
+            &format!("sysctl -w net.core.netdev_max_backlog={BACKLOG_MIN}"),
+        ),
+        Some(packets) => findings.ok("rxe-backlog", packets, format!("{packets} packets may wait")),
+        // Another namespace, which cannot see it.
+        None => {}
     }
 }
 
@@ -122,5 +147,22 @@ fn mtu(serving: &Serving, findings: &mut Findings) {
             format!("the interface takes {bytes} bytes, less than the smallest RoCEv2 packet"),
             "raise the interface's MTU to 1500 at least",
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_backlog_below_rxe_is_named_with_its_fix() {
+        let mut findings = Findings::default();
+        backlog(None, &mut findings);
+        backlog(Some(20_000), &mut findings);
+        backlog(Some(1_000), &mut findings);
+        let told = findings.to_json();
+        assert_eq!(told["findings"].as_array().map(Vec::len), Some(2));
+        assert_eq!((&told["findings"][0]["level"], &told["findings"][1]["level"]), (&"ok".into(), &"warn".into()));
+        assert!(findings.to_text().contains("net.core.netdev_max_backlog=20000"), "{}", findings.to_text());
     }
 }
