@@ -140,6 +140,7 @@ fn refusals_leave_the_stream_on_the_lane_with_their_reason() {
     // It says nothing.
     let mut a = host(1, true);
     a.directs.handle_bulk(a.stream, [7; 32]);
+    assert_eq!(offers(&mut a.directs, at(0)).len(), 1);
     a.directs.handle_timeout(at(4999));
     assert_eq!((a.directs.refusal(71), a.directs.deadline()), (None, Some(at(5000))));
     a.directs.handle_timeout(at(5000));
