@@ -69,9 +69,11 @@ pub(crate) const BULK_BYTES: u64 = 8 << 20;
 /// The same over a long path. There a connection of its own brings most: it recovers by itself from what is lost, and
 /// grows its window by itself, while the streams of a lane share one TCP connection. And much is on its way until it is
 /// made, which must come over the lane.
-pub(crate) const BULK_BYTES_FAR: u64 = 256 << 10;
+pub(crate) const BULK_BYTES_FAR: u64 = 64 << 10;
 /// So long a time without a byte is a pause of a stream. Over a long path bytes come in bursts, a round trip apart.
 pub(crate) const BULK_PAUSE: Duration = Duration::from_millis(400);
+/// The same over a long path, where many streams may have to wait for their turns, several round trips each.
+pub(crate) const BULK_PAUSE_FAR: Duration = Duration::from_secs(2);
 
 /// Work requests that a lane's send queue holds, if the device allows as many.
 pub(crate) const SEND_QUEUE_DEPTH: u32 = 256;

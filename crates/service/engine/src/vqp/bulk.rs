@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use verbs::Time;
 
-use crate::limits::{BULK_BYTES, BULK_BYTES_FAR, BULK_PAUSE};
+use crate::limits::{BULK_BYTES, BULK_BYTES_FAR, BULK_PAUSE, BULK_PAUSE_FAR};
 
 /// What came since the last pause.
 #[derive(Debug, Default)]
@@ -30,8 +30,9 @@ impl Bulk {
         }
         let pause: Duration = now.saturating_since(self.last);
         self.last = now;
-        self.bytes = if pause >= BULK_PAUSE { 0 } else { self.bytes } + u64::from(bytes);
-        self.is_told = self.bytes >= if is_far { BULK_BYTES_FAR } else { BULK_BYTES };
+        let (enough, longest) = if is_far { (BULK_BYTES_FAR, BULK_PAUSE_FAR) } else { (BULK_BYTES, BULK_PAUSE) };
+        self.bytes = if pause >= longest { 0 } else { self.bytes } + u64::from(bytes);
+        self.is_told = self.bytes >= enough;
         self.is_told
     }
 }
