@@ -156,11 +156,13 @@ static void transfer(const Case *self) {
 }
 
 #define BULK (700 * 1024)
+#define SHORT_BULK 100000
 
 static void receive_bulk(int fd, const Receiver *receiver) {
     size_t got = 0;
-    ssize_t now;
+    ssize_t now = 0;
     while (got < BULK && (now = receiver->receive(fd, buffer + got, BULK - got)) > 0) got += now;
+    if (got < BULK) line("stopped by %zd, %s", now, strerror(errno));
     hash("received", buffer, got);
 }
 
@@ -187,6 +189,26 @@ static void bulk_receiver(const Case *self) {
     meet();
     if (B) send_bulk(fd, &senders[0]);
     else receive_bulk(fd, &receivers[self->one]);
+}
+
+// Connection after connection, each of which may be upgraded between any two calls of its receiver.
+static void receive_in_turn(const Case *self) {
+    for (int turn = 0; turn < 12; turn++) {
+        int fd = connected();
+        size_t done = 0;
+        ssize_t now;
+        if (A)
+            while (done < SHORT_BULK && (now = send(fd, pattern + done, 1000, 0)) > 0) {
+                done += now;
+                if (done % 4000 == 0) pause_ms(1);
+            }
+        else
+            while (done < SHORT_BULK && (now = receivers[self->one].receive(fd, buffer + done, SHORT_BULK - done)) > 0)
+                done += now;
+        hash(A ? "sent" : "received", A ? pattern : buffer, done);
+        meet();
+        R(close(fd));
+    }
 }
 
 // The receiver is in its call before there are bytes.
@@ -227,6 +249,7 @@ void transfer_cases(void) {
         }
     add_senders("bulk-send", bulk_sender);
     add_receivers("bulk-receive", bulk_receiver);
+    add_receivers("receive-in-turn", receive_in_turn);
     add_receivers("receiver-waits", waits_first);
     add_senders("ping-pong", ping_pong);
 }

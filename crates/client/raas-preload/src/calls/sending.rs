@@ -313,10 +313,12 @@ unsafe fn splice_out(from: c_int, to: c_int, len: size_t, flags: c_uint) -> ssiz
     }
     let mut buffer = [0u8; PIPE_BYTES];
     let how = if flags & libc::SPLICE_F_NONBLOCK != 0 { libc::MSG_DONTWAIT } else { 0 };
-    let mut original = || errno::fail(libc::EINVAL);
-    let Some(connection) = table::socket(from) else { return original() };
-    let parts = one(buffer.as_mut_ptr().cast(), buffer.len().min(len));
-    let count = connection.receive(from, &parts, how, &mut original);
+    let Some(connection) = table::socket(from) else { return errno::fail(libc::EINVAL) };
+    let (into, room) = (buffer.as_mut_ptr().cast(), buffer.len().min(len));
+    // The bytes may still, or again, be the kernel's by now: the connection changes between any two looks at it.
+    // SAFETY: the buffer has so much room.
+    let mut original = || unsafe { real::recv(from, into, room, how) };
+    let count = connection.receive(from, &one(into, room), how, &mut original);
     if count <= 0 {
         return count;
     }
