@@ -3,6 +3,7 @@
 
 mod crates;
 mod deb;
+mod image;
 mod kubernetes;
 
 use crate::context::Context;
@@ -27,6 +28,7 @@ pub(crate) fn run(context: &Context) -> Result<Tally> {
     let lacking = lacking(&needed);
     if lacking.is_empty() {
         if deb::judge(&context.repo, context.full, &mut tally) {
+            image::judge(&context.repo, &mut tally)?;
             kubernetes::judge(&context.repo, &mut tally)?;
             tally.add(vm::run_stage(&context.repo, vm::Stage::Packaging, context.full)?);
         }
