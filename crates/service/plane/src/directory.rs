@@ -10,6 +10,7 @@
 
 mod action;
 mod handles;
+mod kept;
 mod leases;
 mod locals;
 mod notifications;
@@ -32,7 +33,7 @@ use subtle::ConstantTimeEq;
 use verbs::Time;
 
 use crate::{ClientId, Party};
-pub use action::{DirectoryAction, Handed};
+pub use action::{DirectoryAction, Handed, KeptRegion};
 use handles::{Handle, Handles};
 pub use leases::Lessee;
 use leases::{Lease, Leases};
@@ -436,7 +437,9 @@ impl Directory {
             // Nobody takes them any more, and others may come.
             self.actions.push_back(DirectoryAction::NotificationsTaken { region, count });
         }
-        if !stays {
+        if stays {
+            self.keep(region);
+        } else {
             self.end(region, region_stamp::OWNER_GONE);
         }
     }

@@ -44,7 +44,7 @@ pub use admission::{
 pub use cluster_key::{ClusterKey, ClusterKeys, KEY_BYTES, KEY_BYTES_MAX, KEYS_MAX};
 pub use dialing::{AfterAttempt, Dialing};
 pub use direct_proof::DirectProof;
-pub use directory::{Directory, DirectoryAction, DirectoryConfig, Handed, Lessee, RegionWish, TenantShare};
+pub use directory::{Directory, DirectoryAction, DirectoryConfig, Handed, KeptRegion, Lessee, RegionWish, TenantShare};
 pub use directs::{
     BulkOf, DIRECT_MAKING_MAX, DIRECT_MAX, DIRECT_PER_USER_MAX, DirectAction, DirectCounters, DirectHello, Directs,
     OFFER_TIME, OFFERS_PER_PEER_MAX,

@@ -21,6 +21,7 @@ use verbs::{Encrypt, PathMarks, PathMtu, Wire, WirePolicy};
 
 use crate::calibration::Calibration;
 use crate::config_error::ConfigError;
+use crate::kept::Kept;
 use crate::limits::{DaemonLimits, DataPath, LIMITS, Limit, Target, check_range};
 use crate::machine::{Fit, Machine};
 use crate::member::{ClusterConfig, check_host_address};
@@ -141,6 +142,9 @@ pub struct Config {
     /// The control socket, where the service manager has opened it: it listens at `socket`, with the owner and the mode
     /// that the manager gave it, and stays when the daemon ends.
     pub given_socket: Option<Arc<OwnedFd>>,
+    /// Who keeps regions that nobody owns over the end of this daemon, and what was kept for it (docs/restart.md). None:
+    /// they end with it.
+    pub kept: Option<Arc<Kept>>,
     /// How long a start waits for a daemon that serves the socket and was told to end. Zero: it does not.
     pub place_wait: Duration,
     /// TCP port for other daemons, here and, unless [`PeerConfig::port`] says otherwise, there. 0: any free one, for
@@ -225,6 +229,7 @@ impl Config {
             confinement: Confinement::default(),
             socket_group: None,
             given_socket: None,
+            kept: None,
             place_wait: Duration::ZERO,
             peer_port: PEER_PORT,
             device: DeviceChoice::Auto,

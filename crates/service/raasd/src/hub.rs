@@ -12,6 +12,7 @@ mod engines;
 mod events;
 mod hand_over;
 mod installs;
+mod kept;
 mod links;
 mod meetings;
 mod names;
@@ -49,6 +50,7 @@ use crate::questions::{QuestionPlace, Questions};
 use crate::shutdown::Shutdown;
 use crate::{Config, DaemonError};
 use installs::{Installs, Read};
+use kept::KeptRegions;
 use regions::{Made, Regions};
 
 pub(crate) use engines::Engines;
@@ -158,6 +160,7 @@ pub(crate) struct Hub {
     directs: Directs<OwnedFd>,
     peers: Peers,
     regions: Regions,
+    kept: KeptRegions,
     installs: Installs,
     links: BTreeMap<LinkId, mpsc::Sender<PeerMessage>>,
     dials: BTreeMap<LinkId, AbortHandle>,
@@ -225,6 +228,7 @@ impl Hub {
             directs: Directs::new(config.listen, parts.is_softnic && config.tcp_direct),
             peers,
             regions: Regions::new(limits.directory(pair_limits.owner_uid))?,
+            kept: KeptRegions::default(),
             installs: Installs::default(),
             admission: parts.admission,
             link_context: parts.links,
@@ -250,6 +254,7 @@ impl Hub {
         hub.pairs.begin_after(parts.incarnation.first_number());
         hub.regions.begin_after(parts.incarnation.first_number());
         hub.tell_tenants();
+        hub.adopt_regions();
         loop {
             let free = hub.engines.have_room();
             let tick = hub.next_tick();

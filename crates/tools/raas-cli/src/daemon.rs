@@ -47,7 +47,11 @@ pub(crate) fn run(
     raasd::raise_descriptor_limit();
     let metrics = metrics(&config)?;
     let starts = !args.check && args.sandbox_probe.is_none();
-    config.given_socket = if starts { service::given_socket()?.map(Arc::new) } else { None };
+    if starts {
+        let service::Given { socket, kept } = service::given()?;
+        config.given_socket = socket.map(Arc::new);
+        config.kept = kept.map(Arc::new);
+    }
     // Before there is a second thread. What the lines above read and take may be root's alone.
     config.confinement = raasd::confine(&config, starts).map_err(failure)?;
     if let Some(what) = &args.sandbox_probe {

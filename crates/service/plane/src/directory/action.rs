@@ -4,8 +4,9 @@
 //! must be there first.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use control::{Reason, RegionAccess, RegionMessage, Reply};
+use control::{Reason, RegionAccess, RegionMessage, RegionSpec, Reply};
 
 use crate::ClientId;
 
@@ -30,6 +31,13 @@ pub enum DirectoryAction {
     Drop {
         /// The region.
         region: u64,
+    },
+    /// Nobody owns the region any more, and it stays as it is until it ends: what the next daemon needs to take it over.
+    Keep {
+        /// The region.
+        region: u64,
+        /// What it is.
+        kept: KeptRegion,
     },
     /// Store to the stamp page.
     Stamp {
@@ -138,4 +146,17 @@ pub struct Handed {
     pub writable: bool,
     /// The stamp page goes behind it.
     pub with_stamps: bool,
+}
+
+/// A region without an owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptRegion {
+    /// How it was made; its key is the one that it has now.
+    pub spec: RegionSpec,
+    /// The user whose it is.
+    pub uid: u32,
+    /// The tenant whose program made it.
+    pub tenant: Arc<str>,
+    /// The epoch in which it is.
+    pub epoch: u64,
 }

@@ -4,6 +4,7 @@ use control::{RegionKey, RegionSpec};
 
 use super::*;
 
+mod kept;
 mod leases;
 mod remote;
 mod returns;
@@ -42,6 +43,8 @@ struct Desk {
     used: Vec<u64>,
     /// What is for the engine and for peers.
     far: Vec<DirectoryAction>,
+    /// What is kept for the next daemon.
+    kept: Vec<KeptRegion>,
     fails: bool,
     tenant: TenantShare,
 }
@@ -55,6 +58,7 @@ impl Desk {
             dropped: Vec::new(),
             used: Vec::new(),
             far: Vec::new(),
+            kept: Vec::new(),
             fails: false,
             tenant: TenantShare { name: crate::OTHERS.into(), bytes_max: None },
         }
@@ -69,6 +73,7 @@ impl Desk {
                 }
                 DirectoryAction::Use { region } => self.used.push(region),
                 DirectoryAction::Drop { region } => self.dropped.push(region),
+                DirectoryAction::Keep { kept, .. } => self.kept.push(kept),
                 DirectoryAction::Stamp { word, value } => drop(self.words.insert(word, value)),
                 DirectoryAction::Send { client, reply, memory } => self.replies.push((client.0, reply, memory)),
                 DirectoryAction::Deregister { region, .. } => {

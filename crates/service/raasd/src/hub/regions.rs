@@ -66,6 +66,10 @@ struct Wanted {
 /// Memory that was made for a region, or why not.
 pub(super) type Made = (u64, Result<RegionMemory, RegionRefusal>);
 
+fn no_memory() -> std::io::Error {
+    std::io::Error::other("the region has no memory")
+}
+
 fn make(Wanted { region, bytes, huge_pages }: Wanted) -> Made {
     let made = RegionMemory::create(bytes, huge_pages).map_err(|error| {
         let cause = error.to_string();
@@ -139,6 +143,17 @@ impl Regions {
         }
     }
 
+    /// The memory of a region that was there before this daemon.
+    pub(super) fn put(&mut self, region: u64, newest: RegionMemory) {
+        self.memories.insert(region, Memory { newest, older: None, mapped: None });
+    }
+
+    /// A descriptor of a region's memory.
+    pub(super) fn memory_fd(&self, region: u64) -> std::io::Result<Arc<OwnedFd>> {
+        let memory = self.memories.get(&region).ok_or_else(no_memory)?;
+        Ok(memory.newest.writable_fd())
+    }
+
     /// A region ended: its memory goes, and none is made for it any more.
     fn forget(&mut self, region: u64) {
         self.memories.remove(&region);
@@ -172,8 +187,7 @@ impl Regions {
 
     /// The descriptors that go with a message.
     fn hand_out(&self, handed: Handed) -> std::io::Result<Vec<Arc<OwnedFd>>> {
-        let gone = || std::io::Error::other("the region has no memory");
-        let memory = &self.memories.get(&handed.region).ok_or_else(gone)?.newest;
+        let memory = &self.memories.get(&handed.region).ok_or_else(no_memory)?.newest;
         let mut fds = vec![if handed.writable { memory.writable_fd() } else { memory.read_only_fd()? }];
         if handed.with_stamps {
             fds.push(Arc::clone(&self.stamps_fd));
@@ -398,7 +412,9 @@ impl Hub {
                     }
                 }
                 DirectoryAction::Use { region } => self.regions.use_newest(region),
+                DirectoryAction::Keep { region, kept } => self.keep_region(region, kept),
                 DirectoryAction::Drop { region } => {
+                    self.forget_kept(region);
                     self.regions.forget(region);
                     self.region_command(RegionCommand::Forget { region });
                 }

@@ -1,14 +1,17 @@
-//! What the service manager gives: the control socket, if a socket unit opened it (sd_listen_fds(3)). What it is told: that
-//! the daemon serves, that it lives, that it stops (sd_notify(3)). Without a service manager nothing is.
+//! What the service manager gives: the control socket, if a socket unit opened it, and what it kept over a restart
+//! (sd_listen_fds(3)). What it is told: that the daemon serves, that it lives, that it stops, what it is to keep
+//! (sd_notify(3)). Without a service manager nothing is.
 //!
 //! The watchdog's sign of life is an answer of the daemon itself, through its control socket, control thread and
 //! engines. So a daemon that stands still is restarted, though its process is there.
 
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
 use monitor::Sample;
+use raasd::{DescriptorStore, Kept};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use sd_notify::NotifyState;
 use terminal::Failure;
@@ -16,19 +19,45 @@ use terminal::Failure;
 /// Signs of life within the time after which the manager restarts the daemon.
 const SIGNS: u32 = 3;
 
-/// The control socket, where the manager has opened it. A copy of it: the number that the manager names is a promise
-/// about this process that only the kernel can check.
-pub(super) fn given_socket() -> Result<Option<OwnedFd>, Failure> {
+/// What the manager gave.
+pub(super) struct Given {
+    /// The control socket, where the manager has opened it.
+    pub(super) socket: Option<OwnedFd>,
+    /// Its descriptor store; none without a manager.
+    pub(super) kept: Option<Kept>,
+}
+
+/// Takes what the manager gave. Descriptors are copies: the number that the manager names is a promise about this process
+/// that only the kernel can check.
+pub(super) fn given() -> Result<Given, Failure> {
     let cannot = |e: &dyn std::fmt::Display| Failure::Usage(format!("sockets of the service manager: {e}"));
-    let mut given = sd_notify::listen_fds().map_err(|e| cannot(&e))?;
-    let Some(number) = given.next() else { return Ok(None) };
-    if given.next().is_some() {
-        return Err(cannot(
-            &"there are several; the socket unit must have one ListenSequentialPacket= and nothing else",
-        ));
-    }
     let own = pidfd_open(getpid(), PidfdFlags::empty()).map_err(|e| cannot(&e))?;
-    pidfd_getfd(own, number, PidfdGetfdFlags::empty()).map(Some).map_err(|e| cannot(&e))
+    let (mut socket, mut stored) = (None, Vec::new());
+    for (number, name) in sd_notify::listen_fds_with_names().map_err(|e| cannot(&e))? {
+        let fd = pidfd_getfd(&own, number, PidfdGetfdFlags::empty()).map_err(|e| cannot(&e))?;
+        if Kept::is_name(&name) {
+            stored.push((name, fd));
+        } else if socket.replace(fd).is_some() {
+            let words = "there are several; the socket unit must have one ListenSequentialPacket= and nothing else";
+            return Err(cannot(&words));
+        }
+    }
+    let kept = std::env::var_os("NOTIFY_SOCKET").map(|_| Kept::new(Box::new(ManagerStore), stored));
+    Ok(Given { socket, kept })
+}
+
+/// The descriptor store of the manager (sd_notify(3), `FDSTORE=1`).
+#[derive(Debug)]
+struct ManagerStore;
+
+impl DescriptorStore for ManagerStore {
+    fn keep(&self, name: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
+        sd_notify::notify_with_fds(&[NotifyState::FdStore, NotifyState::FdName(name)], &[fd])
+    }
+
+    fn forget(&self, name: &str) -> io::Result<()> {
+        sd_notify::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)])
+    }
 }
 
 /// The daemon serves at `socket`. Starts the thread that shows that it lives, if the manager wants that.
