@@ -39,6 +39,12 @@ pub enum AsyncEvent {
         /// What fits.
         mtu: PathMtu,
     },
+    /// Nothing came back for what the QP sent, for some hundred milliseconds, and its device has another wire to the
+    /// peer. The event is repeated while that lasts. [`Provider::leave_wire`] decides.
+    WireSilent(Qpn),
+    /// The wire that the device prefers to the QP's leads to the peer again: a QP that is made now is on it. The event is
+    /// repeated while the QP is there.
+    WireReturned(Qpn),
     /// First packet arrived at a QP in RTR.
     CommEstablished(Qpn),
     /// The QP with an SRQ consumed its last receive after it went into error.
@@ -172,6 +178,14 @@ pub trait Provider {
             cipher: None,
             encryption_reason: "this release encrypts streams over TCP between software NICs alone",
         })
+    }
+
+    /// The wire of a queue pair does not lead to its peer at the moment: [`Self::offer`] takes another one for that peer,
+    /// until the device finds that this one leads there again. The queue pair itself stays as it is. False: there is no
+    /// other wire.
+    fn leave_wire(&mut self, qpn: Qpn) -> bool {
+        let _ = qpn;
+        false
     }
 
     /// Says what peers need to know of a UD queue pair with this key.

@@ -282,6 +282,10 @@ impl Provider for SoftNic {
         Ok(link)
     }
 
+    fn leave_wire(&mut self, qpn: Qpn) -> bool {
+        self.port().leave_wire(qpn)
+    }
+
     fn create_ah(&mut self, av: &AddressVector) -> Result<AhId, VerbsError> {
         self.port().nic.create_ah(av)
     }

@@ -119,6 +119,7 @@ pub(crate) enum Input {
     LaneFailed { peer: IpAddr, lane: u32, reason: Reason },
     LaneReset { peer: IpAddr, lane: u32, detail: String },
     LaneRests { peer: IpAddr, lane: u32 },
+    WireSilent { peer: IpAddr, lane: u32 },
     Answer { peer: IpAddr, lane: u32, answer: LaneAnswer },
 }
 

@@ -17,6 +17,9 @@ pub(crate) struct Counters {
     pub(crate) lane_failures: u64,
     pub(crate) lane_resets: u64,
     pub(crate) lane_rests: u64,
+    /// Lanes that changed their wire because it was silent, and because a better one was there again.
+    pub(crate) wires_left: u64,
+    pub(crate) wires_returned: u64,
     pub(crate) device_refusals: u64,
     pub(crate) frames_sent: u64,
     /// Records about connections in these.

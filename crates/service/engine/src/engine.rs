@@ -24,6 +24,7 @@ mod returns;
 mod ring_slot;
 mod stall;
 mod tenant;
+mod wire;
 
 pub use returns::{Returned, ReturnedChunk};
 
@@ -288,6 +289,8 @@ impl Engine {
                         }
                     }
                 }
+                AsyncEvent::WireSilent(qpn) => self.on_wire_silent(qpn),
+                AsyncEvent::WireReturned(qpn) => self.on_wire_returned(qpn),
                 AsyncEvent::StrangePort { qpn, found } => {
                     if let Some(lane) = self.lanes.of_qp(qpn).and_then(|id| self.lanes.get(id)) {
                         let (peer, expected) = (lane.peer(), lane.peer_port());

@@ -11,6 +11,7 @@
 mod lanes;
 mod paths;
 mod redials;
+mod wires;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -23,6 +24,7 @@ use crate::lane_round::LaneRound;
 use crate::{Identity, LaneCommand, LinkId};
 use paths::Paths;
 use redials::Redials;
+use wires::Asked;
 
 pub use paths::{LinkPath, PATH_MISSES, Ways};
 
@@ -135,6 +137,8 @@ struct Established {
     heard_at: Time,
     /// The engines know that the peer says nothing.
     is_silent: bool,
+    /// Whether the link works, for lanes whose wire is silent.
+    asked: Option<Asked>,
 }
 
 /// One lane of a link.
@@ -462,8 +466,21 @@ impl Peers {
         let leased = BTreeMap::new();
         let name = identity.link.own;
         let (leases, is_silent, heard_at) = (0, false, now);
-        let mut established =
-            Established { link, instance, name, path, local, heartbeat, lanes, leased, leases, heard_at, is_silent };
+        let asked = None;
+        let mut established = Established {
+            link,
+            instance,
+            name,
+            path,
+            local,
+            heartbeat,
+            lanes,
+            leased,
+            leases,
+            heard_at,
+            is_silent,
+            asked,
+        };
         let mut without = Vec::new();
         entry.wanted.extend(moved);
         for number in std::mem::take(&mut entry.wanted) {

@@ -1,5 +1,6 @@
-//! Two hosts with two networks between them, of which one is taken down and up under a stream: real daemons in two
-//! network namespaces with two veth pairs, that the test makes without any right on the host.
+//! Two hosts with two networks between them, of which one is taken down and up under a stream; and one network that lets
+//! one wire pass alone. Real daemons in two network namespaces with veth pairs, that the test makes without any right on
+//! the host.
 
 mod rig;
 
@@ -26,9 +27,33 @@ fn an_interface_that_is_taken_down_and_up_loses_nothing() {
     in_namespace(NAME, &[], fail_over);
 }
 
+#[test]
+fn a_wire_that_fails_on_a_living_link_is_left_and_taken_again() {
+    const NAME: &str = "a_wire_that_fails_on_a_living_link_is_left_and_taken_again";
+    in_namespace(NAME, &[], change_wires);
+}
+
 fn ip(args: &[&str]) {
     let ended = run(Command::new("ip").args(args));
     assert_eq!(ended.code(), 0, "ip {args:?}: {ended:?}");
+}
+
+/// The port of lanes, over both wires. Control links have another one.
+const LANE_PORT: &str = "4791";
+
+/// Whether packets of lanes over `protocol` pass between the hosts.
+fn let_pass(other: &OtherHost, protocol: &str, passes: bool) {
+    let action = if passes { "-D" } else { "-A" };
+    for command in [&mut Command::new("iptables"), &mut other.command_of("iptables")] {
+        for ports in ["--dport", "--sport"] {
+            let program = command.get_program().to_owned();
+            let before: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+            let mut rule = Command::new(program);
+            rule.args(before).args([action, "INPUT", "-p", protocol, ports, LANE_PORT, "-j", "DROP"]);
+            let ended = run(&mut rule);
+            assert_eq!(ended.code(), 0, "{rule:?}: {ended:?}");
+        }
+    }
 }
 
 /// The other host: a process in a network namespace of its own, which ends with the test.
@@ -50,8 +75,14 @@ impl OtherHost {
         command
     }
 
+    fn command_of(&self, program: &str) -> Command {
+        let mut command = self.command();
+        command.arg(program);
+        command
+    }
+
     fn ip(&self, args: &[&str]) {
-        let ended = run(self.command().arg("ip").args(args));
+        let ended = run(self.command_of("ip").args(args));
         assert_eq!(ended.code(), 0, "ip {args:?}: {ended:?}");
     }
 }
@@ -69,19 +100,21 @@ fn join(other: &OtherHost, (name, addresses): (&str, [&str; 2])) {
     }
 }
 
-/// A daemon of one of the hosts, which knows both addresses of the other one.
-fn daemon(cluster: &Cluster, host: usize, other: Option<&OtherHost>) -> Daemon {
+/// A daemon of one of the hosts, which knows both addresses of the other one if there are two networks.
+fn daemon(cluster: &Cluster, host: usize, other: Option<&OtherHost>, networks: usize) -> Daemon {
     let [first, standby] = NETWORKS.map(|(_, addresses)| addresses);
     let peer = 1 - host;
     let listen: IpAddr = first[host].parse().unwrap();
     let [socket, config] = ["sock", "toml"].map(|kind| cluster.dir.path().join(format!("{listen}.{kind}")));
+    let [own, theirs] = [host, peer].map(|host| match networks {
+        1 => String::new(),
+        _ => format!("standby = [\"{}\"]\n", standby[host]),
+    });
     let text = format!(
-        "listen = \"{listen}\"\nstandby = [\"{}\"]\nsocket = {socket:?}\nkey_file = {:?}\n[limits]\npeer_return_ms = 60000\n\
-         [[peer]]\naddress = \"{}\"\nstandby = [\"{}\"]\n",
-        standby[host],
+        "listen = \"{listen}\"\n{own}socket = {socket:?}\nkey_file = {:?}\n[limits]\npeer_return_ms = 60000\n\
+         [[peer]]\naddress = \"{}\"\n{theirs}",
         cluster.key(),
         first[peer],
-        standby[peer]
     );
     std::fs::write(&config, text).unwrap();
     let program = raas();
@@ -182,7 +215,7 @@ impl Traffic {
 fn fail_over() {
     let (cluster, other) = (Cluster::new(), OtherHost::new());
     NETWORKS.into_iter().for_each(|network| join(&other, network));
-    let (a, b) = (daemon(&cluster, 0, None), daemon(&cluster, 1, Some(&other)));
+    let (a, b) = (daemon(&cluster, 0, None, 2), daemon(&cluster, 1, Some(&other), 2));
     let sessions = [a.session("failover"), b.session("failover")];
     let listener = Listener::bind_with(&sessions[1], (b.ip, 7000)).unwrap();
     let near = Stream::connect_with(&sessions[0], listener.local_addr().unwrap()).unwrap();
@@ -205,6 +238,71 @@ fn fail_over() {
     }
     let bytes = traffic.finish();
     eprintln!("{bytes} bytes, the same at both ends");
+    drop((listener, sessions));
+    a.stop();
+    b.stop();
+}
+
+fn await_wire(hosts: [&Daemon; 2], wire: &str) {
+    wait_until(&format!("the lane is over {wire}"), || {
+        hosts.iter().all(|host| {
+            let stat = run(&mut host.command(&["stat", "--json"])).json();
+            stat["lanes"][0]["wire"] == wire && stat["lanes"][0]["state"] == "up"
+        })
+    });
+}
+
+/// Inside: packets of one wire are dropped under a stream, and pass again, while those of the control link always pass.
+fn change_wires() {
+    const NAME: &str = "a_wire_that_fails_on_a_living_link_is_left_and_taken_again";
+    let (cluster, other) = (Cluster::new(), OtherHost::new());
+    let filters = Command::new("iptables").args(["-w", "-L", "INPUT"]).output();
+    if let Some(why) =
+        filters.map_or_else(|e| Some(e.to_string()), |out| (!out.status.success()).then(|| format!("{out:?}")))
+    {
+        assert!(!std::env::var("CI").is_ok_and(|value| value == "true"), "no packets can be dropped here: {why}");
+        return eprintln!("SKIP {NAME}: no packets can be dropped here (iptables): {why}");
+    }
+    join(&other, NETWORKS[0]);
+    let (a, b) = (daemon(&cluster, 0, None, 1), daemon(&cluster, 1, Some(&other), 1));
+    let sessions = [a.session("wires"), b.session("wires")];
+    let listener = Listener::bind_with(&sessions[1], (b.ip, 7000)).unwrap();
+    let near = Stream::connect_with(&sessions[0], listener.local_addr().unwrap()).unwrap();
+    let (far, _) = listener.accept_timeout(WATCHDOG).unwrap();
+    await_wire([&a, &b], "iwarp");
+    let traffic = Traffic::start(near, far);
+    traffic.goes_on();
+    for round in 0..2 {
+        let_pass(&other, "tcp", false);
+        await_wire([&a, &b], "roce");
+        let pause = traffic.goes_on();
+        eprintln!("round {round}: nothing arrived for {pause} ms when TCP was cut");
+        let_pass(&other, "tcp", true);
+        await_wire([&a, &b], "iwarp");
+        let pause = traffic.goes_on();
+        eprintln!("round {round}: nothing arrived for {pause} ms on the way back to TCP");
+    }
+    let_pass(&other, "tcp", false);
+    await_wire([&a, &b], "roce");
+    traffic.goes_on();
+    let why = run(&mut a.command(&["why", &b.ip.to_string()]));
+    assert!(why.stdout.contains("TCP"), "{why:?}");
+    // In one moment, so that TCP's next try is not yet due.
+    let_pass(&other, "tcp", true);
+    let_pass(&other, "udp", false);
+    await_wire([&a, &b], "iwarp");
+    let pause = traffic.goes_on();
+    eprintln!("nothing arrived for {pause} ms when RoCEv2 was cut");
+    let bytes = traffic.finish();
+    eprintln!("{bytes} bytes, the same at both ends");
+    for host in [&a, &b] {
+        let stat = run(&mut host.command(&["stat", "--json"])).json();
+        eprintln!("{}: {}", host.ip, stat["counters"]);
+    }
+    let logs = a.process.stderr() + &b.process.stderr();
+    for words in ["nothing comes back over iwarp", "the wire that it left leads to the peer again"] {
+        assert!(logs.contains(words), "{words:?} is not in the log: {logs}");
+    }
     drop((listener, sessions));
     a.stop();
     b.stop();

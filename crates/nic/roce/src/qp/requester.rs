@@ -192,6 +192,11 @@ impl Requester {
         }
     }
 
+    /// Since when nothing came back for what it sent.
+    pub(crate) fn silent_since(&self) -> Option<Time> {
+        self.retry.silent_since()
+    }
+
     /// Packets and window bytes that were sent and that nothing is known of.
     pub(super) fn in_flight(&self) -> (u64, u64) {
         let (packets, bytes) = self.unanswered();

@@ -7,10 +7,18 @@ use std::time::Duration;
 /// Bytes of `struct tcp_info` (`linux/tcp.h`) up to the last field that is read. Fields never move; newer kernels have
 /// more behind.
 const INFO_BYTES: usize = 104;
-/// Offsets of its fields, each 32 bits in the machine's order.
+/// Likewise of Linux 4.6.
+const INFO_BYTES_MAX: usize = 148;
+/// Offset of a field of one byte.
+const PROBES: usize = 3;
+/// Offsets of fields of 32 bits, in the machine's order.
 const SND_MSS: usize = 16;
 const RTT_US: usize = 68;
 const TOTAL_RETRANS: usize = 100;
+const UNACKED: usize = 24;
+const LAST_ACK_RECEIVED_MS: usize = 56;
+/// Since Linux 4.6.
+const NOT_SENT_BYTES: usize = 144;
 
 /// The path of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,25 +31,70 @@ pub(crate) struct PathState {
     pub(crate) retransmitted: u32,
 }
 
+/// What a connection waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Awaited {
+    /// Something was sent that the peer's TCP has not acknowledged, or its window was asked for without an answer.
+    pub(crate) is_unanswered: bool,
+    /// Something could not be sent yet.
+    pub(crate) has_unsent: bool,
+    /// When the peer's TCP last said something: so long ago.
+    pub(crate) heard: Duration,
+    /// Smoothed round-trip time.
+    pub(crate) round_trip: Duration,
+}
+
+/// The kernel's words about a connection.
+struct Info {
+    bytes: [u8; INFO_BYTES_MAX],
+    len: usize,
+}
+
+impl Info {
+    /// Asks the kernel.
+    fn of(fd: BorrowedFd<'_>) -> io::Result<Self> {
+        let mut bytes = [0_u8; INFO_BYTES_MAX];
+        let mut len = INFO_BYTES_MAX as libc::socklen_t;
+        // SAFETY: the kernel writes at most `len` bytes to `bytes`, which has as many and lives until the call returns.
+        let done = unsafe {
+            libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, bytes.as_mut_ptr().cast(), &raw mut len)
+        };
+        if done != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let len = len as usize;
+        if len < INFO_BYTES { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(Self { bytes, len }) }
+    }
+
+    /// A field; 0 if this kernel has none there.
+    fn word(&self, at: usize) -> u32 {
+        let field = self.bytes.get(..self.len.min(INFO_BYTES_MAX)).and_then(|known| known.get(at..)?.first_chunk());
+        field.copied().map_or(0, u32::from_ne_bytes)
+    }
+
+    fn round_trip(&self) -> Duration {
+        Duration::from_micros(self.word(RTT_US).into())
+    }
+}
+
 /// Asks the kernel.
 pub(crate) fn path_state(fd: BorrowedFd<'_>) -> io::Result<PathState> {
-    let mut info = [0_u8; INFO_BYTES];
-    let mut len = INFO_BYTES as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes to `info`, which has as many and lives until the call returns.
-    let done = unsafe {
-        libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &raw mut len)
-    };
-    if done != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    if (len as usize) < INFO_BYTES {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    let word = |at: usize| u32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
+    let info = Info::of(fd)?;
     Ok(PathState {
-        round_trip: Duration::from_micros(word(RTT_US).into()),
-        segment_bytes: word(SND_MSS),
-        retransmitted: word(TOTAL_RETRANS),
+        round_trip: info.round_trip(),
+        segment_bytes: info.word(SND_MSS),
+        retransmitted: info.word(TOTAL_RETRANS),
+    })
+}
+
+/// Asks the kernel.
+pub(crate) fn awaited(fd: BorrowedFd<'_>) -> io::Result<Awaited> {
+    let info = Info::of(fd)?;
+    Ok(Awaited {
+        is_unanswered: info.word(UNACKED) > 0 || info.bytes[PROBES] > 0,
+        has_unsent: info.word(NOT_SENT_BYTES) > 0,
+        heard: Duration::from_millis(info.word(LAST_ACK_RECEIVED_MS).into()),
+        round_trip: info.round_trip(),
     })
 }
 
@@ -65,5 +118,22 @@ mod tests {
         assert!(!state.round_trip.is_zero() && state.round_trip < Duration::from_secs(10), "{state:?}");
         assert_eq!(state.retransmitted, 0);
         assert!(path_state(std::io::stdin().as_fd()).is_err());
+    }
+
+    #[test]
+    fn a_reader_that_stands_still_is_no_silence() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (far, _) = listener.accept().unwrap();
+        near.set_nonblocking(true).unwrap();
+        // Both sockets' buffers are full: the window is closed, and the peer's TCP says so when it is asked.
+        while near.write(&[7; 65_536]).is_ok() {}
+        let begin = std::time::Instant::now();
+        while awaited(near.as_fd()).unwrap().is_unanswered {
+            assert!(begin.elapsed() < Duration::from_secs(60), "what was sent is acknowledged by the kernel");
+        }
+        let state = awaited(near.as_fd()).unwrap();
+        assert!(state.has_unsent && !state.is_unanswered, "{state:?}");
+        drop(far);
     }
 }

@@ -9,14 +9,16 @@ use std::time::Duration;
 
 use iwarp::mpa::Startup;
 use iwarp::{Gather, GatherPiece, Qp, QpEvent, Scatter};
+use rand::rngs::StdRng;
 use records::Keys;
 use rnic::Device;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
-use verbs::{Qpn, Time};
+use verbs::{AsyncEvent, Qpn, Time};
 
 use super::congestion::Congestion;
 use super::endpoint::TcpPart;
+use super::quiet::Quiet;
 use super::sealed::{Opened, Sealed};
 use super::socket::SocketOptions;
 use super::unreached::Unreached;
@@ -56,6 +58,8 @@ pub(crate) struct Link {
     /// MPA's startup has to be over by then; `None`: it is.
     establish_by: Option<Time>,
     congestion: Congestion,
+    /// Of one whose peer has another wire, too.
+    quiet: Option<Quiet>,
     /// What the epoll set looks for.
     interest: EventFlags,
     /// The machine takes bytes of the peer.
@@ -79,6 +83,7 @@ pub(crate) struct Shared<'a> {
     pub(crate) buffer: &'a mut Vec<u8>,
     pub(crate) counters: &'a mut TcpCounters,
     pub(super) unreached: &'a mut Unreached,
+    pub(super) entropy: &'a mut StdRng,
     pub(crate) now: Time,
 }
 
@@ -103,6 +108,7 @@ impl Link {
             stage: Stage::Waiting,
             establish_by: Some(now + options.silence.unwrap_or(ESTABLISH_MIN).max(ESTABLISH_MIN)),
             congestion: Congestion::Unknown,
+            quiet: None,
             interest: EventFlags::empty(),
             is_reading: true,
             is_blocked: false,
@@ -117,6 +123,23 @@ impl Link {
         self.sealed = keys.map(|keys| Sealed::new(keys, !self.own.connects_to(&self.peer)));
     }
 
+    /// There is another wire to the peer: its owner is told if nothing comes back over this one.
+    pub(crate) fn tell_silence(&mut self) {
+        self.quiet = Some(Quiet::default());
+    }
+
+    /// The peer's host, if there is another wire to it.
+    pub(crate) fn host_with_two_wires(&self) -> Option<std::net::IpAddr> {
+        self.quiet.as_ref().map(|_| self.peer.address().ip())
+    }
+
+    /// Bytes, or a SYN, left.
+    fn on_left(&mut self, now: Time) {
+        if let Some(quiet) = &mut self.quiet {
+            quiet.on_sent(now);
+        }
+    }
+
     /// Begins, if this is the end that connects.
     pub(crate) fn begin(&mut self, dev: &mut Device, shared: &mut Shared<'_>) {
         if !self.own.connects_to(&self.peer) {
@@ -127,6 +150,7 @@ impl Link {
             Ok(fd) => {
                 let watched = self.watch_new(&fd, EventFlags::OUT, shared);
                 self.stage = Stage::Connecting(fd);
+                self.on_left(shared.now);
                 if let Err(error) = watched {
                     self.fail(error, dev, shared);
                 }
@@ -326,6 +350,7 @@ impl Link {
                     self.is_blocked = sent < bytes.len();
                     self.congestion.on_sent(fd, shared.now, sent as u64, shared.counters);
                     sealed.on_sent(sent);
+                    self.on_left(shared.now);
                 }
                 Err(error) => {
                     if !self.goes_on_after(&error, dev, shared) {
@@ -390,6 +415,7 @@ impl Link {
                     self.congestion.on_sent(fd, shared.now, sent as u64, shared.counters);
                     self.is_blocked = (sent as u64) < gather.bytes() && gather.pieces().len() <= pieces::PIECES_MAX;
                     self.qp.sent(dev, sent as u64);
+                    self.on_left(shared.now);
                 }
                 Err(error) => {
                     if !self.goes_on_after(&error, dev, shared) {
@@ -438,7 +464,7 @@ impl Link {
                     if let Some(sealed) = &mut self.sealed {
                         sealed.begin_sealing();
                     }
-                    shared.unreached.forget(self.peer.address().ip());
+                    shared.unreached.forget(shared.now, self.peer.address().ip());
                     if let Stage::Open(fd) = &self.stage {
                         self.congestion.on_connected(fd, shared.now, shared.counters);
                     }
@@ -467,10 +493,8 @@ impl Link {
     }
 
     pub(crate) fn deadline(&self) -> Option<Time> {
-        match (self.establish_by, self.qp.deadline()) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        let quiet = self.quiet.as_ref().and_then(Quiet::deadline);
+        [self.establish_by, self.qp.deadline(), quiet].into_iter().flatten().min()
     }
 
     /// Fires what is due.
@@ -478,16 +502,26 @@ impl Link {
         if self.establish_by.is_some_and(|by| by <= shared.now) {
             return self.fail_to_connect(Errno::TIMEDOUT, dev, shared);
         }
+        self.look_for_silence(dev, shared);
         self.qp.handle_timeout(dev, shared.now);
         self.may_send = true;
         self.settle(dev, shared);
+    }
+
+    fn look_for_silence(&mut self, dev: &mut Device, shared: &mut Shared<'_>) {
+        let (Some(quiet), Stage::Connecting(fd) | Stage::Open(fd)) = (&mut self.quiet, &self.stage) else { return };
+        if let Some(silent) = quiet.look(fd, shared.now) {
+            shared.counters.tcp_silences += 1;
+            tracing::debug!(peer = %self.peer.address(), qpn = %self.qpn, ?silent, "nothing comes back over TCP");
+            dev.raise(AsyncEvent::WireSilent(self.qpn));
+        }
     }
 
     /// No connection came up: another wire may lead there.
     fn fail_to_connect(&mut self, error: Errno, dev: &mut Device, shared: &mut Shared<'_>) {
         let peer = self.peer.address();
         tracing::debug!(%peer, qpn = %self.qpn, %error, "a TCP connection did not come up");
-        shared.unreached.note(shared.now, peer.ip());
+        shared.unreached.note(shared.now, peer.ip(), shared.entropy);
         self.fail(error, dev, shared);
     }
 
@@ -505,6 +539,7 @@ impl Link {
     fn close(&mut self) {
         self.establish_by = None;
         self.is_blocked = false;
+        self.quiet = None;
         self.stage = Stage::Over;
     }
 

@@ -66,6 +66,7 @@ impl World {
             Input::LaneFailed { peer, lane, reason } => plane.peers.on_lane_failed(now, peer, lane, reason),
             Input::LaneReset { peer, lane, detail } => plane.peers.on_lane_reset(now, peer, lane, &detail),
             Input::LaneRests { peer, lane } => plane.peers.on_lane_rests(now, peer, lane),
+            Input::WireSilent { peer, lane } => plane.peers.on_wire_silent(now, peer, lane),
             Input::Answer { peer, lane, answer } => plane.peers.on_answer(now, peer, lane, answer),
         }
         self.settle_plane(host);
