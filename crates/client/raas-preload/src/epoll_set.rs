@@ -160,6 +160,8 @@ impl EpollSet {
             // SAFETY: the program's own arguments.
             _ => return unsafe { real::epoll_ctl(self.fd, what, fd, event) },
         }
+        // Who has it in a set waits for it, and others may wait in the same set: a parent and its children share it.
+        connection.regain();
         // SAFETY: the program gave a pointer to its event.
         let asked = unsafe { event.read_unaligned() };
         let mut state = lock(&self.state);
