@@ -89,6 +89,8 @@ pub(crate) struct EpollSet {
     bell: OnceLock<ReadyFd>,
     /// Threads that sleep for this set, or are about to.
     sleepers: AtomicUsize,
+    /// Those of them that wait for this very set, and not for one that it is in.
+    own_sleepers: AtomicUsize,
     /// When the kernel was asked, in nanoseconds since the set was made.
     asked_at: AtomicU64,
     made_at: Instant,
@@ -127,6 +129,7 @@ impl EpollSet {
             has_told: AtomicBool::new(false),
             bell: OnceLock::new(),
             sleepers: AtomicUsize::new(0),
+            own_sleepers: AtomicUsize::new(0),
             asked_at: AtomicU64::new(0),
             made_at: Instant::now(),
             has_one_shot: AtomicBool::new(false),

@@ -70,6 +70,7 @@ impl<'a> Counted<'a> {
         set.make_bell();
         // PAIRS WITH the look at the count in `note_told`.
         set.sleepers.fetch_add(1, Ordering::SeqCst);
+        set.own_sleepers.fetch_add(1, Ordering::SeqCst);
         for one in &inner {
             one.make_bell();
             one.sleepers.fetch_add(1, Ordering::SeqCst);
@@ -81,6 +82,7 @@ impl<'a> Counted<'a> {
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
         self.0.sleepers.fetch_sub(1, Ordering::SeqCst);
+        self.0.own_sleepers.fetch_sub(1, Ordering::SeqCst);
         for one in &self.1 {
             one.sleepers.fetch_sub(1, Ordering::SeqCst);
         }
@@ -164,12 +166,12 @@ impl EpollSet {
         }
     }
 
-    /// Nothing here is told by sessions: news for others would wake this thread again and again. Another thread that
-    /// sleeps for the set may follow them.
-    fn unwatch_sessions(&self) {
+    /// Nothing here is told by sessions: news for others would wake the caller again and again. A thread that sleeps for
+    /// the set itself may follow them, beside `own` of the caller's.
+    fn unwatch_sessions(&self, own: usize) {
         let mut state = lock(&self.state);
         // PAIRS WITH `Counted::new`: who comes later watches them again.
-        if self.sleepers.load(Ordering::SeqCst) > 1 {
+        if self.own_sleepers.load(Ordering::SeqCst) > own {
             return;
         }
         for (fd, is_watched) in state.sessions.iter_mut().filter(|(_, is)| **is) {
@@ -200,7 +202,7 @@ impl EpollSet {
             if self.has_told.load(Ordering::SeqCst) {
                 return Ok(Found::Nothing);
             }
-            self.unwatch_sessions();
+            self.unwatch_sessions(1);
             return self.ask_kernel(room, left, mask).map(|asked| asked.found());
         }
         let sessions = desk::sessions();
@@ -322,6 +324,7 @@ impl EpollSet {
     /// be when they have. Whether they have.
     pub(crate) fn prepare_outside(&self) -> bool {
         self.prepare_inner();
+        self.unwatch_sessions(0);
         let has_events = self.announce_all();
         if has_events {
             self.ring();
