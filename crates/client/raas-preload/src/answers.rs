@@ -4,7 +4,7 @@
 //! Owns one thread of the process, which sleeps until a connection that was upgraded has something on TCP, and looks now
 //! and then at those whose upgrade is under way. It must never keep a connection, and never take a byte of the program's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock, TryLockError, Weak};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use libc::epoll_event;
 use shm::ReadyFd;
 
-use crate::connection::{Connection, PATIENCE, lock};
+use crate::connection::{Connection, PATIENCE, has_bytes_or_end, lock};
 use crate::desk::SignalsBlocked;
 use crate::{errno, fork, heirs, inside, real, table};
 
@@ -42,6 +42,8 @@ struct Young {
 struct Known {
     connections: BTreeMap<u64, Weak<Connection>>,
     young: Vec<Young>,
+    /// Those of which each arrival is told, because TCP shows an end.
+    edges: BTreeSet<u64>,
     last: u64,
     /// So many are known when the next look for those that are gone is due.
     crowd: usize,
@@ -100,7 +102,13 @@ impl Answers {
         let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         // SAFETY: the call made it, and nobody else has it.
         let epoll = (epoll >= 0).then(|| shm::raised(unsafe { OwnedFd::from_raw_fd(epoll) }))?;
-        let known = Known { connections: BTreeMap::new(), young: Vec::new(), last: BELL, crowd: KNOWN_MIN };
+        let known = Known {
+            connections: BTreeMap::new(),
+            young: Vec::new(),
+            edges: BTreeSet::new(),
+            last: BELL,
+            crowd: KNOWN_MIN,
+        };
         let answers =
             Arc::new(Self { epoll, bell: ReadyFd::new().ok()?, known: Mutex::new(known), work: Mutex::default() });
         if !answers.control(libc::EPOLL_CTL_ADD, answers.bell.as_fd().as_raw_fd(), libc::EPOLLIN, BELL) {
@@ -121,7 +129,9 @@ impl Answers {
     fn attend(&self, connection: &Arc<Connection>) {
         let mut known = lock(&self.known);
         if known.connections.len() >= known.crowd {
-            known.connections.retain(|_, one| one.strong_count() > 0);
+            let Known { connections, edges, .. } = &mut *known;
+            connections.retain(|_, one| one.strong_count() > 0);
+            edges.retain(|number| connections.contains_key(number));
             known.crowd = KNOWN_MIN.max(known.connections.len() * 2);
         }
         known.last += 1;
@@ -211,19 +221,30 @@ impl Answers {
     /// Something may be on TCP.
     fn answer(&self, number: u64) {
         let Some(connection) = self.connection(number) else { return };
-        let goes_on = connection.can_hear_ask()
-            && heirs::descriptor(&connection).is_some_and(|fd| {
-                connection.hear_ask_for_program(fd.as_raw_fd());
-                connection.can_hear_ask() && !crate::connection::has_bytes_or_end(fd.as_raw_fd())
-            });
-        let fd = table::descriptor_of(&connection).filter(|_| goes_on);
-        let events = libc::EPOLLIN | libc::EPOLLONESHOT;
-        let is_watched = fd.is_some_and(|fd| {
-            self.control(libc::EPOLL_CTL_MOD, fd, events, number)
-                || self.control(libc::EPOLL_CTL_ADD, fd, events, number)
-        });
-        if !is_watched {
-            lock(&self.known).connections.remove(&number);
+        let (mut goes_on, mut shows_end) = (false, false);
+        if connection.can_hear_word()
+            && let Some(fd) = heirs::descriptor(&connection)
+        {
+            connection.hear_ask_for_program(fd.as_raw_fd());
+            shows_end = connection.shows_end(fd.as_raw_fd());
+            goes_on = connection.can_hear_word() && (shows_end || !has_bytes_or_end(fd.as_raw_fd()));
         }
+        let fd = table::descriptor_of(&connection);
+        let is_watched = fd.is_some_and(|fd| goes_on && self.watch(fd, number, shows_end));
+        if !is_watched {
+            let mut known = lock(&self.known);
+            known.connections.remove(&number);
+            known.edges.remove(&number);
+        }
+    }
+
+    /// Has the thread wake up when TCP has something. Where it shows an end already, that is no news: each arrival is.
+    /// Words alone arrive there, so the program's bytes never wake the thread.
+    fn watch(&self, fd: c_int, number: u64, shows_end: bool) -> bool {
+        let events = if shows_end { libc::EPOLLIN | libc::EPOLLET } else { libc::EPOLLIN | libc::EPOLLONESHOT };
+        if shows_end && !lock(&self.known).edges.insert(number) {
+            return true;
+        }
+        self.control(libc::EPOLL_CTL_MOD, fd, events, number) || self.control(libc::EPOLL_CTL_ADD, fd, events, number)
     }
 }

@@ -8,6 +8,7 @@
 //! other end closes it. Writing: `Kernel`, then `Stream`. Both may return to `Kernel`, for good (`back`).
 
 mod back;
+mod ending;
 mod readiness;
 mod reading;
 mod sharing;
@@ -174,6 +175,10 @@ pub(crate) struct Connection {
     is_reset_told: AtomicBool,
     /// The program ended its writing.
     is_write_shut: AtomicBool,
+    /// The other end was told so by a word. TCP's end is still to be sent.
+    owes_end: AtomicBool,
+    /// The other end's program writes no more: the end of its stream is that of its bytes.
+    has_heard_end: AtomicBool,
     is_read_shut: AtomicBool,
     tcp_in: AtomicU64,
     tcp_out: AtomicU64,
@@ -253,6 +258,8 @@ impl Connection {
             is_end_seen: AtomicBool::new(false),
             is_reset_told: AtomicBool::new(false),
             is_write_shut: AtomicBool::new(false),
+            owes_end: AtomicBool::new(false),
+            has_heard_end: AtomicBool::new(false),
             is_read_shut: AtomicBool::new(false),
             tcp_in: AtomicU64::new(0),
             tcp_out: AtomicU64::new(0),
@@ -384,42 +391,11 @@ impl Connection {
         crate::desk::sessions().iter().for_each(raas::elsewhere::kick);
     }
 
-    /// Ends a direction or both, as the kernel's `shutdown`.
-    pub(crate) fn shutdown(&self, fd: c_int, how: c_int) -> isize {
-        self.pump(fd);
-        let (read, write) = (how != libc::SHUT_WR, how != libc::SHUT_RD);
-        if self.is_lost() {
-            if self.regain() {
-                // SAFETY: the call takes no pointers.
-                return unsafe { crate::real::shutdown(fd, how) } as isize;
-            }
-            self.spoil(fd);
-            return crate::errno::fail(libc::ENOTCONN);
-        }
-        let is_over = self.is_write_shut.load(Ordering::Acquire) && self.is_end_seen();
-        let is_whole = self.writes_stream() && self.read_part() == ReadPart::Stream && !is_over;
-        if write {
-            self.is_write_shut.store(true, Ordering::Release);
-        }
-        if read {
-            self.is_read_shut.store(true, Ordering::Release);
-        }
-        if let Some(stream) = self.stream() {
-            if write {
-                let _ = stream.shutdown(std::net::Shutdown::Write);
-            }
-            self.tell_all();
-        }
-        // SAFETY: the call takes no pointers.
-        let result = unsafe { crate::real::shutdown(fd, how) } as isize;
-        // The kernel's connection may be over already when the stream is not.
-        if is_whole { 0 } else { result }
-    }
-
     /// Bytes are lost: the connection ends by a reset at the other end, whoever closes it last. A stream that ends is
     /// the end only where TCP ends in order too.
     pub(crate) fn spoil(&self, fd: c_int) {
         let code = crate::errno::get();
+        self.owes_end.store(false, Ordering::Release);
         let at_once = libc::linger { l_onoff: 1, l_linger: 0 };
         let len = size_of::<libc::linger>() as libc::socklen_t;
         // SAFETY: the option is of this length and lives through the call.

@@ -89,6 +89,8 @@ pub(crate) struct EpollSet {
     bell: OnceLock<ReadyFd>,
     /// Threads that sleep for this set, or are about to.
     sleepers: AtomicUsize,
+    /// Those of them that wait for this very set, and not for one that it is in.
+    own_sleepers: AtomicUsize,
     /// When the kernel was asked, in nanoseconds since the set was made.
     asked_at: AtomicU64,
     made_at: Instant,
@@ -127,6 +129,7 @@ impl EpollSet {
             has_told: AtomicBool::new(false),
             bell: OnceLock::new(),
             sleepers: AtomicUsize::new(0),
+            own_sleepers: AtomicUsize::new(0),
             asked_at: AtomicU64::new(0),
             made_at: Instant::now(),
             has_one_shot: AtomicBool::new(false),
@@ -160,6 +163,8 @@ impl EpollSet {
             // SAFETY: the program's own arguments.
             _ => return unsafe { real::epoll_ctl(self.fd, what, fd, event) },
         }
+        // Who has it in a set waits for it, and others may wait in the same set: a parent and its children share it.
+        connection.regain();
         // SAFETY: the program gave a pointer to its event.
         let asked = unsafe { event.read_unaligned() };
         let mut state = lock(&self.state);

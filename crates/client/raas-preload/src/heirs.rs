@@ -188,6 +188,10 @@ impl Family {
     fn end(&self, number: usize) {
         let Some(member) = self.members.get(number).and_then(|member| lock(member).take()) else { return };
         let kept = member.remove_heir();
+        // As where a process closes it: bytes that nobody has read are lost, and TCP is to say so.
+        if let Some(kept) = kept.as_ref().filter(|_| member.unread().is_some_and(|unread| unread > 0)) {
+            member.spoil(kept.as_raw_fd());
+        }
         // What the stream has to say comes before TCP's end.
         let _inside = inside::enter();
         drop(member);

@@ -116,7 +116,9 @@ impl Wait<'_> {
                     }
                     self.has_streams |= connection.stream().is_some();
                 }
-                Ours::Epoll(set) => set.prepare_outside(),
+                Ours::Epoll(set) => {
+                    set.prepare_outside();
+                }
             }
         }
         self.asks_kernel = whole < self.fds.len();
@@ -207,9 +209,13 @@ impl Wait<'_> {
     /// Adds what the kernel said; how many descriptors have something.
     fn gather(&mut self) -> c_int {
         for (n, one) in self.ours {
-            if let Ours::Socket(connection) = one {
-                let asked = &mut self.asked[*n];
-                asked.revents = connection.of_program(asked.fd, asked.events, asked.revents);
+            let asked = &mut self.asked[*n];
+            match one {
+                Ours::Socket(connection) => {
+                    asked.revents = connection.of_program(asked.fd, asked.events, asked.revents);
+                }
+                Ours::Epoll(set) if asked.revents != 0 && set.is_still() => asked.revents = 0,
+                Ours::Epoll(_) => {}
             }
         }
         for (fd, told) in self.fds.iter_mut().zip(&self.asked) {

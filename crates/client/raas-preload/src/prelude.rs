@@ -3,8 +3,9 @@
 //!
 //! Owns the formats and the reading of them; no I/O. It must never take a byte that is the program's.
 
-/// The client's first bytes on the stream: this word and the token.
-const HELLO: [u8; 4] = *b"RRUN";
+/// The client's first bytes on the stream: this word and the token. A library that says other words than another one
+/// has another hello: the two leave the connection on TCP.
+const HELLO: [u8; 4] = *b"RRU2";
 /// Length of a hello.
 pub(crate) const HELLO_BYTES: usize = 12;
 /// "I read both TCP and the stream: you may switch."
@@ -52,6 +53,8 @@ pub(crate) enum Word {
     Answer,
     /// So many bytes follow that were taken from the stream for no program: they are to be sent again, here.
     Returned(u64),
+    /// "My program writes no more: where my stream ends, its bytes do." TCP's own end comes later.
+    End,
 }
 
 impl Word {
@@ -60,6 +63,7 @@ impl Word {
             Self::Ask => (b'B', 0),
             Self::Answer => (b'A', 0),
             Self::Returned(count) => (b'R', count),
+            Self::End => (b'E', 0),
         };
         let mut bytes = [kind; WORD_BYTES];
         bytes[..8].copy_from_slice(&token.to_be_bytes());
@@ -75,6 +79,7 @@ impl Word {
             b'B' if count == 0 => Some(Self::Ask),
             b'A' if count == 0 => Some(Self::Answer),
             b'R' => Some(Self::Returned(count)),
+            b'E' if count == 0 => Some(Self::End),
             _ => None,
         }
     }
@@ -104,6 +109,11 @@ impl Heard {
     /// Whether the other end reads both.
     pub(crate) fn may_switch(&self) -> bool {
         *self != Self::Nothing
+    }
+
+    /// Whether nothing of `W` was heard.
+    pub(crate) fn is_before_switch(&self) -> bool {
+        matches!(self, Self::Nothing | Self::MaySwitch { count: 0, .. })
     }
 
     /// Bytes that may be read from the stream now, before it is the program's. 0: it is.
@@ -144,7 +154,7 @@ mod tests {
     #[test]
     fn what_is_said_is_heard_byte_by_byte() {
         assert_eq!(token_of(&hello(0x0102_0304_0506_0708)), Some(0x0102_0304_0506_0708));
-        assert_eq!(token_of(b"RRUM\0\0\0\0\0\0\0\0"), None);
+        assert_eq!(token_of(b"RRUN\0\0\0\0\0\0\0\0"), None);
         let mut heard = Heard::Nothing;
         for byte in [&may_switch()[..], &switched(70_000)].concat() {
             assert!(heard.wanted() > 0);
@@ -157,7 +167,7 @@ mod tests {
 
     #[test]
     fn words_on_tcp_are_those_of_one_connection() {
-        for word in [Word::Ask, Word::Answer, Word::Returned(70_000)] {
+        for word in [Word::Ask, Word::Answer, Word::Returned(70_000), Word::End] {
             let bytes = word.bytes(0x0102_0304_0506_0708);
             assert_eq!(Word::of(0x0102_0304_0506_0708, &bytes), Some(word));
             assert_eq!(Word::of(0x0102_0304_0506_0709, &bytes), None);

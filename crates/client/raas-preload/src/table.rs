@@ -174,6 +174,8 @@ pub(crate) fn replace_all_in_child(mut replace: impl FnMut(&Entry) -> Option<Ent
 pub(crate) fn close_all() {
     let _inside = crate::inside::enter();
     for fd in known(0, usize::MAX) {
-        drop(take(fd));
+        if let Some(Entry::Socket(connection)) = take(fd) {
+            connection.close(fd);
+        }
     }
 }

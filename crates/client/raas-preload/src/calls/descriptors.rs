@@ -17,6 +17,9 @@ fn forget(fd: c_int) {
                 connection.renounce();
             }
             heirs::note_closing(fd, &connection);
+            if connection.is_switching() && table::descriptor_of(&connection).is_none() {
+                connection.close(fd);
+            }
         }
         errno::set(code);
     }

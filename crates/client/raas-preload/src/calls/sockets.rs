@@ -94,6 +94,30 @@ unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     }
 }
 
+/// Programs look into what it says of the connection's state, whether the other end is still there.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    // SAFETY: the program's own arguments.
+    let result = unsafe { real::getsockopt(fd, level, name, value, len) };
+    if result == 0
+        && (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO)
+        // SAFETY: the kernel has just written the length.
+        && unsafe { len.read_unaligned() } > 0
+        && let Some(connection) = table::socket(fd)
+    {
+        let state = value.cast::<u8>();
+        // SAFETY: the kernel has just written so many bytes, of which the state is the first.
+        unsafe { state.write(connection.state_of(state.read())) };
+    }
+    result
+}
+
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C-unwind" fn setsockopt(
     fd: c_int,

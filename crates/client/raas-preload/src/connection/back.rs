@@ -13,6 +13,7 @@ use std::net::Shutdown;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::ending::{has_peer_ended, show_end};
 use super::waiting::{Awaited, Until};
 use super::{Connection, ReadPart, Role, lock};
 use crate::prelude::{Heard, WORD_BYTES, Word};
@@ -22,6 +23,9 @@ use crate::{errno, inside, real};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// Between looks at what nobody tells.
 const PAUSE: Duration = Duration::from_millis(1);
+/// How long the other end, which may switch, has before the bytes that it sent over TCP are taken for nobody. Its
+/// library looks sooner, unless a thread of its program is in a write that blocks.
+const SWITCH_MAX: Duration = Duration::from_millis(50);
 /// More than this is returned by nobody who keeps to the rings' sizes.
 const RETURNED_MAX: u64 = 1 << 28;
 /// So many fit into TCP's buffers while nobody reads: both ends may return bytes at once.
@@ -31,15 +35,28 @@ const PIECE: usize = 64 << 10;
 
 /// The other end did not keep to the words, has ended, or did not come in time.
 #[derive(Debug)]
-struct Failed;
+pub(super) struct Failed;
 
 /// What begins the way back.
 #[derive(Debug)]
 enum First {
     /// With the bytes that were taken from TCP for no program.
     Ask(Vec<u8>),
+    /// The other end never switched, and has ended its writing: it has nothing to send again.
+    Leave,
     /// The other end has asked, and its word was read.
     Answer,
+}
+
+/// What became of a switch that was under way.
+#[derive(Debug)]
+enum Switch {
+    /// Both ends have switched. With the bytes that TCP had before.
+    Done(Vec<u8>),
+    /// This end has. The other one stays on TCP, where it has ended its writing.
+    HereAlone,
+    /// None has, and none will.
+    Never,
 }
 
 impl Connection {
@@ -66,8 +83,9 @@ impl Connection {
             return true;
         }
         let is_back = match self.await_switch(fd, until) {
-            Ok(Some(early)) => self.return_to_tcp(fd, First::Ask(early), until).is_ok(),
-            Ok(None) => true,
+            Ok(Switch::Done(early)) => self.return_to_tcp(fd, First::Ask(early), until).is_ok(),
+            Ok(Switch::HereAlone) => self.return_to_tcp(fd, First::Leave, until).is_ok(),
+            Ok(Switch::Never) => true,
             Err(Failed) => false,
         };
         if !is_back {
@@ -101,16 +119,21 @@ impl Connection {
     pub(crate) fn hear_ask_for_program(&self, fd: c_int) {
         let Ok(_only) = self.bringing.try_lock() else { return };
         let is_little = self.unread().is_none_or(|unread| unread <= UNREAD_MAX);
-        let asks = is_little && !self.has_ended_writing();
+        let asks = is_little && self.can_say();
         self.hear_ask_as(fd, || if asks { First::Ask(Vec::new()) } else { First::Answer });
     }
 
     fn hear_ask_as(&self, fd: c_int, first: impl FnOnce() -> First) {
-        if !self.can_hear_ask() || inside::is_inside() || self.is_going_back() {
+        if !self.can_hear_word() || inside::is_inside() || self.is_going_back() {
             return;
         }
         let code = errno::get();
-        if self.peeked(fd) == Some(Word::Ask) {
+        let mut word = self.peeked(fd);
+        if word == Some(Word::End) {
+            self.hear_end(fd);
+            word = self.peeked(fd);
+        }
+        if word == Some(Word::Ask) && self.can_hear_ask() && !self.is_going_back() {
             let until = Instant::now() + PATIENCE;
             if self.return_to_tcp(fd, first(), until).is_err() {
                 self.spoil(fd);
@@ -119,9 +142,9 @@ impl Connection {
         errno::set(code);
     }
 
-    /// Whether TCP's next bytes, if there are some, are words of the other end's library.
-    pub(crate) fn can_hear_ask(&self) -> bool {
-        matches!(self.read_part(), ReadPart::Stream | ReadPart::Tail) && self.writes_stream() && !self.has_heard_ask()
+    /// Whether this end writes nothing to TCP that the other one, which asks, could take for an answer.
+    fn can_hear_ask(&self) -> bool {
+        self.can_hear_word() && (self.writes_stream() || self.has_ended_writing())
     }
 
     /// A look at TCP of a writer: who only writes would not see that the other end has asked.
@@ -140,11 +163,14 @@ impl Connection {
     }
 
     /// The stream was read to its end.
-    pub(super) fn note_stream_end(&self) {
+    pub(super) fn note_stream_end(&self, fd: c_int) {
+        let _inside = inside::enter();
         let _order = lock(&self.back);
         self.is_tail.store(true, Ordering::Release);
         if self.has_heard_ask() {
             self.read_tcp_again();
+        } else if self.has_heard_end() {
+            show_end(fd);
         }
     }
 
@@ -153,21 +179,30 @@ impl Connection {
         self.readers.open();
     }
 
-    /// Waits until both ends have switched, as they are about to. Gives the bytes that TCP had before: the other end may
-    /// be in a write that blocks until they are taken. None: the other end stays on TCP, and so does this one.
-    fn await_switch(&self, fd: c_int, until: Instant) -> Result<Option<Vec<u8>>, Failed> {
+    /// Waits until both ends have switched, as they are about to, or it is known that the other one never will. The
+    /// other end may be in a write that blocks until TCP's bytes are taken.
+    fn await_switch(&self, fd: c_int, until: Instant) -> Result<Switch, Failed> {
         let mut early = Vec::new();
+        let patient_until = Instant::now() + SWITCH_MAX;
         loop {
             self.pump(fd);
             let heard = self.ask_link();
             if early.is_empty() && self.stay_with_other() {
-                return Ok(None);
+                return Ok(Switch::Never);
             }
             if self.writes_stream() && matches!(heard, Some((Heard::Switched { .. }, ..))) {
-                return Ok(Some(early));
+                return Ok(Switch::Done(early));
+            }
+            if early.is_empty()
+                && self.writes_stream()
+                && matches!(heard, Some((heard, true, _)) if heard.is_before_switch())
+            {
+                return Ok(Switch::HereAlone);
             }
             if let Some((heard, ..)) = heard
                 && self.read_part() == ReadPart::Both
+                && Instant::now() >= patient_until
+                && !has_peer_ended(fd)
             {
                 self.take_of_tcp(fd, heard, &mut early);
             }
@@ -203,7 +238,9 @@ impl Connection {
             }
             return if self.is_the_kernels() { Ok(()) } else { Err(Failed) };
         }
-        let is_asking = matches!(first, First::Ask(_));
+        // Who hears the other end's words meanwhile comes to his end first.
+        drop(lock(&self.back));
+        let is_asking = !matches!(first, First::Answer);
         // Another thread may have answered since the word was seen: TCP's next bytes are the program's then.
         let is_answered = !is_asking && self.has_heard_ask();
         let is_back = is_answered || self.is_the_kernels();
@@ -217,6 +254,7 @@ impl Connection {
             }
             self.set_role(Role::Kernel);
             self.is_settled.store(true, Ordering::Release);
+            self.pay_end(fd);
         } else {
             // The program's calls tell what became of it.
             self.takers.open();
@@ -229,13 +267,18 @@ impl Connection {
     /// Says and hears the words.
     fn exchange(&self, fd: c_int, first: First, until: Instant) -> Result<(), Failed> {
         let token = self.token.load(Ordering::Acquire);
-        let can_say = !self.is_write_shut.load(Ordering::Acquire);
+        let can_say = self.can_say();
         {
             let _inside = inside::enter();
             self.say_rest().and_then(|()| self.stream().map_or(Ok(()), |s| s.shutdown(Shutdown::Write))).ok();
         }
         let is_asked = match first {
-            First::Ask(_) if !can_say => return Err(Failed),
+            First::Ask(_) | First::Leave if !can_say => return Err(Failed),
+            First::Leave => {
+                put(fd, &Word::Ask.bytes(token), until)?;
+                put(fd, &Word::Returned(0).bytes(token), until)?;
+                false
+            }
             First::Ask(early) => {
                 let is_said = put(fd, &Word::Ask.bytes(token), until).is_ok();
                 let unread = self.take_unread(fd, early, until);
@@ -257,7 +300,7 @@ impl Connection {
                     _ if is_returned.is_err() => return Err(Failed),
                     Some(Word::Ask) => true,
                     Some(Word::Answer) => false,
-                    Some(Word::Returned(_)) => return Err(Failed),
+                    Some(Word::Returned(_) | Word::End) => return Err(Failed),
                 }
             }
             First::Answer => {
@@ -327,18 +370,23 @@ impl Connection {
 
     /// Takes the next word from TCP. None: TCP has ended.
     fn next_word(&self, fd: c_int, until: Instant) -> Result<Option<Word>, Failed> {
-        match take(fd, WORD_BYTES, until) {
-            Ok(bytes) => {
-                let bytes = bytes.as_slice().try_into().map_err(|_| Failed)?;
-                Word::of(self.token.load(Ordering::Acquire), bytes).map(Some).ok_or(Failed)
+        loop {
+            let bytes = match take(fd, WORD_BYTES, until) {
+                Ok(bytes) => bytes,
+                Err(Failed) if has_ended(fd) => return Ok(None),
+                Err(Failed) => return Err(Failed),
+            };
+            let bytes = bytes.as_slice().try_into().map_err(|_| Failed)?;
+            match Word::of(self.token.load(Ordering::Acquire), bytes).ok_or(Failed)? {
+                // It was said before the way back began. TCP will end when that is over.
+                Word::End => self.note_end_of_bytes(),
+                word => return Ok(Some(word)),
             }
-            Err(Failed) if has_ended(fd) => Ok(None),
-            Err(Failed) => Err(Failed),
         }
     }
 
     /// The word that is next on TCP, if one is; it stays there.
-    fn peeked(&self, fd: c_int) -> Option<Word> {
+    pub(super) fn peeked(&self, fd: c_int) -> Option<Word> {
         if unread_of_tcp(fd) < WORD_BYTES {
             return None;
         }
@@ -369,7 +417,7 @@ impl Connection {
 }
 
 /// Bytes that can be read from TCP. A look for them by a read would take an error that the program is to see.
-fn unread_of_tcp(fd: c_int) -> usize {
+pub(super) fn unread_of_tcp(fd: c_int) -> usize {
     let mut count: c_int = 0;
     // SAFETY: for this request the kernel writes an int.
     let result = unsafe { real::ioctl(fd, libc::FIONREAD, (&raw mut count).cast()) };
@@ -394,7 +442,7 @@ fn wait_for(fd: c_int, events: i16, until: Instant) -> Result<(), Failed> {
 }
 
 /// Writes bytes to TCP, all of them.
-fn put(fd: c_int, mut bytes: &[u8], until: Instant) -> Result<(), Failed> {
+pub(super) fn put(fd: c_int, mut bytes: &[u8], until: Instant) -> Result<(), Failed> {
     while !bytes.is_empty() {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: the pointer and the length are those of `bytes`.
@@ -410,14 +458,16 @@ fn put(fd: c_int, mut bytes: &[u8], until: Instant) -> Result<(), Failed> {
 }
 
 /// Reads so many bytes of TCP.
-fn take(fd: c_int, count: usize, until: Instant) -> Result<Vec<u8>, Failed> {
+pub(super) fn take(fd: c_int, count: usize, until: Instant) -> Result<Vec<u8>, Failed> {
     let (mut bytes, mut done) = (vec![0; count], 0);
     while done < count {
         let rest = &mut bytes[done..];
         // SAFETY: there is room for the rest.
         let found = unsafe { real::recv(fd, rest.as_mut_ptr().cast(), rest.len(), libc::MSG_DONTWAIT) };
         match usize::try_from(found) {
-            Ok(0) => return Err(Failed),
+            Ok(0) if has_peer_ended(fd) || Instant::now() >= until => return Err(Failed),
+            // The end is this process's own doing, and bytes may come: the kernel does not wait for them.
+            Ok(0) => std::thread::sleep(PAUSE),
             Ok(found) => done += found,
             Err(_) if errno::get() == libc::EAGAIN => wait_for(fd, libc::POLLIN, until)?,
             Err(_) if errno::get() == libc::EINTR => {}
@@ -439,5 +489,5 @@ fn has_ended(fd: c_int) -> bool {
     let mut byte = 0u8;
     let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
     // SAFETY: there is room for one byte.
-    unsafe { real::recv(fd, (&raw mut byte).cast(), 1, flags) == 0 }
+    unsafe { real::recv(fd, (&raw mut byte).cast(), 1, flags) == 0 && has_peer_ended(fd) }
 }

@@ -64,7 +64,7 @@ impl Connection {
         if found.contains(Readiness::HUP) && !self.is_read_shut.load(Ordering::Acquire) {
             // How TCP ended counts too: by a reset, perhaps.
             self.is_end_seen.store(true, Ordering::Release);
-            self.note_end();
+            self.note_end(fd);
             // Or it goes back to TCP.
             self.hear_ask(fd);
         }
@@ -83,7 +83,7 @@ impl Connection {
             }
             if found.contains(Readiness::HUP) {
                 // Where TCP does not end, the stream's end is not the connection's.
-                match has_tcp_ended(fd) {
+                match self.has_heard_end() || has_tcp_ended(fd) {
                     true => now |= libc::POLLRDHUP,
                     false => of_kernel |= libc::POLLRDHUP,
                 }
@@ -110,6 +110,7 @@ impl Connection {
                 now |= libc::POLLERR | libc::POLLHUP;
             }
         }
+        now |= self.hang_up(fd);
         let always = libc::POLLHUP | libc::POLLERR;
         Ready { now: now & (wanted | always), of_kernel: of_kernel & wanted }
     }
@@ -136,27 +137,29 @@ impl Connection {
     /// the other end's library. A reset ends both.
     pub(crate) fn of_program(&self, fd: c_int, asked: PollBits, told: PollBits) -> PollBits {
         if told & libc::POLLIN != 0 && self.read_part() == ReadPart::Tail {
+            let knew_end = self.has_heard_end();
             self.hear_ask(fd);
             if self.is_going_back() {
                 return 0;
             }
-            if self.read_part() != ReadPart::Tail {
-                return poll_now(fd, asked);
+            if self.read_part() != ReadPart::Tail || self.has_heard_end() != knew_end {
+                return poll_now(fd, asked) | self.hang_up(fd);
             }
         }
+        let told = if told == 0 { told } else { told | self.hang_up(fd) };
         let is_hidden = self.hides_end() && told & libc::POLLERR == 0;
         if is_hidden { told & !(libc::POLLRDHUP | libc::POLLHUP) } else { told }
     }
 
     /// The stream's end was seen. If there is nothing more to be read, TCP's end is next.
-    fn note_end(&self) {
+    fn note_end(&self, fd: c_int) {
         let Some(stream) = self.stream() else { return };
         let is_over = self.read_part() == ReadPart::Stream
             && !self.is_read_shut.load(Ordering::Acquire)
             && stream.failure().is_none()
             && matches!(stream.unread_bytes(), Ok(0));
         if is_over {
-            self.note_stream_end();
+            self.note_stream_end(fd);
         }
     }
 
@@ -206,7 +209,7 @@ impl Connection {
     }
 
     /// Whether the other end may have switched, or this one has.
-    pub(super) fn is_switching(&self) -> bool {
+    pub(crate) fn is_switching(&self) -> bool {
         self.readers.is_closed() || self.writers.is_closed()
     }
 
@@ -243,6 +246,7 @@ fn poll_now(fd: c_int, events: PollBits) -> PollBits {
     if unsafe { real::poll(&raw mut one, 1, 0) } > 0 { one.revents } else { 0 }
 }
 
-fn has_tcp_ended(fd: c_int) -> bool {
+/// Whether the kernel shows an end to readers.
+pub(super) fn has_tcp_ended(fd: c_int) -> bool {
     poll_now(fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
 }

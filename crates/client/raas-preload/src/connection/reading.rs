@@ -10,6 +10,7 @@ use std::time::Duration;
 use libc::{iovec, msghdr};
 use raas::Readiness;
 
+use super::back::unread_of_tcp;
 use super::waiting::{Awaited, Until};
 use super::{Connection, ReadPart, Waits, are_valid, is_empty};
 use crate::errno::{self, fail};
@@ -224,7 +225,7 @@ impl Connection {
             match self.fill(parts, done, flags) {
                 Ok(0) if done > 0 || self.is_read_shut.load(Ordering::Acquire) => return Some(done as isize),
                 Ok(0) => {
-                    self.note_stream_end();
+                    self.note_stream_end(fd);
                     return None;
                 }
                 Ok(count) => done += count,
@@ -303,8 +304,13 @@ impl Connection {
         if result <= 0 {
             return Some(result);
         }
+        let knew_end = self.has_heard_end();
         self.hear_ask(fd);
-        if self.is_going_back() || self.read_part() != ReadPart::Tail {
+        if self.is_going_back() || self.read_part() != ReadPart::Tail || self.has_heard_end() != knew_end {
+            return None;
+        }
+        if unread_of_tcp(fd) == 0 {
+            // Another thread has taken the word.
             return None;
         }
         FOREIGN.say("bytes came past an upgraded connection, from calls that `raas run` does not see: it is reset");

@@ -131,10 +131,6 @@ impl Connection {
     pub(crate) fn kept(&self) -> Option<Arc<OwnedFd>> {
         lock(&self.kept).clone()
     }
-
-    pub(crate) fn has_ended_writing(&self) -> bool {
-        self.is_write_shut.load(Ordering::Acquire)
-    }
 }
 
 /// The number of a descriptor's file.

@@ -131,13 +131,18 @@ impl Connection {
         true
     }
 
-    /// Stays the kernel's where this end has said `G`, and the other end has ended its stream without a word: it never
-    /// switches.
+    /// Stays the kernel's where this end has not switched, and the other end has ended its stream before it did: it
+    /// never switches.
     pub(super) fn stay_with_other(&self) -> bool {
         let mut upgrade = lock(&self.upgrade);
-        let is_possible = matches!(&*upgrade, Upgrade::Linked(link) if link.heard == Heard::Nothing && link.is_ended)
+        let is_possible = matches!(&*upgrade, Upgrade::Linked(link) if link.heard.is_before_switch() && link.is_ended)
             && !self.writes_stream();
         if is_possible {
+            if let Some(stream) = self.stream() {
+                // The other end may read both: TCP's end is the end of the bytes.
+                let _inside = crate::inside::enter();
+                let _ = stream.shutdown(std::net::Shutdown::Write);
+            }
             self.set_role(Role::Kernel);
             upgrade.forget();
             self.is_settled.store(true, Ordering::Release);

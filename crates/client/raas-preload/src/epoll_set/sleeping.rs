@@ -18,6 +18,9 @@ use crate::epoll_set::entry::{bits_of_poll, is_edge};
 use crate::sleep::Sleep;
 use crate::{desk, real};
 
+/// Looks at a set of which something is told again and again, as while a connection leaves TCP.
+const TOLD_AGAIN_MAX: u32 = 8;
+
 /// What the kernel said.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
@@ -67,6 +70,7 @@ impl<'a> Counted<'a> {
         set.make_bell();
         // PAIRS WITH the look at the count in `note_told`.
         set.sleepers.fetch_add(1, Ordering::SeqCst);
+        set.own_sleepers.fetch_add(1, Ordering::SeqCst);
         for one in &inner {
             one.make_bell();
             one.sleepers.fetch_add(1, Ordering::SeqCst);
@@ -78,6 +82,7 @@ impl<'a> Counted<'a> {
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
         self.0.sleepers.fetch_sub(1, Ordering::SeqCst);
+        self.0.own_sleepers.fetch_sub(1, Ordering::SeqCst);
         for one in &self.1 {
             one.sleepers.fetch_sub(1, Ordering::SeqCst);
         }
@@ -101,13 +106,29 @@ impl EpollSet {
             let state = lock(&self.state);
             state.inner.values().filter(|(_, of)| *of == data).filter_map(|(inner, _)| inner.upgrade()).collect()
         };
-        let is_still = |inner: &Arc<Self>| {
-            inner.prepare_outside();
-            let mut one = libc::pollfd { fd: inner.fd, events: libc::POLLIN, revents: 0 };
-            // SAFETY: the entry lives through the call.
-            unsafe { real::poll(&raw mut one, 1, 0) == 0 }
-        };
-        !all.is_empty() && all.iter().all(is_still)
+        !all.is_empty() && all.iter().all(|inner| inner.is_still())
+    }
+
+    /// Whether the set's descriptor is readable for what was told of streams alone, and they have nothing to report. It
+    /// is unreadable then.
+    pub(crate) fn is_still(&self) -> bool {
+        for _ in 0..TOLD_AGAIN_MAX {
+            if self.prepare_outside() {
+                return false;
+            }
+            let bell = self.bell.get().map_or(-1, |bell| bell.as_fd().as_raw_fd());
+            let mut both = [self.fd, bell].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+            // SAFETY: the entries live through the call.
+            let found = unsafe { real::poll(both.as_mut_ptr(), both.len() as libc::nfds_t, 0) };
+            let [of_set, of_bell] = both.map(|one| one.revents != 0);
+            if found <= 0 || !of_set {
+                return true;
+            }
+            if !of_bell {
+                return false;
+            }
+        }
+        false
     }
 
     /// A descriptor in the kernel's set that is readable when something was told.
@@ -145,12 +166,12 @@ impl EpollSet {
         }
     }
 
-    /// Nothing here is told by sessions: news for others would wake this thread again and again. Another thread that
-    /// sleeps for the set may follow them.
-    fn unwatch_sessions(&self) {
+    /// Nothing here is told by sessions: news for others would wake the caller again and again. A thread that sleeps for
+    /// the set itself may follow them, beside `own` of the caller's.
+    fn unwatch_sessions(&self, own: usize) {
         let mut state = lock(&self.state);
         // PAIRS WITH `Counted::new`: who comes later watches them again.
-        if self.sleepers.load(Ordering::SeqCst) > 1 {
+        if self.own_sleepers.load(Ordering::SeqCst) > own {
             return;
         }
         for (fd, is_watched) in state.sessions.iter_mut().filter(|(_, is)| **is) {
@@ -181,7 +202,7 @@ impl EpollSet {
             if self.has_told.load(Ordering::SeqCst) {
                 return Ok(Found::Nothing);
             }
-            self.unwatch_sessions();
+            self.unwatch_sessions(1);
             return self.ask_kernel(room, left, mask).map(|asked| asked.found());
         }
         let sessions = desk::sessions();
@@ -300,10 +321,12 @@ impl EpollSet {
     }
 
     /// Somebody is about to sleep on the set's descriptor: it is readable if streams have something to report, and will
-    /// be when they have.
-    pub(crate) fn prepare_outside(&self) {
+    /// be when they have. Whether they have.
+    pub(crate) fn prepare_outside(&self) -> bool {
         self.prepare_inner();
-        if self.announce_all() {
+        self.unwatch_sessions(0);
+        let has_events = self.announce_all();
+        if has_events {
             self.ring();
         } else if let Some(bell) = self.bell.get() {
             bell.clear();
@@ -312,6 +335,7 @@ impl EpollSet {
                 bell.signal();
             }
         }
+        has_events
     }
 
     /// The same for sets within this one.

@@ -1,0 +1,232 @@
+//! The end of what the program writes, while a connection is over a stream (docs/run.md).
+//!
+//! The other end may want to go back to TCP when its program has not read all. Then this end must send bytes again on
+//! TCP, so it keeps TCP's direction open: it says by a word that the stream's end is the end of the bytes, and *owes*
+//! TCP's own end. The other library has TCP show an end to its program once everything before it was read.
+//!
+//! Owns whether TCP's end is owed. It must never be owed by a connection that others than this library use.
+
+use std::ffi::c_int;
+use std::net::Shutdown;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use raas::Readiness;
+
+use super::back::{PATIENCE, put, take, unread_of_tcp};
+use super::readiness::has_tcp_ended;
+use super::{Connection, ReadPart, lock};
+use crate::prelude::{WORD_BYTES, Word};
+use crate::real::{self, PollBits};
+use crate::{errno, inside};
+
+// States of a TCP connection (`tcp_states.h` of Linux).
+const ESTABLISHED: u8 = 1;
+const FIN_WAIT1: u8 = 4;
+const FIN_WAIT2: u8 = 5;
+const TIME_WAIT: u8 = 6;
+const CLOSE: u8 = 7;
+const CLOSE_WAIT: u8 = 8;
+/// Those in which the other end may still send bytes.
+const RECEIVES: [u8; 3] = [ESTABLISHED, FIN_WAIT1, FIN_WAIT2];
+
+impl Connection {
+    /// Ends a direction or both, as the kernel's `shutdown`.
+    pub(crate) fn shutdown(&self, fd: c_int, how: c_int) -> isize {
+        self.pump(fd);
+        let (read, write) = (how != libc::SHUT_WR, how != libc::SHUT_RD);
+        if self.is_lost() {
+            if self.regain() {
+                return end(fd, how);
+            }
+            self.spoil(fd);
+            return errno::fail(libc::ENOTCONN);
+        }
+        // A word in the middle of others would be taken for one of them.
+        while self.is_going_back() && self.await_back(true).is_ok() {}
+        if how == libc::SHUT_WR && self.owes_end() {
+            return 0;
+        }
+        self.pay_end(fd);
+        let is_over = self.is_write_shut.load(Ordering::Acquire) && self.is_end_seen();
+        let is_whole = self.writes_stream() && self.read_part() == ReadPart::Stream && !is_over;
+        let is_said = how == libc::SHUT_WR && self.says_end(fd);
+        if write {
+            self.is_write_shut.store(true, Ordering::Release);
+        }
+        if read {
+            self.is_read_shut.store(true, Ordering::Release);
+        }
+        if let Some(stream) = self.stream() {
+            if write {
+                let _ = stream.shutdown(Shutdown::Write);
+            }
+            self.tell_all();
+        }
+        if is_said {
+            return 0;
+        }
+        let result = end(fd, how);
+        // The kernel's connection may be over already when the stream is not.
+        if is_whole { 0 } else { result }
+    }
+
+    /// Says to the other library that the program writes no more. False: TCP is to say so itself.
+    fn says_end(&self, fd: c_int) -> bool {
+        let is_possible = self.writes_stream()
+            && !self.has_ended_writing()
+            && !inside::is_inside()
+            && !self.glance_at_stream().is_none_or(|found| found.contains(Readiness::ERR))
+            && !has_peer_ended(fd)
+            && self.say_rest().is_ok();
+        if !is_possible {
+            return false;
+        }
+        let code = errno::get();
+        let word = Word::End.bytes(self.token.load(Ordering::Acquire));
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: the pointer and the length are those of `word`.
+        let sent = unsafe { real::send(fd, word.as_ptr().cast(), word.len(), flags) };
+        let is_said = match usize::try_from(sent) {
+            Ok(sent @ 1..) => put(fd, &word[sent..], Instant::now() + PATIENCE).is_ok(),
+            _ => false,
+        };
+        self.owes_end.store(is_said, Ordering::Release);
+        errno::set(code);
+        is_said
+    }
+
+    /// Whether TCP's end is still to be sent.
+    pub(super) fn owes_end(&self) -> bool {
+        self.owes_end.load(Ordering::Acquire)
+    }
+
+    /// Sends TCP's end if it is owed: others will use the connection, or nobody.
+    pub(super) fn pay_end(&self, fd: c_int) {
+        if self.owes_end.swap(false, Ordering::AcqRel) {
+            let code = errno::get();
+            end(fd, libc::SHUT_WR);
+            errno::set(code);
+        }
+    }
+
+    /// Whether this end can still send words, and bytes again, on TCP.
+    pub(super) fn can_say(&self) -> bool {
+        !self.has_ended_writing() || self.owes_end()
+    }
+
+    pub(crate) fn has_ended_writing(&self) -> bool {
+        self.is_write_shut.load(Ordering::Acquire)
+    }
+
+    /// The process closes its last descriptor. A word that nobody has read would have TCP end by a reset.
+    pub(crate) fn close(&self, fd: c_int) {
+        if !inside::is_inside() && self.can_hear_word() && self.peeked(fd) == Some(Word::End) {
+            self.hear_end(fd);
+        }
+        self.pay_end(fd);
+    }
+
+    // ---- of the other end
+
+    /// Whether TCP's next bytes, if there are some, are words of the other end's library.
+    pub(crate) fn can_hear_word(&self) -> bool {
+        matches!(self.read_part(), ReadPart::Stream | ReadPart::Tail) && !self.has_heard_ask()
+    }
+
+    /// The word is next on TCP, unless another thread has just taken it.
+    pub(super) fn hear_end(&self, fd: c_int) {
+        {
+            let _inside = inside::enter();
+            // Who goes back takes it, and comes here before he takes words.
+            let _order = lock(&self.back);
+            if self.is_going_back()
+                || self.peeked(fd) != Some(Word::End)
+                || take(fd, WORD_BYTES, Instant::now()).is_err()
+            {
+                return;
+            }
+            self.note_end_of_bytes();
+            if self.is_tail.load(Ordering::Acquire) {
+                show_end(fd);
+            }
+        }
+        self.tell_all();
+    }
+
+    /// The other end's program has ended its writing.
+    pub(super) fn note_end_of_bytes(&self) {
+        self.has_heard_end.store(true, Ordering::Release);
+    }
+
+    pub(super) fn has_heard_end(&self) -> bool {
+        self.has_heard_end.load(Ordering::Acquire)
+    }
+
+    /// Whether TCP shows an end which the other end's kernel has not sent, so that words may still come.
+    pub(crate) fn shows_end(&self, fd: c_int) -> bool {
+        let is_shown = self.has_heard_end() && self.read_part() == ReadPart::Tail;
+        is_shown && !has_peer_ended(fd) && unread_of_tcp(fd) == 0
+    }
+
+    /// The state of TCP (`tcp_info`) if no end were owed, given what the kernel says.
+    pub(crate) fn state_of(&self, kernels: u8) -> u8 {
+        match (kernels, self.owes_end(), self.has_heard_end()) {
+            (ESTABLISHED, true, false) => FIN_WAIT2,
+            (ESTABLISHED, false, true) => CLOSE_WAIT,
+            (FIN_WAIT1 | FIN_WAIT2, _, true) => TIME_WAIT,
+            (ESTABLISHED, true, true) | (CLOSE_WAIT, true, _) => CLOSE,
+            _ => kernels,
+        }
+    }
+
+    /// What the kernel would say if TCP's end were not owed: both directions are over.
+    pub(super) fn hang_up(&self, fd: c_int) -> PollBits {
+        let is_over = self.owes_end() && self.read_part() == ReadPart::Tail && has_tcp_ended(fd);
+        if is_over { libc::POLLHUP } else { 0 }
+    }
+}
+
+fn end(fd: c_int, how: c_int) -> isize {
+    // SAFETY: the call takes no pointers.
+    unsafe { real::shutdown(fd, how) as isize }
+}
+
+/// Has the kernel's socket show an end to who reads and waits, although the other end's has not sent it. Bytes that
+/// come later are read all the same.
+pub(super) fn show_end(fd: c_int) {
+    let code = errno::get();
+    end(fd, libc::SHUT_RD);
+    errno::set(code);
+}
+
+/// Whether the other end's kernel has ended its direction, or the connection is over.
+pub(super) fn has_peer_ended(fd: c_int) -> bool {
+    let mut state = [0u8; 1];
+    let mut len = state.len() as libc::socklen_t;
+    // SAFETY: there is room for so many bytes; the state is the first one of the structure, of which the kernel gives
+    // as much as there is room for.
+    let result =
+        unsafe { real::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, state.as_mut_ptr().cast(), &raw mut len) };
+    result == 0 && !RECEIVES.contains(&state[0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::Role;
+
+    #[test]
+    fn a_state_is_shown_as_if_no_end_were_owed() {
+        let connection = Connection::new(Role::Accepted, false);
+        assert_eq!([ESTABLISHED, CLOSE_WAIT].map(|kernels| connection.state_of(kernels)), [ESTABLISHED, CLOSE_WAIT]);
+        connection.note_end_of_bytes();
+        assert_eq!([ESTABLISHED, FIN_WAIT2].map(|kernels| connection.state_of(kernels)), [CLOSE_WAIT, TIME_WAIT]);
+        connection.owes_end.store(true, Ordering::Release);
+        assert_eq!([ESTABLISHED, CLOSE_WAIT, CLOSE].map(|kernels| connection.state_of(kernels)), [CLOSE; 3]);
+        let other = Connection::new(Role::Connected, false);
+        other.owes_end.store(true, Ordering::Release);
+        assert_eq!(other.state_of(ESTABLISHED), FIN_WAIT2);
+        assert!(!other.has_ended_writing() && other.can_say(), "it ends by the program's call alone");
+    }
+}
