@@ -7,7 +7,6 @@
 #![forbid(unsafe_code)]
 
 mod grpc;
-mod load;
 mod transports;
 
 use anyhow::{Result, ensure};

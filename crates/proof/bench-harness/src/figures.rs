@@ -8,7 +8,7 @@ mod draw;
 mod guest;
 mod hosts;
 mod latency;
-mod page;
+pub(crate) mod page;
 mod resources;
 mod sharing;
 mod sweep;
@@ -43,12 +43,19 @@ pub(super) struct FigureArgs {
     /// Of `figures`: points of a line, at most; the first and the last are kept, and those that a bar is about.
     #[arg(long, value_parser = clap::value_parser!(u32).range(2..=100))]
     points: Option<u32>,
-    /// Of `figures`: where drawings and data go, instead of docs/figures; then docs/figures.md stays as it is.
+    /// Of `figures` and `programs`: where drawings and data go, instead of docs/figures; then the page stays as it is.
     #[arg(long)]
     out: Option<PathBuf>,
     /// Of `figures`: where the measured programs lie, built already.
     #[arg(long)]
     programs: Option<PathBuf>,
+}
+
+impl FigureArgs {
+    /// Whether the page takes what is measured.
+    pub(crate) fn is_page_written(&self) -> bool {
+        self.out.is_none()
+    }
 }
 
 /// How long, how often, and at how many points.

@@ -88,6 +88,8 @@ pub struct Args {
     mtu: u32,
     #[command(flatten)]
     figures: figures::FigureArgs,
+    #[command(flatten)]
+    programs: programs::ProgramArgs,
 }
 
 /// What carries the lanes of two software NICs.
@@ -160,7 +162,7 @@ enum Name {
 /// Runs the bench. The exit code says whether it was measured, not whether bars were met.
 pub fn run(args: &Args) -> Result<ExitCode> {
     match args.name {
-        Name::Programs => programs::prepare()?,
+        Name::Programs => programs::prepare(args),
         Name::Figures => figures::check(args)?,
         _ => {}
     }
@@ -194,7 +196,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Name::Handovers => ("handovers".to_owned(), handovers::run(&repo, args)?),
         Name::Peers => ("peers".to_owned(), peers::run(&repo, args)?),
         Name::Loss => ("loss".to_owned(), loss::run(&repo, args)?),
-        Name::Programs => ("programs".to_owned(), programs::run(&repo, args)?),
+        Name::Programs => ("programs".to_owned(), programs::run(&repo, args, &origin)?),
         Name::Instructions => ("instructions".to_owned(), instructions::run(&repo, args)?),
         Name::Kernels => ("kernels".to_owned(), kernels::run(&repo, args)?),
         Name::Remus => ("remus".to_owned(), remus::run(&repo, args, &origin)?),
@@ -204,7 +206,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let path = origin.write(&repo, &name, &findings, args.json.as_deref())?;
     print!("\n{}", report::table(&findings));
     println!("{}", repo.relative(&path).display());
-    Ok(ExitCode::SUCCESS)
+    Ok(if findings.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Under which name the results of `two-hosts` are kept.

@@ -97,8 +97,8 @@ fn findings(file: &Value) -> Result<Findings> {
         rounds: u32::try_from(file["rounds"].as_u64().unwrap_or_default())?,
         rows,
         figures,
-        rivals_missing: vec![],
         setting,
+        ..Findings::default()
     })
 }
 

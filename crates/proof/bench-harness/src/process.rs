@@ -49,6 +49,11 @@ impl Beside {
         self.child.id()
     }
 
+    /// Whether it has ended.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
     /// Writes a line to its stdin.
     pub(crate) fn say(&mut self, line: &str) -> Result<()> {
         let stdin = self.stdin.as_mut().context("a program whose stdin is closed hears nothing")?;

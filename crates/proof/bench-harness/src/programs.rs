@@ -1,269 +1,322 @@
-//! Bench `programs`: memcached and redis under `raas run`, beside the same programs on kernel TCP, each with its own
-//! load program; on one host and between two. Owns the loads, the reading of what they print, and the bars.
+//! Bench `programs`: programs that nobody changed under `raas run`, beside the same programs on kernel TCP, and
+//! programs over the library beside both; on one host and between two. The figures of the RaaS paper about programs (13
+//! to 20). Owns which parts there are, where each runs, and what is written; each part owns its loads and its bars.
 //!
-//! Client and server keep to a processor of their own on both sides: unpinned loopback TCP has two modes (2 and 30 us).
-//! Both servers of a case live through all of its rounds, and the sides take turns.
+//! Client and server keep to a processor of their own on all sides: unpinned loopback TCP has two modes (2 and 30 us).
+//! The servers of a part live through all of its rounds, and the sides take turns.
 
-use std::process::Command;
+mod compare;
+mod database;
+mod grpc;
+mod install;
+mod parameters;
+mod serving;
+mod stores;
+mod usage;
+mod web;
+
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use serde_json::json;
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
 
 use super::Args;
-use super::place::{End, Place, has};
-use super::process::Beside;
-use super::report::Findings;
-use super::stats::{Bar, Better, Kind, Row, Series};
+use super::figures::data::Figure;
+use super::figures::{folder, page, write};
+use super::place::{End, Place};
+use super::report::{Findings, Origin};
+use super::stats::Row;
 use harness::child::{self, Stream};
 use harness::repo::Repo;
+use install::Need;
 
-/// Programs, and Debian packages that have them.
-const PROGRAMS: &[(&str, &str)] = &[
-    ("memcached", "memcached"),
-    ("memcaslap", "libmemcached-tools"),
-    ("redis-server", "redis-server"),
-    ("redis-benchmark", "redis-tools"),
-];
-const INSTALL_LIMIT: Duration = Duration::from_secs(600);
 const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
-/// One load, on a machine that is busy too.
-const LOAD_LIMIT: Duration = Duration::from_secs(120);
-const LISTEN_LIMIT: Duration = Duration::from_secs(30);
-/// Operations of a load with one request under way, and with many.
-const ALONE: u32 = 20_000;
-const PIPELINED: u32 = 200_000;
-/// Ports: the case's number times two, and one more for the side.
+/// Ports: each part has so many, from here on.
 const PORT: u16 = 22_000;
+const PORTS: u16 = 32;
 /// MTU of the link between two hosts.
 const MTU: u32 = 1500;
+/// The page about the figures.
+const PAGE: &str = "docs/figures-programs.md";
 
-/// Who serves and how it is loaded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Load {
-    /// memcaslap, one connection, values of 8 bytes; all gets, or all sets.
-    Memcached { sets: bool },
-    /// redis-benchmark, one connection, values of 8 bytes, so many requests under way.
-    Redis { pipelined: u32 },
+/// Lines of figures.
+const TCP: &str = "TCP";
+const RUN: &str = "raas run";
+const NATIVE: &str = "RaaS";
+
+/// What `programs` alone takes.
+#[derive(clap::Args, Debug)]
+pub(super) struct ProgramArgs {
+    /// Of `programs`: megabytes of the database that is migrated [default: 1300, with --quick 64].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    database_mb: Option<u32>,
+    /// Of `programs`: rounds of the migration [default: as of everything else].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    database_rounds: Option<u32>,
 }
 
-/// A load and its bars, on one host and between two.
-#[derive(Debug)]
-struct Case {
+/// Where a part is measured, and how.
+struct At<'a> {
+    repo: &'a Repo,
+    place: &'a Place,
+    rounds: u32,
+    is_quick: bool,
+    seconds: Option<f64>,
+    database_mb: Option<u32>,
+    /// The part's first port.
+    port: u16,
+}
+
+impl At<'_> {
+    fn port(&self, number: u16) -> u16 {
+        self.port + number
+    }
+
+    fn is_one_host(&self) -> bool {
+        !self.place.is_two_hosts()
+    }
+
+    fn host(&self) -> &'static str {
+        host(self.place)
+    }
+
+    /// A case's full name.
+    fn case(&self, name: &str) -> String {
+        format!("{name}, {}", self.host())
+    }
+
+    fn seconds(&self, full: f64) -> f64 {
+        self.seconds.unwrap_or(if self.is_quick { full / 2.0 } else { full })
+    }
+}
+
+fn host(place: &Place) -> &'static str {
+    if place.is_two_hosts() { "two hosts" } else { "same host" }
+}
+
+/// What a part found.
+#[derive(Debug, Default)]
+struct Measured {
+    figures: Vec<Figure>,
+    rows: Vec<Row>,
+    missing: Vec<String>,
+}
+
+/// Something that is measured.
+struct Part {
+    /// What `--only` is compared with, with the place behind it.
     name: &'static str,
-    load: Load,
-    same_host: (Bar, Kind),
-    two_hosts: (Bar, Kind),
+    needs: &'static [Need],
+    has_two_hosts: bool,
+    measure: fn(&At<'_>) -> Result<Measured>,
 }
 
-fn cases() -> Vec<Case> {
-    use Bar::{RatioAtLeast, RatioAtMost};
-    use Kind::{Goal, Must};
-    let half = (RatioAtMost(0.5), Must);
-    let redis = (RatioAtMost(0.6), Must);
-    let alone = Load::Redis { pipelined: 1 };
-    let pipelined = Load::Redis { pipelined: 50 };
-    vec![
-        Case { name: "memcached, get of 8 B", load: Load::Memcached { sets: false }, same_host: half, two_hosts: half },
-        Case { name: "memcached, set of 8 B", load: Load::Memcached { sets: true }, same_host: half, two_hosts: half },
-        Case { name: "redis, get of 8 B", load: alone, same_host: redis, two_hosts: redis },
-        Case {
-            name: "redis, get of 8 B, 50 pipelined",
-            load: pipelined,
-            same_host: (RatioAtLeast(1.5), Goal),
-            two_hosts: (RatioAtLeast(1.0), Goal),
-        },
-    ]
-}
+const MEMCACHED: &[Need] = &[("memcached", "memcached"), ("memcaslap", "libmemcached-tools")];
+const REDIS: &[Need] = &[("redis-server", "redis-server"), ("redis-benchmark", "redis-tools")];
+const GRPC: &[Need] = &[(grpc::PYTHON, "python3"), ("/usr/lib/python3/dist-packages/grpc", "python3-grpcio")];
+const SKLEARN: &[Need] = &[(grpc::PYTHON, "python3"), ("/usr/lib/python3/dist-packages/sklearn", "python3-sklearn")];
+const NGINX: &[Need] = &[("nginx", "nginx-light"), ("wrk", "wrk")];
+const MARIADB: &[Need] = &[
+    ("mariadbd", "mariadb-server"),
+    ("mariadb-backup", "mariadb-backup"),
+    ("mbstream", "mariadb-backup"),
+    ("socat", "socat"),
+];
 
-impl Load {
-    /// Time of an operation where one is under way, else a rate.
-    fn is_time(self) -> bool {
-        self != Self::Redis { pipelined: 50 }
-    }
-
-    fn server(self, address: &str, port: &str) -> Vec<String> {
-        let words: &[&str] = match self {
-            Self::Memcached { .. } => &["memcached", "-u", "nobody", "-U", "0", "-t", "1", "-l", address, "-p", port],
-            Self::Redis { .. } => {
-                &["redis-server", "--save", "", "--protected-mode", "no", "--bind", address, "--port", port]
-            }
-        };
-        words.iter().map(|word| (*word).to_owned()).collect()
-    }
-
-    fn client(self, address: &str, port: &str, place: &Place) -> Result<Vec<String>> {
-        let words: Vec<String> = match self {
-            Self::Memcached { sets } => {
-                let file = place.file("load.cnf");
-                let (set, get) = if sets { ("1.0", "0.0") } else { ("0.0", "1.0") };
-                std::fs::write(&file, format!("key\n16 16 1\nvalue\n8 8 1\ncmd\n0 {set}\n1 {get}\n"))?;
-                let (at, count) = (format!("{address}:{port}"), ALONE.to_string());
-                let file = file.display().to_string();
-                let words = ["memcaslap", "-s", &at, "-T", "1", "-c", "1", "-w", "1k", "-x", &count, "-F", &file];
-                words.map(str::to_owned).to_vec()
-            }
-            Self::Redis { pipelined } => {
-                let count = if pipelined == 1 { ALONE } else { PIPELINED }.to_string();
-                let pipelined = pipelined.to_string();
-                let words = ["redis-benchmark", "-h", address, "-p", port, "-c", "1", "-d", "8", "-P", &pipelined];
-                [&words[..], &["-n", &count, "-t", "get", "--csv"]].concat().iter().map(|w| (*w).to_owned()).collect()
-            }
-        };
-        Ok(words)
-    }
-
-    /// Operations a second, out of what the program printed.
-    fn rate(self, text: &str) -> Result<f64> {
-        let found = match self {
-            Self::Memcached { .. } => {
-                text.lines().find_map(|line| line.split_once("TPS:")?.1.split_whitespace().next()?.parse().ok())
-            }
-            Self::Redis { .. } => {
-                text.lines().find_map(|line| line.strip_prefix("\"GET\",\"")?.split('"').next()?.parse().ok())
-            }
-        };
-        found.filter(|rate| *rate > 0.0).with_context(|| format!("no rate in: {text}"))
-    }
-
-    fn figure(self, rate: f64) -> f64 {
-        if self.is_time() { 1e6 / rate } else { rate }
-    }
-}
-
-/// Installs what is not there, where this may be.
-fn install() -> Result<()> {
-    let missing = || PROGRAMS.iter().filter(|(program, _)| !has(program)).map(|(_, package)| *package);
-    if missing().next().is_some() && rustix::process::geteuid().is_root() && has("apt-get") {
-        let packages: Vec<&str> = missing().collect();
-        println!("installing {} from Debian", packages.join(", "));
-        let mut command = Command::new("apt-get");
-        command.args(["install", "-y", "-q", "--no-install-recommends"]).args(packages);
-        command.env("DEBIAN_FRONTEND", "noninteractive").env("RUNLEVEL", "1");
-        // Whether it helped is seen below.
-        let _ = child::run_quiet(&mut command, INSTALL_LIMIT);
-    }
-    let missing: Vec<&str> = missing().collect();
-    ensure!(missing.is_empty(), "these packages are needed and cannot be installed here: {}", missing.join(", "));
-    Ok(())
-}
+const PARTS: [Part; 10] = [
+    Part { name: "memcached", needs: MEMCACHED, has_two_hosts: true, measure: stores::memcached },
+    Part { name: "redis, one", needs: REDIS, has_two_hosts: true, measure: stores::redis },
+    Part { name: "redis, pipelined", needs: REDIS, has_two_hosts: true, measure: stores::redis_pipelined },
+    Part { name: "gRPC, time of a call", needs: GRPC, has_two_hosts: true, measure: grpc::times },
+    Part { name: "gRPC, clients", needs: GRPC, has_two_hosts: true, measure: grpc::rates },
+    Part { name: "parameter server 1x1", needs: &[], has_two_hosts: true, measure: parameters::one_and_one },
+    Part { name: "parameter server 4x4", needs: &[], has_two_hosts: true, measure: parameters::four_and_four },
+    Part { name: "training", needs: SKLEARN, has_two_hosts: false, measure: parameters::training },
+    Part { name: "nginx", needs: NGINX, has_two_hosts: true, measure: web::nginx },
+    Part { name: "database stream", needs: MARIADB, has_two_hosts: false, measure: database::migrate },
+];
 
 /// Before the namespace is entered, in which there is no network.
-pub(super) fn prepare() -> Result<()> {
-    install()
+pub(super) fn prepare(args: &Args) {
+    let wanted = PARTS.iter().filter(|part| places(part).iter().any(|place| args.wants(&full_name(part, place))));
+    let needs: Vec<Need> = wanted.flat_map(|part| part.needs).copied().collect();
+    install::install(&needs);
 }
 
-pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
-    let build = ["build", "--release", "--package", "raas-preload"];
+fn places(part: &Part) -> &'static [&'static str] {
+    if part.has_two_hosts { &["same host", "two hosts"] } else { &["same host"] }
+}
+
+fn full_name(part: &Part, place: &str) -> String {
+    format!("{}, {place}", part.name)
+}
+
+pub(super) fn run(repo: &Repo, args: &Args, origin: &Origin) -> Result<Findings> {
+    let wants = |place: &str| {
+        PARTS.iter().filter(|part| places(part).contains(&place)).any(|part| args.wants(&full_name(part, place)))
+    };
+    ensure!(wants("two hosts") || wants("same host"), "--only: no part has such a name; there are {}", names());
+    let build = ["build", "--release", "--package", "raas-preload", "--package", "parameter-server"];
     let built = child::run_quiet(&mut repo.command("cargo", &build), BUILD_LIMIT)?;
-    ensure!(built.success(), "building what `raas run` loads: {}\n{}", built.describe(), built.text(Stream::Err));
+    ensure!(built.success(), "building what is measured: {}\n{}", built.describe(), built.text(Stream::Err));
     let mut findings = Findings { rounds: args.rounds(), ..Findings::default() };
     findings.setting = json!({
-        "mtu": MTU, "operations": ALONE, "operations_pipelined": PIPELINED, "value_bytes": 8,
-        "processors_client_server": Place::processors()?,
+        "mtu": MTU, "operations": stores::ALONE, "operations_pipelined": stores::PIPELINED, "value_bytes": 8,
+        "processors_client_server": Place::processors()?, "rounds": args.rounds(),
     });
-    // Memcached gives its rights up, and its daemon lets everybody in.
+    let mut writer = Writer { repo, args, origin, blocks: BTreeMap::new() };
+    // Memcached and nginx give their rights up, and their daemon lets everybody in.
     let config = "socket_mode = \"0666\"\n";
-    let two = Place::two_hosts(repo, "programs-two-hosts", MTU, config)?;
-    at_place(two, "two hosts", args, &mut findings, |case| case.two_hosts)?;
-    let one = Place::one_host(repo, "programs-one-host", config)?;
-    at_place(one, "same host", args, &mut findings, |case| case.same_host)?;
+    if wants("two hosts") {
+        let two = Place::two_hosts(repo, "programs-two-hosts", MTU, config)?;
+        at_place(two, &mut writer, &mut findings)?;
+    }
+    if wants("same host") {
+        let one = Place::one_host(repo, "programs-one-host", config)?;
+        // A new namespace has it down.
+        one.set_up(End::Client, &["link", "set", "lo", "up"])?;
+        at_place(one, &mut writer, &mut findings)?;
+    }
+    if args.figures.is_page_written() && !args.quick {
+        page::update(&repo.root.join(PAGE), &writer.blocks)?;
+    }
     Ok(findings)
 }
 
-fn at_place(
-    mut place: Place,
-    name: &str,
-    args: &Args,
-    findings: &mut Findings,
-    bar: impl Fn(&Case) -> (Bar, Kind),
-) -> Result<()> {
+fn names() -> String {
+    PARTS.iter().flat_map(|part| places(part).iter().map(|place| full_name(part, place))).collect::<Vec<_>>().join("; ")
+}
+
+/// Measures all parts that are wanted at this place. One that cannot be measured is named and leaves the others alone.
+fn at_place(mut place: Place, writer: &mut Writer<'_>, findings: &mut Findings) -> Result<()> {
     place.open_to_all()?;
     place.pin(true)?;
-    for (number, case) in (0..).zip(cases()) {
-        let full_name = format!("{}, {name}", case.name);
-        if !args.wants(&full_name) {
+    let args = writer.args;
+    for (number, part) in (0..).zip(&PARTS) {
+        let name = full_name(part, host(&place));
+        if !places(part).contains(&host(&place)) || !args.wants(&name) {
             continue;
         }
-        let [ours, theirs] = measure(&place, &case, number, args.rounds()).with_context(|| full_name.clone())?;
-        println!("{full_name}: {} rounds done", args.rounds());
-        let series = Series {
-            case: full_name,
-            unit: if case.load.is_time() { "us" } else { "operations_per_s" }.to_owned(),
-            better: if case.load.is_time() { Better::Lower } else { Better::Higher },
-            ours,
-            rival: "tcp".to_owned(),
-            rival_values: theirs,
+        let lacking: Vec<&str> = install::lacking(part.needs).into_iter().map(|(need, _)| need).collect();
+        if !lacking.is_empty() {
+            findings.rivals_missing.push(format!("{name}: {} cannot be installed here", lacking.join(", ")));
+            println!("SKIP {name}: {} cannot be installed here", lacking.join(", "));
+            continue;
+        }
+        let rounds = if part.name == "database stream" { args.programs.database_rounds } else { None };
+        let at = At {
+            repo: writer.repo,
+            place: &place,
+            rounds: rounds.unwrap_or(args.rounds()),
+            is_quick: args.quick,
+            seconds: args.seconds,
+            database_mb: args.programs.database_mb,
+            port: PORT + PORTS * number,
         };
-        findings.rows.push(Row { series, bar: Some(bar(&case)) });
+        let begin = Instant::now();
+        match (part.measure)(&at) {
+            Ok(measured) => {
+                println!("{name}: {} rounds, {:.0} s", at.rounds, begin.elapsed().as_secs_f64());
+                measured.figures.iter().try_for_each(|figure| writer.write(&at, figure))?;
+                findings.rows.extend(measured.rows);
+                findings.rivals_missing.extend(measured.missing);
+            }
+            Err(e) => {
+                eprintln!("{name}: {e:#}");
+                findings.failed.push(format!("{name}: {e:#}"));
+            }
+        }
     }
     Ok(())
 }
 
-/// The figures of all rounds, ours and those of TCP.
-fn measure(place: &Place, case: &Case, number: u16, rounds: u32) -> Result<[Vec<f64>; 2]> {
-    let raas = place.program("raas");
-    let under: [&[&str]; 2] = [&[&raas, "run"], &[]];
-    let ports = [0, 1].map(|side| (PORT + 2 * number + side).to_string());
-    let mut servers = vec![];
-    for (under, port) in under.iter().zip(&ports) {
-        let words = case.load.server(place.server(), port);
-        let words: Vec<&str> = under.iter().copied().chain(words.iter().map(String::as_str)).collect();
-        servers.push(Beside::start(&mut place.command(End::Server, &words))?);
-        wait_port(place, port)?;
-    }
-    let mut values = [vec![], vec![]];
-    for round in 0..rounds as usize {
-        for step in 0..2 {
-            let side = (round + step) % 2;
-            let words = case.load.client(place.server(), &ports[side], place)?;
-            let words: Vec<&str> = under[side].iter().copied().chain(words.iter().map(String::as_str)).collect();
-            let ended = child::run_quiet(&mut place.command(End::Client, &words), LOAD_LIMIT)?;
-            ensure!(ended.success(), "{}: {}\n{}", words.join(" "), ended.describe(), ended.text(Stream::Err));
-            values[side].push(case.load.figure(case.load.rate(&ended.text(Stream::Out))?));
-        }
-    }
-    Ok(values)
+/// Writes figures as they come, and keeps their blocks of the page.
+struct Writer<'a> {
+    repo: &'a Repo,
+    args: &'a Args,
+    origin: &'a Origin,
+    blocks: BTreeMap<String, String>,
 }
 
-/// Waits until the port is listened on, as the kernel of the server's host tells.
-fn wait_port(place: &Place, port: &str) -> Result<()> {
-    let wanted = format!(":{:04X}", port.parse::<u16>()?);
-    let begin = Instant::now();
-    while begin.elapsed() < LISTEN_LIMIT {
-        let told = child::run_quiet(&mut place.command(End::Server, &["cat", "/proc/net/tcp"]), LISTEN_LIMIT)?;
-        if told.text(Stream::Out).lines().any(|line| {
-            let cells: Vec<&str> = line.split_whitespace().collect();
-            cells.len() > 3 && cells[1].ends_with(&wanted) && cells[3] == "0A"
-        }) {
-            return Ok(());
-        }
+impl Writer<'_> {
+    fn write(&mut self, at: &At<'_>, figure: &Figure) -> Result<()> {
+        let machine = self.origin.machine();
+        let measured_on = if at.is_one_host() {
+            "client and server on one host, each on a processor of its own".to_owned()
+        } else {
+            format!("two network namespaces over veth, MTU {MTU}, each with its daemon on a processor of its own")
+        };
+        let load = machine["load_before"].as_f64().unwrap_or(f64::NAN);
+        let measured_on = format!("{measured_on}; load average {load:.1} before{}", beside_builds(load));
+        let context = json!({
+            "setting": { "rounds": at.rounds, "measured_on": measured_on }, "machine": machine,
+            "commit": self.origin.commit(),
+        });
+        let number = figure.number.context("a figure of the paper has a number")?;
+        let name = file_name(number, at.host());
+        let below = format!("{} rounds, {}", at.rounds, at.host());
+        write(&folder(self.repo, self.args), &name, figure, &below, &context)?;
+        self.blocks.insert(name.clone(), page::block(figure, &name, &context));
+        Ok(())
     }
-    bail!("nobody listens on port {port}")
+}
+
+/// Below this load average nothing else of weight ran.
+const QUIET_LOAD: f64 = 0.5;
+
+fn beside_builds(load: f64) -> &'static str {
+    if load < QUIET_LOAD { "" } else { ", beside builds" }
+}
+
+/// The name of a figure's files and of its block.
+fn file_name(number: u32, host: &str) -> String {
+    if host == "two hosts" { format!("fig{number}-two-hosts") } else { format!("fig{number}") }
+}
+
+/// Lines of JSON that a program printed; others are left out.
+fn json_lines(text: &str) -> Result<Vec<Value>> {
+    let lines = text.lines().filter(|line| line.starts_with('{'));
+    lines.map(|line| serde_json::from_str(line).with_context(|| format!("no JSON: {line}"))).collect()
+}
+
+/// Points of such lines.
+fn json_points(text: &str, x: &str, y: &str) -> Result<Vec<(f64, f64)>> {
+    let point = |line: &Value| {
+        let point = line[x].as_f64().zip(line[y].as_f64().filter(|value| *value > 0.0));
+        point.with_context(|| format!("no {x} and {y}: {line}"))
+    };
+    json_lines(text)?.iter().map(point).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
-    fn rates_are_read() {
-        let slap = "object_bytes: 4\n\nRun time: 0.5s Ops: 21024 TPS: 40910 Net_rate: 2.5M/s\n";
-        let memcached = Load::Memcached { sets: false };
-        assert_eq!(memcached.rate(slap).expect("a rate"), 40_910.0);
-        assert!((memcached.figure(40_000.0) - 25.0).abs() < 1e-9);
-        assert!(memcached.rate("Run time: 0.5s TPS: 0").is_err());
-        let redis = Load::Redis { pipelined: 50 };
-        assert_eq!(redis.rate("\"test\",\"rps\"\n\"GET\",\"1250000.00\",\"0.038\"\n").expect("a rate"), 1_250_000.0);
-        assert_eq!(redis.figure(5.0), 5.0);
+    fn points_are_read_out_of_lines() -> Result<()> {
+        let text = "noise\n{\"bytes\": 2, \"us\": 40.5}\n{\"bytes\": 64, \"us\": 41}\n";
+        assert_eq!(json_points(text, "bytes", "us")?, [(2.0, 40.5), (64.0, 41.0)]);
+        assert!(json_points("{\"bytes\": 2}", "bytes", "us").is_err());
+        assert!(json_points("{\"bytes\": 2, \"us\": 0}", "bytes", "us").is_err());
+        Ok(())
     }
 
     #[test]
-    fn bars_fit_their_units() {
-        for case in cases() {
-            for (bar, _) in [case.same_host, case.two_hosts] {
-                assert_eq!(matches!(bar, Bar::RatioAtMost(_)), case.load.is_time(), "{}", case.name);
-            }
+    fn the_page_of_the_repository_has_a_place_for_every_figure() -> Result<()> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").join(PAGE);
+        let text = std::fs::read_to_string(path)?;
+        let of_two_hosts = [13, 14, 15, 16, 18].map(|number| file_name(number, "two hosts"));
+        for name in (13..=20).map(|number| file_name(number, "same host")).chain(of_two_hosts) {
+            page::with_blocks(&text, &BTreeMap::from([(name, "x".to_owned())]))?;
         }
+        Ok(())
+    }
+
+    #[test]
+    fn parts_have_ports_apart_below_those_of_the_system() {
+        assert!(PORT + PORTS * u16::try_from(PARTS.len()).expect("few") < 32_768);
     }
 }

@@ -17,6 +17,8 @@ pub(crate) struct Findings {
     pub(crate) figures: Vec<Value>,
     /// Rivals that could not be run, each with the reason.
     pub(crate) rivals_missing: Vec<String>,
+    /// What should have been measured and was not, each with the reason.
+    pub(crate) failed: Vec<String>,
     /// How it was measured: link, guest, devices' settings.
     pub(crate) setting: Value,
 }
@@ -75,6 +77,7 @@ impl Origin {
             "rows": findings.rows.iter().map(Row::to_json).collect::<Vec<_>>(),
             "figures": findings.figures,
             "rivals_missing": findings.rivals_missing,
+            "failed": findings.failed,
         })
     }
 }
@@ -95,6 +98,9 @@ pub(crate) fn table(findings: &Findings) -> String {
     }
     for missing in &findings.rivals_missing {
         let _ = writeln!(out, "rival missing: {missing}");
+    }
+    for failed in &findings.failed {
+        let _ = writeln!(out, "FAILED {failed}");
     }
     let count = |verdict: Verdict| findings.rows.iter().filter(|row| row.verdict() == Some(verdict)).count();
     let _ = writeln!(

@@ -94,6 +94,11 @@ pub fn spawn(command: &mut Command) -> Result<Running> {
 }
 
 impl Running {
+    /// The child, and its process group.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits for the end, or until `expired` says so of the time since the start; then the child is ended.
     pub fn wait(&mut self, expired: &dyn Fn(Duration) -> bool, on_line: &mut dyn FnMut(Stream, &str)) -> Result<Ended> {
         let mut kept = VecDeque::new();

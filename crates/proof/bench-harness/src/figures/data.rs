@@ -47,7 +47,7 @@ pub(crate) struct Point {
 
 impl Line {
     /// The values at a point; none if it was not measured.
-    pub(super) fn at(&self, x: f64) -> Vec<f64> {
+    pub(crate) fn at(&self, x: f64) -> Vec<f64> {
         self.points.iter().find(|point| point.x == x).map(|point| point.values.clone()).unwrap_or_default()
     }
 }

@@ -1,5 +1,5 @@
-//! The measured parts of docs/figures.md: for each figure a block between two comments, which the bench writes anew. The
-//! rest of the page is written by people.
+//! The measured parts of docs/figures.md and docs/figures-programs.md: for each figure a block between two comments,
+//! which the bench writes anew. The rest of a page is written by people.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use super::data::{Figure, label};
 use crate::stats::{Row, Verdict, spread};
 
 /// The drawing, a table of the medians, the bars and what they came to, and where it was measured.
-pub(super) fn block(figure: &Figure, name: &str, context: &Value) -> String {
+pub(crate) fn block(figure: &Figure, name: &str, context: &Value) -> String {
     let is_bytes = figure.x.contains("bytes");
     let mut out = format!("![{}](figures/{name}.svg)\n\n| {} |", figure.heading(), figure.x);
     for line in &figure.lines {
@@ -37,17 +37,24 @@ pub(super) fn block(figure: &Figure, name: &str, context: &Value) -> String {
     let commit = context["commit"].as_str().unwrap_or_default();
     let _ = writeln!(
         out,
-        "\n{} rounds on {}, {} processors, Linux {}; {}, wire {}, MTU {}; commit {}.",
+        "\n{} rounds on {}, {} processors, Linux {}; {}; commit {}.",
         setting["rounds"],
         machine["cpu"].as_str().unwrap_or("an unknown processor"),
         machine["cores"],
         machine["kernel"].as_str().unwrap_or("?"),
-        setting["device"].as_str().unwrap_or("?"),
-        setting["wire"].as_str().unwrap_or("?"),
-        setting["mtu"],
+        measured_on(setting),
         commit.get(..7).unwrap_or(commit),
     );
     out
+}
+
+/// What a figure says of that by itself, or the device, its wire and MTU.
+fn measured_on(setting: &Value) -> String {
+    let word = |key: &str| setting[key].as_str().unwrap_or("?");
+    match setting["measured_on"].as_str() {
+        Some(words) => words.to_owned(),
+        None => format!("{}, wire {}, MTU {}", word("device"), word("wire"), setting["mtu"]),
+    }
 }
 
 fn sentence(row: &Row) -> String {
@@ -75,13 +82,13 @@ fn short(value: f64) -> String {
 }
 
 /// Writes the blocks into the page, each in the place of the old one.
-pub(super) fn update(path: &Path, blocks: &BTreeMap<String, String>) -> Result<()> {
+pub(crate) fn update(path: &Path, blocks: &BTreeMap<String, String>) -> Result<()> {
     let page = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let page = with_blocks(&page, blocks).with_context(|| path.display().to_string())?;
     std::fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn with_blocks(page: &str, blocks: &BTreeMap<String, String>) -> Result<String> {
+pub(crate) fn with_blocks(page: &str, blocks: &BTreeMap<String, String>) -> Result<String> {
     let mut page = page.to_owned();
     for (name, block) in blocks {
         let (begin, end) = (format!("<!-- {name}: measured -->\n"), format!("<!-- {name}: end -->"));
@@ -141,5 +148,8 @@ mod tests {
             text.contains("Some CPU, 2 processors, Linux 6.18; softnic, wire roce, MTU 1500; commit 0123456"),
             "{text}"
         );
+        let context = json!({ "setting": { "rounds": 3, "measured_on": "one host" }, "commit": "0123456789" });
+        let text = block(&example(Scale::Linear), "fig13", &context);
+        assert!(text.contains("; one host; commit 0123456"), "{text}");
     }
 }
