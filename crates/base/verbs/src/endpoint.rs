@@ -100,4 +100,6 @@ pub struct DatagramLink {
     pub dest: UdDest,
     /// The address that its datagrams come from.
     pub address: IpAddr,
+    /// What keeps those on the way from reading and forging datagrams, in both directions; none: they are in the clear.
+    pub cipher: Option<&'static str>,
 }

@@ -188,17 +188,32 @@ pub trait Provider {
         false
     }
 
-    /// Says what peers need to know of a UD queue pair with this key.
-    fn offer_datagrams(&self, qpn: Qpn, qkey: Qkey) -> Endpoint {
+    /// Says what peers need to know of a UD queue pair with this key. With [`Encrypt::Required`] it tells nobody where
+    /// datagrams in the clear would go.
+    fn offer_datagrams(&self, qpn: Qpn, qkey: Qkey, encrypt: Encrypt) -> Endpoint {
         let device = self.device();
-        RocePort { qpn, qkey, gid: device.gid, udp_port: device.udp_port }.to_endpoint()
+        let udp_port = if encrypt == Encrypt::Required { 0 } else { device.udp_port };
+        RocePort { qpn, qkey, gid: device.gid, udp_port }.to_endpoint()
     }
 
-    /// Makes the way to a peer's datagram port, which is the peer's input as in [`Self::accept`].
-    fn accept_datagrams(&mut self, peer: &Endpoint) -> Result<DatagramLink, VerbsError> {
+    /// Makes the way to a peer's datagram port, which is the peer's input as in [`Self::accept`]. `beside`: the connection
+    /// to the same peer that was accepted last, whose endpoints also said whether datagrams are encrypted, and with what.
+    /// None: one of the two ends wants none in the clear, and they cannot be encrypted. Each connection gives keys for one
+    /// way.
+    fn accept_datagrams(
+        &mut self,
+        peer: &Endpoint,
+        beside: Qpn,
+        encrypt: Encrypt,
+    ) -> Result<Option<DatagramLink>, VerbsError> {
+        let _ = beside;
         let peer = RocePort::parse(peer)?;
+        if encrypt == Encrypt::Required || peer.udp_port == 0 {
+            return Ok(None);
+        }
         let ah = self.create_ah(&self.path_marks().on(peer.address_vector()))?;
-        Ok(DatagramLink { dest: UdDest { ah, qpn: peer.qpn, qkey: peer.qkey }, address: peer.gid.ip() })
+        let dest = UdDest { ah, qpn: peer.qpn, qkey: peer.qkey };
+        Ok(Some(DatagramLink { dest, address: peer.gid.ip(), cipher: None }))
     }
 
     /// Makes an address handle for UD sends.

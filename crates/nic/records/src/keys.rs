@@ -5,7 +5,7 @@
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-use crate::cipher::{Cipher, KEY_BYTES};
+use crate::cipher::Cipher;
 use crate::{Opener, Sealer};
 
 /// Bytes of an end's secret.
@@ -23,6 +23,27 @@ impl std::fmt::Debug for Secret {
     }
 }
 
+/// The part of a nonce that is not the number.
+pub(crate) type Salt = [u8; 4];
+
+/// What the keys of the own and of the peer's direction follow from. None if both ends claim the same secret.
+pub(crate) fn directions(own: &Secret, peer: &Secret, domain: &[u8]) -> Option<([u8; 32], [u8; 32])> {
+    if own == peer {
+        return None;
+    }
+    let mut both = [own.0, peer.0];
+    both.sort_unstable();
+    let of = |sender: &Secret| derived(&both.concat(), &[domain, &sender.0]);
+    of(own).zip(of(peer))
+}
+
+/// HMAC-SHA256. A key of it may have any length, so there always is one.
+pub(crate) fn derived(key: &[u8], parts: &[&[u8]]) -> Option<[u8; 32]> {
+    let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(key).ok()?;
+    parts.iter().for_each(|part| mac.update(part));
+    Some(mac.finalize().into_bytes().into())
+}
+
 /// Both directions of a connection, as one end uses them.
 #[derive(Debug)]
 pub struct Keys {
@@ -36,19 +57,10 @@ impl Keys {
     /// The keys of the connection between two ends; none if both claim the same secret, since then the two directions
     /// would have the same key.
     pub fn new(own: &Secret, peer: &Secret) -> Option<Self> {
-        if own == peer {
-            return None;
-        }
-        let mut both = [own.0, peer.0];
-        both.sort_unstable();
-        let of = |sender: &Secret| {
-            // A key of HMAC may have any length, so this cannot fail.
-            let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(&both.concat()).ok()?;
-            mac.update(DOMAIN);
-            mac.update(&sender.0);
-            let derived: [u8; 32] = mac.finalize().into_bytes().into();
-            let (key, rest) = derived.split_first_chunk::<KEY_BYTES>()?;
-            Some((Cipher::new(key), *rest.first_chunk::<4>()?))
+        let (own, peer) = directions(own, peer, DOMAIN)?;
+        let of = |derived: [u8; 32]| {
+            let (key, rest) = derived.split_first_chunk()?;
+            Some((Cipher::new(key), *rest.first_chunk()?))
         };
         let ((own_key, own_salt), (peer_key, peer_salt)) = of(own).zip(of(peer))?;
         Some(Self { sealer: Sealer::new(own_key, own_salt), opener: Opener::new(peer_key, peer_salt) })

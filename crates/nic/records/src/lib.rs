@@ -1,6 +1,7 @@
-//! Encrypts and authenticates what two software NICs send to each other over TCP: the keys of a connection, and records.
+//! Encrypts and authenticates what two software NICs send to each other: the keys of a connection, the records of its
+//! stream over TCP, and single packets over RoCEv2.
 //!
-//! No I/O, clock or randomness: bytes go in, bytes come out. The bytes of a record are in docs/wire.md, the reasons in
+//! No I/O, clock or randomness: bytes go in, bytes come out. The bytes are in docs/wire.md, the reasons in
 //! docs/encryption.md. AES-GCM is that of `graviola`, or of `aes-gcm` on processors that it cannot use.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -8,11 +9,18 @@
 mod cipher;
 mod keys;
 mod opener;
+mod packets;
 mod sealer;
+mod window;
 
 pub use keys::{Keys, SECRET_BYTES, Secret};
 pub use opener::{Opener, RecordError};
+pub use packets::{
+    PACKET_HEAD_BYTES, PACKET_NUMBER_BYTES, PACKET_SEAL_BYTES, PACKETS_PER_KEY, PacketKeys, PacketOpener,
+    PacketRefused, PacketSealer, Purpose,
+};
 pub use sealer::Sealer;
+pub use window::REPLAY_WINDOW_PACKETS;
 
 /// What seals records, for people.
 pub const CIPHER: &str = "AES-128-GCM";

@@ -1,12 +1,16 @@
 //! One send under construction: a UDP payload, or a GSO batch of equal segments plus at most one shorter last one.
 //!
-//! Owns the layout of the batch and the ICRC of each segment. Payload bytes are copied once, straight to their place,
-//! and the ICRC is computed over that private copy, because a tenant may rewrite the source meanwhile.
+//! Owns the layout of the batch and how each segment ends: with its ICRC, or sealed. Payload bytes are copied once,
+//! straight to their place, and ICRC or seal are made of that private copy while it is in the cache, because a tenant may
+//! rewrite the source meanwhile.
 
 use std::net::SocketAddr;
 
+use records::{PACKET_NUMBER_BYTES, PACKET_SEAL_BYTES, PacketSealer, TAG_BYTES};
+use verbs::{Psn, Qpn};
+
 use crate::limits::{MAX_GSO_SEGMENTS, MAX_UDP_PAYLOAD_BYTES};
-use crate::wire::{Header, ICRC_BYTES, PseudoHeader, pad_bytes};
+use crate::wire::{Header, ICRC_BYTES, PseudoHeader, SEALED_HEAD_BYTES, pad_bytes, sealed_head};
 
 /// What the IPv4 identification field of sent segments will be, which the ICRC covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -49,6 +53,30 @@ impl BatchLimits {
     }
 }
 
+/// What seals the packets of a connection, and the queue pair that opens them.
+#[derive(Debug)]
+pub(crate) struct Sealing<'a> {
+    pub(crate) sealer: &'a mut PacketSealer,
+    pub(crate) to: Qpn,
+}
+
+/// How a packet ends.
+enum Ending<'a> {
+    Icrc(&'a PseudoHeader),
+    /// Under the clear header that its receiver finds the key with.
+    Sealed(&'a mut PacketSealer, [u8; SEALED_HEAD_BYTES]),
+}
+
+impl Ending<'_> {
+    /// Bytes in front of and behind the packet.
+    const fn around(&self) -> (usize, usize) {
+        match self {
+            Self::Icrc(_) => (0, ICRC_BYTES),
+            Self::Sealed(..) => (SEALED_HEAD_BYTES + PACKET_NUMBER_BYTES, TAG_BYTES),
+        }
+    }
+}
+
 /// A send under construction. The buffer keeps its length between sends as long as its owner does not clear it, so that
 /// nothing is zeroed in steady state.
 #[derive(Debug)]
@@ -61,11 +89,23 @@ pub(crate) struct Batch<'a> {
     next_id: u16,
     closed: bool,
     limits: BatchLimits,
+    sealing: Option<Sealing<'a>>,
+    /// Packets that could not be sealed, and so did not leave.
+    unsealed: u64,
 }
 
 impl<'a> Batch<'a> {
     pub(crate) fn new(buf: &'a mut Vec<u8>, limits: BatchLimits) -> Self {
-        Self { buf, used: 0, segment_bytes: 0, count: 0, next_id: 0, closed: false, limits }
+        let (used, segment_bytes, count, next_id, closed) = (0, 0, 0, 0, false);
+        Self { buf, used, segment_bytes, count, next_id, closed, limits, sealing: None, unsealed: 0 }
+    }
+
+    /// All packets are sealed, if there is something to seal them with.
+    pub(crate) fn sealed_by<'b>(self, sealing: Option<Sealing<'b>>) -> Batch<'b>
+    where
+        'a: 'b,
+    {
+        Batch { sealing, ..self }
     }
 
     pub(crate) const fn is_empty(&self) -> bool {
@@ -74,10 +114,20 @@ impl<'a> Batch<'a> {
 
     /// Whether a packet with so many bytes of headers and payload may be the next segment.
     pub(crate) const fn fits(&self, header_bytes: usize, payload_bytes: usize) -> bool {
+        let around = if self.sealing.is_some() { SEALED_HEAD_BYTES + PACKET_SEAL_BYTES } else { ICRC_BYTES };
+        self.fits_bytes(header_bytes + payload_bytes + pad_bytes(payload_bytes) + around)
+    }
+
+    /// The same for a packet that [`Self::push_sealed`] is for.
+    pub(crate) const fn fits_sealed(&self, header_bytes: usize, payload_bytes: usize) -> bool {
+        let around = SEALED_HEAD_BYTES + PACKET_SEAL_BYTES;
+        self.fits_bytes(header_bytes + payload_bytes + pad_bytes(payload_bytes) + around)
+    }
+
+    const fn fits_bytes(&self, len: usize) -> bool {
         if self.count == 0 {
             return true;
         }
-        let len = header_bytes + payload_bytes + pad_bytes(payload_bytes) + ICRC_BYTES;
         !self.closed
             && self.count < self.limits.segments
             && len <= self.segment_bytes
@@ -93,24 +143,67 @@ impl<'a> Batch<'a> {
         payload_bytes: usize,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
+        let Some(sealing) = self.sealing.take() else {
+            return self.put(Ending::Icrc(route), header, payload_bytes, fill);
+        };
+        let Sealing { sealer, to } = sealing;
+        let [.., high, middle, low] = sealer.next_number().to_be_bytes();
+        let head = sealed_head(to, Psn::new(u32::from_be_bytes([0, high, middle, low])));
+        let put = self.put(Ending::Sealed(sealer, head), header, payload_bytes, fill);
+        self.sealing = Some(Sealing { sealer, to });
+        put
+    }
+
+    /// The same for a datagram with keys of its own, for which [`Self::fits_sealed`] holds. `key` names them at the
+    /// receiver.
+    pub(crate) fn push_sealed<E>(
+        &mut self,
+        (sealer, to, key): (&mut PacketSealer, Qpn, Psn),
+        header: &Header,
+        payload_bytes: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.put(Ending::Sealed(sealer, sealed_head(to, key)), header, payload_bytes, fill)
+    }
+
+    fn put<E>(
+        &mut self,
+        ending: Ending<'_>,
+        header: &Header,
+        payload_bytes: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
         let header = header.as_bytes();
         let covered = header.len() + payload_bytes + pad_bytes(payload_bytes);
-        let end = self.used + covered + ICRC_BYTES;
+        let (before, behind) = ending.around();
+        let len = before + covered + behind;
+        let end = self.used + len;
         if self.buf.len() < end {
             self.buf.resize(end, 0);
         }
         let packet = &mut self.buf[self.used..end];
-        let (head, rest) = packet.split_at_mut(header.len());
+        let (head, rest) = packet[before..].split_at_mut(header.len());
         head.copy_from_slice(header);
         fill(&mut rest[..payload_bytes])?;
         rest[payload_bytes..covered - header.len()].fill(0);
-        let id = match self.limits.id_mode {
-            Ipv4IdMode::SegmentIndex => self.next_id,
-            Ipv4IdMode::Zero => 0,
-        };
-        let icrc = route.icrc(&packet[..covered], id);
-        packet[covered..].copy_from_slice(&icrc);
-        let len = covered + ICRC_BYTES;
+        match ending {
+            Ending::Icrc(route) => {
+                let id = match self.limits.id_mode {
+                    Ipv4IdMode::SegmentIndex => self.next_id,
+                    Ipv4IdMode::Zero => 0,
+                };
+                let icrc = route.icrc(&packet[..covered], id);
+                packet[covered..].copy_from_slice(&icrc);
+            }
+            Ending::Sealed(sealer, head) => {
+                packet[..SEALED_HEAD_BYTES].copy_from_slice(&head);
+                if !sealer.seal(packet) {
+                    // It never leaves, as if the network had lost it: nothing goes in the clear.
+                    self.unsealed += 1;
+                    return Ok(());
+                }
+            }
+        }
         if self.count == 0 {
             self.segment_bytes = len;
         }
@@ -125,7 +218,7 @@ impl<'a> Batch<'a> {
     pub(crate) fn finish(self) -> Finished {
         self.buf.truncate(self.used);
         let segment_bytes = if self.count > 1 { u16::try_from(self.segment_bytes).ok() } else { None };
-        Finished { packets: self.count, bytes: self.used, segment_bytes }
+        Finished { packets: self.count, bytes: self.used, segment_bytes, unsealed: self.unsealed }
     }
 }
 
@@ -135,4 +228,6 @@ pub(crate) struct Finished {
     pub(crate) packets: usize,
     pub(crate) bytes: usize,
     pub(crate) segment_bytes: Option<u16>,
+    /// Packets that could not be sealed, and are lost.
+    pub(crate) unsealed: u64,
 }

@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 
+use records::PacketRefused;
 use rnic::DeviceCounters;
 use verbs::Counters;
 
@@ -79,8 +80,22 @@ counters! {
     drop_invalid_request,
     /// On an unreliable connection: the receive names memory that it may not fill, which ends the QP.
     drop_bad_receive,
+    /// A sealed packet that is not what the peer sent: made or changed on the way, or of an older connection.
+    drop_forged,
+    /// A sealed packet that came before, or so late that nothing remembers whether it did.
+    drop_replayed,
+    /// A sealed packet to a QP that has no keys, or a datagram under keys that nobody has.
+    drop_no_key,
+    /// A packet in the clear to a QP, or of a datagram peer, whose packets are sealed.
+    drop_in_the_clear,
     /// ICRCs that matched only after the IPv4 identification was solved for (16 bits checked).
     icrc_id_recovered,
+    /// Packets that were sent sealed.
+    tx_sealed,
+    /// Sealed packets that were opened.
+    rx_sealed,
+    /// Packets that could not be sealed, because their keys are gone or used up. They do not leave.
+    tx_unsealed,
     /// UDP payloads sent.
     tx_packets,
     /// UDP payloads received.
@@ -151,6 +166,15 @@ impl NicCounters {
             PacketFault::Version(_) => &mut self.drop_version,
             PacketFault::Pkey(_) => &mut self.drop_pkey,
             PacketFault::Opcode(_) => &mut self.drop_unknown_opcode,
+        } += 1;
+    }
+
+    /// Counts a sealed packet that was not opened.
+    pub(crate) fn on_refused(&mut self, refused: PacketRefused) {
+        *match refused {
+            PacketRefused::Short { .. } => &mut self.drop_truncated,
+            PacketRefused::Repeated { .. } | PacketRefused::Stale { .. } => &mut self.drop_replayed,
+            _ => &mut self.drop_forged,
         } += 1;
     }
 

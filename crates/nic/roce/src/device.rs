@@ -11,6 +11,7 @@ use verbs::DeviceAttr;
 use crate::counters::NicCounters;
 use crate::limits::NicLimits;
 use crate::path::Path;
+use crate::seals::DatagramSeals;
 use crate::wire::IcrcChecker;
 
 /// Shared state of a NIC.
@@ -18,6 +19,8 @@ use crate::wire::IcrcChecker;
 pub(crate) struct Device {
     pub(crate) base: rnic::Device,
     pub(crate) ahs: GenSlab<u32, Path>,
+    /// Keys of those of them whose datagrams are sealed.
+    pub(crate) seals: DatagramSeals,
     /// Of the wire; those of `base` are beside them.
     pub(crate) counters: NicCounters,
     pub(crate) icrc: IcrcChecker,
@@ -30,6 +33,7 @@ impl Device {
         Self {
             base: rnic::Device::new(attr, DeviceLimits { max_cq: limits.max_cq, max_srq: limits.max_srq }),
             ahs: GenSlab::new(limits.max_ah),
+            seals: DatagramSeals::default(),
             counters: NicCounters::default(),
             icrc: IcrcChecker::default(),
             held_bytes: 0,

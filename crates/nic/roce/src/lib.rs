@@ -9,6 +9,8 @@
 //! * `handle_*` puts events in: [`Nic::handle_datagram`], [`Nic::handle_batch`], [`Nic::handle_timeout`].
 //! * `poll_*` takes results out: [`Nic::poll_transmit`], and `poll_cq`, `poll_event` of the provider.
 //!
+//! Packets between two NICs that share keys can be sealed ([`Nic::seal_qp`], [`Nic::create_sealed_ah`]).
+//!
 //! Bytes from the wire never panic and never reach memory that is not registered for what they do. A packet either
 //! takes effect or is counted under the reason why not ([`NicCounters`]).
 #![forbid(unsafe_code)]
@@ -28,6 +30,7 @@ mod provider;
 mod qp;
 mod queue_pair;
 mod receives;
+mod seals;
 mod uc;
 mod ud;
 pub mod wire;
@@ -37,3 +40,4 @@ pub use counters::NicCounters;
 pub use limits::{NicLimits, PACKET_CHARGE_BYTES};
 pub use nic::{Nic, NicConfig};
 pub use qp::LentQp;
+pub use seals::DatagramSeal;

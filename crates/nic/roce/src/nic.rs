@@ -8,8 +8,12 @@ use std::net::{IpAddr, SocketAddr};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use records::PacketKeys;
 use rnic::{MAX_MR, NumberHasher, Timers};
-use verbs::{AsyncEvent, Capabilities, DeviceAttr, Gid, PathMarks, PathMtu, QpState, Qpn, Time, VerbsError};
+use verbs::{
+    AddressVector, AhId, AsyncEvent, Capabilities, DeviceAttr, Gid, PathMarks, PathMtu, Provider as _, QpState, Qpn,
+    Time, VerbsError,
+};
 
 use crate::batch::{Batch, BatchLimits, Ipv4IdMode, Transmit};
 use crate::counters::NicCounters;
@@ -18,8 +22,9 @@ use crate::limits::{MAX_MESSAGE_BYTES, MAX_WINDOW_PACKETS, NicLimits, RECENT_QPN
 use crate::peer::NotForUs;
 use crate::qp::LentQp;
 use crate::queue_pair::QueuePair;
+use crate::seals::{DatagramSeal, QpSeal};
 use crate::ud::Arrival;
-use crate::wire::{Checked, Unchecked};
+use crate::wire::{Body, Bth, Checked, ICRC_BYTES, Unchecked, sealed_bth};
 
 /// How to make a [`Nic`].
 #[derive(Debug, Clone)]
@@ -40,6 +45,11 @@ pub struct NicConfig {
     pub max_gso_segments: usize,
     /// What the IPv4 identification of sent segments will be.
     pub id_mode: Ipv4IdMode,
+}
+
+/// Bytes that the packet would have had in the clear.
+fn inner_bytes(opened: &[u8]) -> usize {
+    opened.len() + ICRC_BYTES
 }
 
 /// What is known of a received packet beside its bytes.
@@ -73,6 +83,8 @@ pub struct Nic {
     /// Overflows of CQs that QPs were told of.
     overflows_seen: u64,
     marks: PathMarks,
+    /// What the last sealed packet had in it.
+    opened: Vec<u8>,
 }
 
 impl Nic {
@@ -112,6 +124,7 @@ impl Nic {
             debtors: Vec::new(),
             overflows_seen: 0,
             marks: PathMarks::default(),
+            opened: Vec::new(),
             config,
         }
     }
@@ -168,46 +181,147 @@ impl Nic {
         self.now = self.now.max(now);
         self.dev.counters.rx_packets += 1;
         self.dev.counters.rx_bytes += payload.len() as u64;
-        let unchecked = match Unchecked::parse(payload) {
-            Ok(unchecked) => unchecked,
-            Err(fault) => return self.dev.counters.on_fault(fault),
+        let taken = match sealed_bth(payload) {
+            Some(head) => self.take_sealed(now, from, payload, &head, seen),
+            None => self.take_clear(now, from, payload, seen),
         };
-        let qpn = unchecked.bth.dest_qpn;
-        let Some(qp) = self.qps.get_mut(&qpn) else {
-            self.dev.counters.drop_unknown_qp += 1;
-            return;
-        };
-        let local = self.config.local;
-        let inbound = match qp.inbound_from(from, local, unchecked.opcode) {
-            Ok(inbound) => inbound,
-            Err(NotForUs::Service) => return self.dev.counters.drop_wrong_service += 1,
-            Err(NotForUs::Source) => return self.dev.counters.drop_wrong_source += 1,
-            Err(NotForUs::Port { is_first }) => return self.drop_strange_port(qpn, from.port(), is_first),
-            Err(NotForUs::State) => return self.dev.counters.drop_wrong_state += 1,
-        };
-        let likely = inbound.ids.likely(seen.place);
-        let Some(checked) = self.dev.icrc.check(&inbound.route, unchecked.covered, unchecked.icrc, likely) else {
-            return self.dev.counters.drop_bad_icrc += 1;
-        };
-        inbound.ids.found(seen.place, checked.id());
-        if let Checked::WithId(_) = checked {
-            self.dev.counters.icrc_id_recovered += 1;
-        }
-        match unchecked.into_packet() {
-            Ok(packet) => {
-                let arrival = Arrival { from, to: local, udp_payload_bytes: payload.len() };
-                qp.handle_packet(&packet, arrival, &mut self.dev, now);
-                if seen.is_marked {
-                    qp.on_mark(now);
-                }
-            }
-            Err(fault) => return self.dev.counters.on_fault(fault),
-        }
+        let Some(qpn) = taken else { return };
         if *touched != Some(qpn)
             && let Some(before) = touched.replace(qpn)
         {
             self.after_event(before);
         }
+    }
+
+    /// Takes a packet that ends with an ICRC; says which QP it reached.
+    fn take_clear(&mut self, now: Time, from: SocketAddr, payload: &[u8], seen: Seen) -> Option<Qpn> {
+        let Self { dev, qps, config, .. } = self;
+        let unchecked = Unchecked::parse(payload).map_err(|fault| dev.counters.on_fault(fault)).ok()?;
+        let (qpn, local) = (unchecked.bth.dest_qpn, config.local);
+        let Some(qp) = qps.get_mut(&qpn) else {
+            dev.counters.drop_unknown_qp += 1;
+            return None;
+        };
+        if qp.is_sealed() {
+            dev.counters.drop_in_the_clear += 1;
+            return None;
+        }
+        if !qp.takes(unchecked.opcode) {
+            dev.counters.drop_wrong_service += 1;
+            return None;
+        }
+        let inbound = match qp.inbound_from(from, local) {
+            Ok(inbound) => inbound,
+            Err(why) => return self.drop_not_for_us(qpn, from, why),
+        };
+        let likely = inbound.ids.likely(seen.place);
+        let Some(checked) = dev.icrc.check(&inbound.route, unchecked.covered, unchecked.icrc, likely) else {
+            dev.counters.drop_bad_icrc += 1;
+            return None;
+        };
+        inbound.ids.found(seen.place, checked.id());
+        if let Checked::WithId(_) = checked {
+            dev.counters.icrc_id_recovered += 1;
+        }
+        let packet = unchecked.into_packet().map_err(|fault| dev.counters.on_fault(fault)).ok()?;
+        if let Body::Datagram(datagram) = &packet.body
+            && dev.seals.has_source(from.ip(), datagram.deth.src_qpn)
+        {
+            dev.counters.drop_in_the_clear += 1;
+            return None;
+        }
+        let arrival = Arrival { from, to: local, udp_payload_bytes: payload.len() };
+        qp.handle_packet(&packet, arrival, dev, now);
+        if seen.is_marked {
+            qp.on_mark(now);
+        }
+        Some(qpn)
+    }
+
+    /// Takes a sealed packet; says which QP it reached. One that is not authentic has no effect but a count.
+    fn take_sealed(&mut self, now: Time, from: SocketAddr, payload: &[u8], head: &Bth, seen: Seen) -> Option<Qpn> {
+        let Self { dev, qps, config, opened, .. } = self;
+        let (qpn, local) = (head.dest_qpn, config.local);
+        let Some(qp) = qps.get_mut(&qpn) else {
+            dev.counters.drop_unknown_qp += 1;
+            return None;
+        };
+        if let Err(why) = qp.inbound_from(from, local) {
+            return self.drop_not_for_us(qpn, from, why);
+        }
+        let is_connected = qp.init().qp_type.is_connected();
+        let opener = match qp.seal_mut() {
+            Some(seal) => Some(&mut seal.keys.opener),
+            None if is_connected => None,
+            None => dev.seals.get_mut(head.psn).map(|peer| &mut peer.seal.keys.opener),
+        };
+        let Some(opener) = opener else {
+            dev.counters.drop_no_key += 1;
+            return None;
+        };
+        opener.open(payload, opened).map_err(|refused| dev.counters.on_refused(refused)).ok()?;
+        dev.counters.rx_sealed += 1;
+        // The peer made it, and may have made anything.
+        let inner = Unchecked::parse_opened(opened).map_err(|fault| dev.counters.on_fault(fault)).ok()?;
+        if inner.bth.dest_qpn != qpn || !qp.takes(inner.opcode) {
+            dev.counters.drop_wrong_service += 1;
+            return None;
+        }
+        let packet = inner.into_packet().map_err(|fault| dev.counters.on_fault(fault)).ok()?;
+        if let Body::Datagram(datagram) = &packet.body
+            && !dev.seals.get_mut(head.psn).is_some_and(|peer| peer.is_of(from.ip(), datagram.deth.src_qpn))
+        {
+            dev.counters.drop_wrong_source += 1;
+            return None;
+        }
+        let arrival = Arrival { from, to: local, udp_payload_bytes: inner_bytes(opened) };
+        qp.handle_packet(&packet, arrival, dev, now);
+        if seen.is_marked {
+            qp.on_mark(now);
+        }
+        Some(qpn)
+    }
+
+    fn drop_not_for_us(&mut self, qpn: Qpn, from: SocketAddr, why: NotForUs) -> Option<Qpn> {
+        match why {
+            NotForUs::Source => self.dev.counters.drop_wrong_source += 1,
+            NotForUs::Port { is_first } => self.drop_strange_port(qpn, from.port(), is_first),
+            NotForUs::State => self.dev.counters.drop_wrong_state += 1,
+        }
+        None
+    }
+
+    /// Seals all packets of a connected QP from here on, with keys that only its peer has. It must be in state Init, and
+    /// have none. `to` is the peer's QP. The keys go with Reset. What comes in the clear is dropped, and so is what the
+    /// peer did not send, or sent before.
+    pub fn seal_qp(&mut self, qpn: Qpn, keys: PacketKeys, to: Qpn) -> Result<(), VerbsError> {
+        self.qps.get_mut(&qpn).ok_or(VerbsError::NoSuch("QP"))?.seal(QpSeal { keys, to })
+    }
+
+    /// Takes [`Self::seal_qp`] back for a QP that is still in Init.
+    pub fn unseal_qp(&mut self, qpn: Qpn) {
+        if let Some(qp) = self.qps.get_mut(&qpn) {
+            qp.unseal();
+        }
+    }
+
+    /// An address handle to a peer with which datagrams are sealed, in both directions: those of the peer's QP that come
+    /// in the clear are dropped. The keys go with the handle.
+    pub fn create_sealed_ah(&mut self, av: &AddressVector, seal: DatagramSeal) -> Result<AhId, VerbsError> {
+        let key = seal.own_key;
+        if !self.dev.seals.insert(seal, av.gid.ip()) {
+            return Err(VerbsError::NoSuch("free name for the keys of datagrams: make a new offer"));
+        }
+        let made = self.create_ah(av);
+        match &made {
+            Ok(ah) => {
+                if let Some(path) = self.dev.ahs.get_mut(ah.0) {
+                    path.seal = Some(key);
+                }
+            }
+            Err(_) => self.dev.seals.remove(key),
+        }
+        made
     }
 
     /// The kernel refused a packet to that address as too long, and the owner learned what fits. The consumer gets

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use verbs::AddressVector;
+use verbs::{AddressVector, Psn};
 
 use crate::wire::{IdGuess, PseudoHeader};
 
@@ -14,6 +14,8 @@ pub(crate) struct Path {
     pub(crate) hop_limit: u8,
     /// Masked headers of packets that take it.
     pub(crate) route: PseudoHeader,
+    /// The keys that its datagrams are sealed with; none: they are in the clear.
+    pub(crate) seal: Option<Psn>,
 }
 
 impl Path {
@@ -21,7 +23,7 @@ impl Path {
     pub(crate) fn new(av: &AddressVector, local: SocketAddr) -> Option<Self> {
         let address = SocketAddr::new(av.gid.ip(), av.udp_port);
         let (traffic_class, hop_limit) = (av.traffic_class, av.hop_limit);
-        Some(Self { address, traffic_class, hop_limit, route: PseudoHeader::new(local, address)? })
+        Some(Self { address, traffic_class, hop_limit, route: PseudoHeader::new(local, address)?, seal: None })
     }
 
     /// Whether packets of both may leave in one send.

@@ -96,6 +96,4 @@ pub(crate) enum NotForUs {
     },
     /// The QP is not connected.
     State,
-    /// Of another transport service than the QP.
-    Service,
 }

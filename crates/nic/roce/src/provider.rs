@@ -104,7 +104,11 @@ impl Provider for Nic {
     }
 
     fn destroy_ah(&mut self, ah: AhId) -> Result<(), VerbsError> {
-        self.dev.ahs.remove(ah.0).map(|_| ()).ok_or(VerbsError::NoSuch("address handle"))
+        let path = self.dev.ahs.remove(ah.0).ok_or(VerbsError::NoSuch("address handle"))?;
+        if let Some(key) = path.seal {
+            self.dev.seals.remove(key);
+        }
+        Ok(())
     }
 
     fn reg_mr(&mut self, region: &Region, offset: u64, len: u64, access: Access) -> Result<Mr, VerbsError> {

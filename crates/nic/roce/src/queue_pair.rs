@@ -2,14 +2,15 @@
 
 use std::net::SocketAddr;
 
-use verbs::{QpInit, QpModify, QpStatus, QpType, Qpn, RecvWr, Rkey, SendWr, Time, VerbsError, Wire};
+use verbs::{QpInit, QpModify, QpState, QpStatus, QpType, Qpn, RecvWr, Rkey, SendWr, Time, VerbsError, Wire};
 
-use crate::batch::{Batch, Finished, Transmit};
+use crate::batch::{Batch, Finished, Sealing, Transmit};
 use crate::device::Device;
 use crate::limits::NicLimits;
 use crate::path::Inbound;
 use crate::peer::NotForUs;
 use crate::qp::{LentQp, Qp};
+use crate::seals::QpSeal;
 use crate::uc::UcQp;
 use crate::ud::{Arrival, UdQp};
 use crate::wire::{Body, Opcode, Packet};
@@ -25,6 +26,8 @@ enum Service {
 #[derive(Debug)]
 pub(crate) struct QueuePair {
     service: Service,
+    /// The keys of a connected one whose packets are all sealed.
+    seal: Option<Box<QpSeal>>,
     /// Whether the QP is in the NIC's list of those with something to send.
     pub(crate) scheduled: bool,
     /// Whether the QP is in the NIC's list of those that owe an acknowledgement.
@@ -41,7 +44,7 @@ impl QueuePair {
             QpType::Uc => Service::Unreliable(Box::new(UcQp::new(qpn, init, limits))),
             _ => Service::Reliable(Box::new(Qp::new(qpn, init, limits))),
         };
-        Self { service, scheduled: false, is_debtor: false, timer_at: None }
+        Self { service, seal: None, scheduled: false, is_debtor: false, timer_at: None }
     }
 
     pub(crate) fn init(&self) -> &QpInit {
@@ -92,7 +95,39 @@ impl QueuePair {
             Service::Reliable(qp) => qp.modify(to, local, limits, dev),
             Service::Unreliable(qp) => qp.modify(to, local, dev),
             Service::Datagram(qp) => qp.modify(to, dev),
+        }?;
+        if let QpModify::Reset = to {
+            self.seal = None;
         }
+        Ok(())
+    }
+
+    /// From here on all its packets are sealed, both ways. Only before it is connected: keys are for one connection.
+    pub(crate) fn seal(&mut self, seal: QpSeal) -> Result<(), VerbsError> {
+        let QpStatus { qp_type, state, .. } = self.status();
+        if !qp_type.is_connected() {
+            return Err(VerbsError::NoSuch("connected QP"));
+        }
+        if state != QpState::Init || self.seal.is_some() {
+            return Err(VerbsError::WrongState { state, what: "sealing its packets: offer it first" });
+        }
+        self.seal = Some(Box::new(seal));
+        Ok(())
+    }
+
+    /// It was not connected, so the keys are not used.
+    pub(crate) fn unseal(&mut self) {
+        if self.status().state == QpState::Init {
+            self.seal = None;
+        }
+    }
+
+    pub(crate) fn seal_mut(&mut self) -> Option<&mut QpSeal> {
+        self.seal.as_deref_mut()
+    }
+
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.seal.is_some()
     }
 
     /// Gives back what is taken from shared objects, before the QP is dropped.
@@ -121,20 +156,22 @@ impl QueuePair {
         }
     }
 
-    /// What is known of packets with that opcode from `from`, if they may come from there. An unknown opcode is of the
-    /// reliable service.
-    pub(crate) fn inbound_from(
-        &mut self,
-        from: SocketAddr,
-        local: SocketAddr,
-        opcode: Option<Opcode>,
-    ) -> Result<&mut Inbound, NotForUs> {
+    /// Whether packets with that opcode are of its service. An unknown opcode is of the reliable service.
+    pub(crate) fn takes(&self, opcode: Option<Opcode>) -> bool {
         let service = opcode.map_or(Some(QpType::Rc), Opcode::service);
-        match (&mut self.service, service) {
-            (Service::Reliable(qp), Some(QpType::Rc) | None) => qp.inbound_from(from, local),
-            (Service::Unreliable(qp), Some(QpType::Uc) | None) => qp.inbound_from(from, local),
-            (Service::Datagram(qp), Some(QpType::Ud)) => qp.inbound_from(from, local),
-            _ => Err(NotForUs::Service),
+        match (&self.service, service) {
+            (Service::Reliable(_), Some(QpType::Rc) | None) | (Service::Unreliable(_), Some(QpType::Uc) | None) => true,
+            (Service::Datagram(_), service) => service == Some(QpType::Ud),
+            _ => false,
+        }
+    }
+
+    /// What is known of packets from `from`, if they may come from there.
+    pub(crate) fn inbound_from(&mut self, from: SocketAddr, local: SocketAddr) -> Result<&mut Inbound, NotForUs> {
+        match &mut self.service {
+            Service::Reliable(qp) => qp.inbound_from(from, local),
+            Service::Unreliable(qp) => qp.inbound_from(from, local),
+            Service::Datagram(qp) => qp.inbound_from(from, local),
         }
     }
 
@@ -204,7 +241,11 @@ impl QueuePair {
 
     /// Fills a batch; says what it came to and where it goes.
     pub(crate) fn fill(&mut self, batch: Batch<'_>, dev: &mut Device, now: Time) -> Option<(Finished, Transmit)> {
-        let (finished, destination, traffic_class, hop_limit) = match &mut self.service {
+        let Self { service, seal, .. } = self;
+        let sealing = seal.as_deref_mut().map(|seal| Sealing { sealer: &mut seal.keys.sealer, to: seal.to });
+        let is_sealed = sealing.is_some();
+        let batch = batch.sealed_by(sealing);
+        let (finished, destination, traffic_class, hop_limit) = match service {
             Service::Reliable(qp) => {
                 let (finished, peer) = qp.fill(batch, dev, now)?;
                 (finished, peer.address, peer.traffic_class, peer.hop_limit)
@@ -218,6 +259,8 @@ impl QueuePair {
                 (finished, path.address, path.traffic_class, path.hop_limit)
             }
         };
+        dev.counters.tx_sealed += if is_sealed { finished.packets as u64 } else { 0 };
+        dev.counters.tx_unsealed += finished.unsealed;
         Some((finished, Transmit { destination, segment_bytes: finished.segment_bytes, traffic_class, hop_limit }))
     }
 

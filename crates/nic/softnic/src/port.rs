@@ -6,12 +6,13 @@ use std::io::BufWriter;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use roce::wire::{ICRC_BYTES, PseudoHeader};
+use roce::wire::{ICRC_BYTES, PseudoHeader, SEALED_EXTRA_BYTES, sealed_bth};
 use roce::{Nic, Transmit};
 use verbs::{Counters, PathMtu, Time};
 
 use crate::clock::Clock;
 use crate::pcap::{PcapWriter, Seen};
+use crate::sealing::Secrets;
 use crate::socket::{ECN_CAPABLE, Sent, Socket};
 use crate::sys::{MESSAGES_PER_CALL, Outgoing};
 use crate::tcp::{Looked, TcpWire};
@@ -44,6 +45,10 @@ pub(crate) struct Port {
     pub(crate) nic: Nic,
     /// The wire over TCP, if connections may use it.
     pub(crate) tcp: Option<TcpWire>,
+    /// Of endpoints that encrypt.
+    secrets: Secrets,
+    /// Largest path MTU of sealed packets, which are longer.
+    sealed_mtu: PathMtu,
     /// When the TCP wire is looked at again although nothing is expected there.
     tcp_look_at: Time,
     socket: Socket,
@@ -78,7 +83,13 @@ struct Slot {
 }
 
 impl Port {
-    pub(crate) fn new(nic: Nic, tcp: Option<TcpWire>, socket: Socket, capture: Option<Capture>, clock: Clock) -> Self {
+    pub(crate) fn new(
+        (nic, tcp): (Nic, Option<TcpWire>),
+        (secrets, sealed_mtu): (Secrets, PathMtu),
+        socket: Socket,
+        capture: Option<Capture>,
+        clock: Clock,
+    ) -> Self {
         let local = socket.local();
         let empty = || Slot {
             bytes: Vec::new(),
@@ -88,6 +99,8 @@ impl Port {
         Self {
             nic,
             tcp,
+            secrets,
+            sealed_mtu,
             tcp_look_at: Time::ZERO,
             socket,
             capture,
@@ -313,6 +326,7 @@ impl Port {
         let Some(slot) = self.outbox.slots.get(self.outbox.first) else { return };
         self.outbox.first += 1;
         let destination = slot.transmit.destination;
+        let extra = sealed_bth(&slot.bytes).map_or(0, |_| SEALED_EXTRA_BYTES);
         // What is sent again does not fit either, and each look costs a socket.
         self.mtu_told.retain(|(at, _)| now.saturating_since(*at) < MTU_TOLD_AGAIN);
         if self.mtu_told.len() >= MTU_TOLD_MAX || self.mtu_told.iter().any(|(_, peer)| *peer == destination.ip()) {
@@ -320,14 +334,14 @@ impl Port {
         }
         let Some(bytes) = self.socket.path_mtu_bytes(destination) else { return };
         // Below the least the lane is lost, which its retries will tell.
-        let mtu = PathMtu::for_link(bytes).unwrap_or(PathMtu::Mtu256);
+        let mtu = PathMtu::for_link(bytes.saturating_sub(extra)).unwrap_or(PathMtu::Mtu256);
         self.mtu_told.push((now, destination.ip()));
         tracing::warn!(to = %destination.ip(), bytes, path_mtu = mtu.bytes(), "the way to a peer takes shorter packets");
         self.nic.path_shrank(destination.ip(), mtu);
     }
 
     /// Sends the segments of the batch at the head of the outbox one by one, after the kernel said that it cannot
-    /// segment on this way out. Alone each has identification 0, so its ICRC is computed again.
+    /// segment on this way out. Alone each has identification 0, so its ICRC is computed again; a sealed one has none.
     fn split_first(&mut self) {
         if !std::mem::replace(&mut self.offload_failed, true) {
             tracing::warn!("the kernel refuses segmentation offload on this path: one packet a send from now on");
@@ -340,7 +354,9 @@ impl Port {
         let Some(header) = PseudoHeader::new(self.local, destination) else { return };
         for segment in slot.bytes.chunks_mut(segment_bytes) {
             let Some((packet, icrc)) = segment.split_last_chunk_mut::<ICRC_BYTES>() else { continue };
-            *icrc = header.icrc(packet, 0);
+            if sealed_bth(packet).is_none() {
+                *icrc = header.icrc(packet, 0);
+            }
             let Transmit { traffic_class, hop_limit, .. } = slot.transmit;
             let traffic_class = Some(traffic_class);
             let mut item = [Outgoing { payload: segment, destination, segment_bytes: None, traffic_class, hop_limit }];

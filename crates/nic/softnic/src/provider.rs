@@ -9,12 +9,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+use roce::wire::SEALED_EXTRA_BYTES;
 use roce::{Ipv4IdMode, Nic, NicConfig};
 use rustix::fs::OFlags;
 use verbs::{
-    AcceptAttr, Access, AddressVector, AhId, AsyncEvent, Capabilities, Completion, Counters, CqId, DeviceAttr,
-    Endpoint, Link, Mr, MrId, OfferAttr, PathMarks, PathMtu, Payload, PostError, Provider, QpInit, QpModify, QpStatus,
-    Qpn, RecvWr, Region, SendWr, SrqId, SrqInit, Time, VerbsError, Wire, WirePolicy,
+    AcceptAttr, Access, AddressVector, AhId, AsyncEvent, Capabilities, Completion, Counters, CqId, DatagramLink,
+    DeviceAttr, Encrypt, Endpoint, Link, Mr, MrId, OfferAttr, PathMarks, PathMtu, Payload, PostError, Provider, QpInit,
+    QpModify, QpStatus, Qpn, RecvWr, Region, SendWr, SrqId, SrqInit, Time, VerbsError, Wire, WirePolicy,
 };
 
 use crate::background::Background;
@@ -23,6 +24,7 @@ use crate::clock::Clock;
 use crate::link::link_of;
 use crate::pcap::PcapWriter;
 use crate::port::{Capture, Port};
+use crate::sealing::Secrets;
 use crate::shared::{Shared, Signals};
 use crate::socket::{GSO_SEGMENTS_MAX, Socket};
 use crate::tcp::TcpWire;
@@ -34,6 +36,9 @@ const GATHERED_BYTES_MAX: u64 = 64 * 1024;
 const GATHERED_POSTS_MAX: u32 = 64;
 /// A CQ that never runs empty keeps its owner from input and output only for so many polls.
 const POLLS_WITHOUT_IO_MAX: u32 = 16;
+/// Labels of streams of the seed.
+const TOKENS: u8 = 0xa5;
+const SECRETS: u8 = 0x5a;
 /// Packets are gathered before they are written to a capture.
 const CAPTURE_BUFFER_BYTES: usize = 256 * 1024;
 
@@ -65,7 +70,9 @@ impl SoftNic {
     /// Opens the NIC of an address.
     pub fn open(config: SoftNicConfig) -> Result<Self, OpenError> {
         let link = link_of(config.address).map_err(|e| OpenError::os("asking rtnetlink for interfaces", e))?;
-        let mtu = path_mtu(&config, link.map(|l| l.mtu_bytes))?;
+        let link_bytes = link.map(|l| l.mtu_bytes);
+        let mtu = path_mtu(&config, link_bytes)?;
+        let sealed_mtu = link_bytes.map_or(mtu, |bytes| mtu.min(sealed_mtu(bytes)));
         let scope_id = link.map_or(0, |l| l.index);
         let socket = Socket::bind(config.address, config.udp_port, scope_id, config.rcvbuf_bytes)?;
         let local = socket.local();
@@ -83,6 +90,7 @@ impl SoftNic {
         let entropy = config.entropy.map_or_else(random_seed, Ok)?;
         let capture = config.pcap.clone().map(|path| open_capture(path, config.pcap_limit_bytes)).transpose()?;
         let tcp = open_tcp(&config, &socket, &entropy)?;
+        let secrets = Secrets::new(stream_of(&entropy, SECRETS));
         if capture.is_some() && tcp.is_some() {
             tracing::warn!(
                 port = tcp.as_ref().map(TcpWire::port),
@@ -96,7 +104,11 @@ impl SoftNic {
         let clock = Clock::start();
         let signals = (config.progress == Progress::Helper).then(Signals::new).transpose()?;
         let needs_thread = signals.is_some();
-        let shared = Arc::new(Shared::new(Port::new(nic, tcp, socket, capture, clock), clock, signals)?);
+        let shared = Arc::new(Shared::new(
+            Port::new((nic, tcp), (secrets, sealed_mtu), socket, capture, clock),
+            clock,
+            signals,
+        )?);
         let background = needs_thread.then(|| Background::start(Arc::clone(&shared))).transpose()?;
         let gathered = Gathered::default();
         Ok(Self { background, shared, device, local, wire: config.wire, polls_without_io: 0, gathered })
@@ -136,9 +148,7 @@ fn open_tcp(config: &SoftNicConfig, socket: &Socket, entropy: &[u8; 32]) -> Resu
     if !policy.allows(Wire::Iwarp) {
         return Ok(None);
     }
-    // Another stream of the same seed, so that tokens tell nothing of keys.
-    let mut seed = *entropy;
-    seed.iter_mut().for_each(|byte| *byte ^= 0xa5);
+    let seed = stream_of(entropy, TOKENS);
     let addresses = (socket.local(), may_move, &config.standby[..]);
     match TcpWire::open(addresses, config.marks, socket.as_fd(), seed) {
         Err(error) if policy == WirePolicy::Auto => {
@@ -193,6 +203,16 @@ fn path_mtu(config: &SoftNicConfig, link_bytes: Option<usize>) -> Result<PathMtu
             }
         }
     }
+}
+
+/// The largest path MTU whose sealed packets fit an interface, or the smallest of all.
+fn sealed_mtu(link_bytes: usize) -> PathMtu {
+    PathMtu::for_link(link_bytes.saturating_sub(SEALED_EXTRA_BYTES)).unwrap_or(PathMtu::Mtu256)
+}
+
+/// Another stream of the same seed, so that tokens and secrets tell nothing of keys.
+fn stream_of(entropy: &[u8; 32], label: u8) -> [u8; 32] {
+    entropy.map(|byte| byte ^ label)
 }
 
 fn random_seed() -> Result<[u8; 32], OpenError> {
@@ -284,6 +304,15 @@ impl Provider for SoftNic {
 
     fn leave_wire(&mut self, qpn: Qpn) -> bool {
         self.port().leave_wire(qpn)
+    }
+
+    fn accept_datagrams(
+        &mut self,
+        peer: &Endpoint,
+        beside: Qpn,
+        encrypt: Encrypt,
+    ) -> Result<Option<DatagramLink>, VerbsError> {
+        self.port().accept_datagrams(peer, beside, encrypt)
     }
 
     fn create_ah(&mut self, av: &AddressVector) -> Result<AhId, VerbsError> {

@@ -4,7 +4,7 @@ mod rig;
 
 use std::time::{Duration, Instant};
 
-use conformance::{CASES, Difference, ON_IWARP, Rig, Side, run_all};
+use conformance::{BY_ENDPOINTS, CASES, Difference, ON_IWARP, Rig, Side, run_all};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softnic::{Progress, SoftNic, SoftNicConfig};
 use verbs::{Encrypt, Provider, Wire, WirePolicy};
@@ -62,7 +62,7 @@ impl Rig for Loopback {
     }
 
     fn differences(&self) -> &[Difference] {
-        if self.wire == Some(Wire::Iwarp) { ON_IWARP } else { &[] }
+        on(self.wire)
     }
 
     fn wire(&self) -> Option<Wire> {
@@ -81,8 +81,16 @@ fn conforms(progress: Progress, wire: Option<Wire>) {
 fn conforms_encrypted(progress: Progress, wire: Option<Wire>, encrypt: Encrypt) {
     let report = run_all(&CASES, || Loopback::open(progress, wire, encrypt));
     assert!(report.failures().is_empty(), "{report}");
-    let differ = if wire == Some(Wire::Iwarp) { ON_IWARP.len() } else { 0 };
-    assert!(report.counts().0 >= CASES.len() - differ, "{report}");
+    assert!(report.counts().0 >= CASES.len() - on(wire).len(), "{report}");
+}
+
+/// Where a connection that is set up by endpoints over this wire differs.
+fn on(wire: Option<Wire>) -> &'static [Difference] {
+    match wire {
+        None => &[],
+        Some(Wire::Iwarp) => ON_IWARP,
+        Some(_) => BY_ENDPOINTS,
+    }
 }
 
 #[test]
@@ -113,4 +121,14 @@ fn over_tcp_encrypted_inline() {
 #[test]
 fn over_tcp_encrypted_with_a_background_thread() {
     conforms_encrypted(Progress::Helper, Some(Wire::Iwarp), Encrypt::Required);
+}
+
+#[test]
+fn over_roce_encrypted_inline() {
+    conforms_encrypted(Progress::Inline, Some(Wire::Roce), Encrypt::Required);
+}
+
+#[test]
+fn over_roce_encrypted_with_a_background_thread() {
+    conforms_encrypted(Progress::Helper, Some(Wire::Roce), Encrypt::Required);
 }

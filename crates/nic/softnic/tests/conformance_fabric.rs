@@ -4,9 +4,9 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use conformance::{CASES, Difference, Rig, Side, run_all};
+use conformance::{BY_ENDPOINTS, CASES, Difference, Rig, Side, run_all};
 use softnic::{Fabric, FabricHost, Faults};
-use verbs::{Provider, Time};
+use verbs::{Encrypt, Provider, Time, Wire};
 
 /// Least that one step moves the clock.
 const STEP_MIN: Duration = Duration::from_micros(10);
@@ -17,13 +17,14 @@ struct Virtual {
     fabric: Fabric,
     hosts: [FabricHost; 2],
     faults: Faults,
+    encrypt: Encrypt,
 }
 
 fn two_hosts(addresses: [&str; 2], faults: Faults, seed: u64) -> Virtual {
     let fabric = Fabric::new(seed);
     fabric.set_faults(faults);
     let hosts = addresses.map(|a| fabric.host(a.parse::<IpAddr>().unwrap()).unwrap());
-    Virtual { fabric, hosts, faults }
+    Virtual { fabric, hosts, faults, encrypt: Encrypt::Off }
 }
 
 impl Rig for Virtual {
@@ -49,15 +50,28 @@ impl Rig for Virtual {
     }
 
     fn differences(&self) -> &[Difference] {
-        &[]
+        if self.encrypt == Encrypt::Off { &[] } else { BY_ENDPOINTS }
+    }
+
+    /// Keys are exchanged in endpoints.
+    fn wire(&self) -> Option<Wire> {
+        (self.encrypt != Encrypt::Off).then_some(Wire::Roce)
+    }
+
+    fn encrypt(&self) -> Encrypt {
+        self.encrypt
     }
 }
 
 fn check(addresses: [&'static str; 2], faults: Faults, seed: u64) {
+    check_encrypted(addresses, faults, seed, Encrypt::Off);
+}
+
+fn check_encrypted(addresses: [&'static str; 2], faults: Faults, seed: u64, encrypt: Encrypt) {
     let mut n = seed;
     let report = run_all(&CASES, || {
         n += 1;
-        two_hosts(addresses, faults, n)
+        Virtual { encrypt, ..two_hosts(addresses, faults, n) }
     });
     assert!(report.failures().is_empty(), "{report}");
     assert!(CASES.len() >= 155, "the suite has {} cases", CASES.len());
@@ -78,4 +92,10 @@ fn faulty_link() {
     for seed in 0..4 {
         check(["10.0.0.1", "10.0.0.2"], Faults::per_mille(10), 1_000 * seed);
     }
+}
+
+#[test]
+fn sealed_packets_over_a_perfect_and_over_a_faulty_link() {
+    check_encrypted(["10.0.0.1", "10.0.0.2"], Faults::default(), 5, Encrypt::Required);
+    check_encrypted(["fd00::1", "fd00::2"], Faults::per_mille(10), 7_000, Encrypt::Required);
 }

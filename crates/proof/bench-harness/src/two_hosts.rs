@@ -124,10 +124,6 @@ pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
         Wire::Roce => "roce",
         Wire::Iwarp => "iwarp",
     };
-    ensure!(
-        !args.encrypt || chosen == Wire::Iwarp,
-        "--encrypt: only lanes over TCP are encrypted: without --wire roce"
-    );
     let is_lane_only = args.lane_only || args.encrypt;
     let direct = if is_lane_only { "off" } else { "auto" };
     let encrypt = if args.encrypt { "required" } else { "off" };

@@ -1,4 +1,4 @@
-//! Where iWARP differs from what the IBTA has, whoever speaks it.
+//! Where connections that are set up by endpoints, and iWARP, differ from what the IBTA has, whoever speaks it.
 
 use crate::Difference;
 
@@ -15,6 +15,9 @@ pub const ON_IWARP: &[Difference] = &[
     Difference { case: "retry.peer_in_error", reason: TOLD_OF_END, sometimes: true },
     Difference { case: "flush.nothing_lands_after_error", reason: TOLD_OF_END, sometimes: true },
 ];
+/// Where a RoCEv2 connection differs that is set up by endpoints, and so in one step.
+pub const BY_ENDPOINTS: &[Difference] =
+    &[differs("state.responder_works_in_rtr", "endpoints take an end from Init to RTS in one step")];
 const NO_RTR: &str = "RFC 5040 has no state in which an end receives and does not send";
 const TOLD_OF_FAULT: &str = "the end at fault sends a Terminate message, which flushes the peer's receives";
 const NO_RNR: &str = "a message that finds no receive ends the stream: there is no RNR NAK";

@@ -16,7 +16,7 @@ mod rig;
 mod run;
 
 pub use cases::CASES;
-pub use iwarp::ON_IWARP;
+pub use iwarp::{BY_ENDPOINTS, ON_IWARP};
 pub use outcome::{Failure, Outcome};
 pub use pair::{End, Options, Pair, Step, all_access, pattern};
 pub use rig::{Difference, Rig, Side};

@@ -13,6 +13,7 @@ mod kernel;
 mod model;
 mod nic;
 mod parsers;
+mod sealed_packet;
 
 /// One target.
 #[derive(Debug, Clone, Copy)]
@@ -37,6 +38,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "configuration", run: parsers::configuration },
     Target { name: "nic", run: nic::nic },
     Target { name: "nic_unreliable", run: nic::nic_unreliable },
+    Target { name: "sealed_packet", run: sealed_packet::sealed_packet },
     Target { name: "mpa_startup", run: iwarp_stream::mpa_startup },
     Target { name: "iwarp_stream", run: iwarp_stream::iwarp_stream },
 ];

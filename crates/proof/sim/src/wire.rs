@@ -14,13 +14,15 @@ use iwarp::terminate::Cause;
 use iwarp::{Ending, Gather, GatherPiece, Qp, QpEvent, Scatter};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
-use records::{SECRET_BYTES, Secret};
 use roce::Nic;
-use softnic::wires::{Choice, Encryption, FPDU_BYTES, HELLO_BYTES, Sealed, TOKEN_BYTES, TcpPart, Token, Wires, choose};
+use softnic::wires::{
+    Choice, FPDU_BYTES, HELLO_BYTES, Sealed, Secrets, TOKEN_BYTES, TcpPart, Token, Wires, accept_datagrams,
+    accept_roce, choose,
+};
 use verbs::Provider as _;
 use verbs::{
-    AcceptAttr, Encrypt, Endpoint, Link as Connected, OfferAttr, Psn, QpModify, QpState, QpStatus, Qpn, RecvWr, Rkey,
-    RoceEndpoint, SendWr, Time, VerbsError, Wire, WirePolicy,
+    AcceptAttr, DatagramLink, Encrypt, Endpoint, Link as Connected, OfferAttr, Psn, QpModify, QpState, QpStatus, Qpn,
+    RecvWr, Rkey, RoceEndpoint, SendWr, Time, VerbsError, Wire, WirePolicy,
 };
 
 use crate::address::UDP_PORT;
@@ -74,6 +76,8 @@ struct Offer {
 pub(crate) struct TcpSide {
     policy: WirePolicy,
     rng: StdRng,
+    /// Of endpoints that encrypt.
+    secrets: Secrets,
     /// Longest piece that one call reads or writes.
     cut_max: usize,
     offers: BTreeMap<Qpn, Offer>,
@@ -101,6 +105,7 @@ impl TcpSide {
         Self {
             policy,
             rng: StdRng::from_seed(entropy),
+            secrets: Secrets::new(entropy.map(|byte| byte ^ 0x5a)),
             cut_max,
             offers: BTreeMap::new(),
             links: BTreeMap::new(),
@@ -139,6 +144,7 @@ impl TcpSide {
         self.rng.fill_bytes(&mut token);
         let token = Token(token);
         self.offers.insert(qpn, Offer { token, early: None });
+        let encryption = self.secrets.offer(qpn, attr.encrypt);
         let tcp = TcpPart {
             qpn,
             gid,
@@ -151,17 +157,10 @@ impl TcpSide {
             fpdu_bytes: FPDU_BYTES,
             max_rd_atomic,
             mtu,
-            encryption: None,
+            encryption,
+            seals_packets: true,
         };
-        let is_required = attr.encrypt == Encrypt::Required;
-        let mut secret = [0; SECRET_BYTES];
-        let encryption = (attr.encrypt != Encrypt::Off).then(|| {
-            self.rng.fill_bytes(&mut secret);
-            Encryption { secret: Secret(secret), is_required }
-        });
-        let tcp = TcpPart { encryption, ..tcp };
-        let wires =
-            Wires { roce: Some(roce).filter(|_| !is_required), tcp: Some(tcp) }.allowed(self.policy).allowed(attr.wire);
+        let wires = Wires { roce: Some(roce), tcp: Some(tcp), sealed: None }.allowed(self.policy).allowed(attr.wire);
         let none = VerbsError::NoCommonWire { own: self.policy.to_string(), peer: attr.wire.to_string() };
         wires.to_endpoint().unwrap_or(Err(none))
     }
@@ -175,19 +174,22 @@ impl TcpSide {
         attr: &AcceptAttr,
         now: Time,
     ) -> Result<Connected, VerbsError> {
-        let (choice, wire_reason) = choose(&Wires::parse(own)?, &Wires::parse(peer)?)?;
+        let (own_wires, peer_wires) = (Wires::parse(own)?, Wires::parse(peer)?);
+        let (choice, wire_reason) = choose(&own_wires, &peer_wires)?;
         let (own_part, peer_part) = match choice {
             Choice::Roce(..) => {
-                let link = verbs::Provider::accept(nic, qpn, own, peer, attr)?;
+                let link = accept_roce(nic, &mut self.secrets, qpn, (own, peer), attr)?;
                 self.forget_offer(qpn);
                 return Ok(Connected { wire_reason, ..link });
             }
             Choice::Tcp(own, peer) => (own, peer),
         };
+        self.secrets.check(qpn, &own_wires)?;
         let (keys, encryption_reason) = own_part.keys_with(&peer_part)?;
         let cipher = keys.as_ref().map(|_| records::CIPHER);
         let max_msg_bytes = nic.device().max_msg_bytes;
         let lent = nic.lend_qp(qpn)?;
+        self.secrets.on_connected(qpn, &own_wires, &peer_wires);
         let made = own_part.qp_attr(&peer_part, &lent, max_msg_bytes);
         let early = self.offers.remove(&qpn).and_then(|offer| offer.early);
         let stage = if own_part.connects_to(&peer_part) { Stage::Dial } else { Stage::Waiting };
@@ -211,6 +213,16 @@ impl TcpSide {
         let (peer, peer_qpn) = (peer_part.address(), peer_part.qpn.0);
         let wire = Wire::Iwarp;
         Ok(Connected { peer, peer_qpn, mtu, reads_max, wire, wire_reason, cipher, encryption_reason })
+    }
+
+    pub(crate) fn accept_datagrams(
+        &mut self,
+        nic: &mut Nic,
+        peer: &Endpoint,
+        beside: Qpn,
+        encrypt: Encrypt,
+    ) -> Result<Option<DatagramLink>, VerbsError> {
+        accept_datagrams(nic, &mut self.secrets, peer, beside, encrypt)
     }
 
     fn forget_offer(&mut self, qpn: Qpn) {
@@ -243,6 +255,7 @@ impl TcpSide {
 
     /// Takes a queue pair off the wire.
     pub(crate) fn remove(&mut self, nic: &mut Nic, qpn: Qpn) {
+        self.secrets.forget(qpn);
         self.forget_offer(qpn);
         let Some(mut link) = self.links.remove(&qpn) else { return };
         link.qp.release(nic.device_mut());

@@ -996,6 +996,10 @@ impl Lane {
         self.datagram.as_ref()
     }
 
+    pub(crate) fn datagram_mut(&mut self) -> Option<&mut DatagramPeer> {
+        self.datagram.as_mut()
+    }
+
     pub(crate) fn set_datagram(&mut self, peer: DatagramPeer) {
         self.datagram = Some(peer);
     }

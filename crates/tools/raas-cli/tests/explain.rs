@@ -101,6 +101,11 @@ fn what_protects_a_lane_is_explained_or_why_nothing_does() {
     assert!(told["keys_age_us"].is_u64(), "{told}");
     let text = run(&mut a.command(&["why", &wants.ip.to_string()])).stdout;
     assert!(text.contains("secrecy   AES-128-GCM, keys made "), "{text}");
+    let sealed = Daemon::start_as(&cluster, &["--wire", "roce", "--encrypt", "preferred"]);
+    let told = why(&a, &sealed.ip.to_string()).json();
+    assert_eq!((&told["encrypted"], &told["cipher"]), (&json!(true), &json!("AES-128-GCM")), "{told}");
+    assert!(told["encryption_reason"].as_str().is_some_and(|why| why.contains("each packet")), "{told}");
+    sealed.stop();
     for clear in [&off, &roce] {
         let told = why(&a, &clear.ip.to_string()).json();
         assert_eq!((&told["encrypted"], &told["cipher"]), (&json!(false), &Value::Null), "{told}");

@@ -97,12 +97,27 @@ impl Sender {
         while let (Some(wqe), Some(target)) = (self.queue.head(), self.targets.front()) {
             let header = header(wqe, target, self.psn, self.qpn);
             let len = wqe.len as usize;
-            let joins = way.as_ref().is_none_or(|way| way.leads_like(&target.path));
-            if !joins || !batch.fits(header.as_bytes().len(), len) {
-                break;
-            }
-            let read = |dst: &mut [u8]| wqe.read(&dev.mrs, 0, dst);
-            if batch.push(&target.path.route, &header, len, read).is_err() {
+            let (header_bytes, joins) = (header.as_bytes().len(), way.is_none_or(|way| way.leads_like(&target.path)));
+            let Device { base, seals, counters, .. } = &mut *dev;
+            let read = |dst: &mut [u8]| wqe.read(&base.mrs, 0, dst);
+            let pushed = match target.path.seal {
+                None if joins && batch.fits(header_bytes, len) => batch.push(&target.path.route, &header, len, read),
+                Some(key) if joins && batch.fits_sealed(header_bytes, len) => match seals.get_mut(key) {
+                    Some(peer) => {
+                        counters.tx_sealed += 1;
+                        let by = (&mut peer.seal.keys.sealer, target.qpn, peer.seal.peer_key);
+                        batch.push_sealed(by, &header, len, read)
+                    }
+                    None => {
+                        // Its address handle is gone. It is lost, as on the way, and never leaves in the clear.
+                        counters.tx_unsealed += 1;
+                        self.finish_oldest(Status::Success, dev);
+                        continue;
+                    }
+                },
+                _ => break,
+            };
+            if pushed.is_err() {
                 return (way, Err(Status::LocProtErr));
             }
             way = Some(target.path);

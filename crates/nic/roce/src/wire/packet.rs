@@ -139,6 +139,16 @@ impl<'a> Unchecked<'a> {
     pub fn parse(datagram: &'a [u8]) -> Result<Self, PacketFault> {
         let len = datagram.len();
         let (covered, icrc) = datagram.split_last_chunk().ok_or(PacketFault::Truncated(len))?;
+        Self::of(covered, *icrc)
+    }
+
+    /// Looks at the BTH of what a sealed packet had in it: a packet from BTH to padding, whose ICRC is of no use.
+    pub fn parse_opened(opened: &'a [u8]) -> Result<Self, PacketFault> {
+        Self::of(opened, [0; ICRC_BYTES])
+    }
+
+    fn of(covered: &'a [u8], icrc: [u8; ICRC_BYTES]) -> Result<Self, PacketFault> {
+        let len = covered.len() + ICRC_BYTES;
         let bth = Bth::parse(covered.first_chunk().ok_or(PacketFault::Truncated(len))?);
         if !len.is_multiple_of(4) {
             return Err(PacketFault::Misshapen(len));
@@ -154,7 +164,7 @@ impl<'a> Unchecked<'a> {
             Err(unknown) if unknown.is_reliable() => None,
             Err(unknown) => return Err(PacketFault::Opcode(unknown.0)),
         };
-        Ok(Self { bth, opcode, covered, icrc: *icrc })
+        Ok(Self { bth, opcode, covered, icrc })
     }
 
     /// Splits extension headers, payload and padding.

@@ -8,7 +8,7 @@
 //! RDMA, as yardsticks.
 //!
 //! Keys: `bytes` of a message (65536; 64 for latencies), `count` of messages (50000), `depth` outstanding (32), `batch`
-//! posted in one call (1), `mtu` (what the interface allows), `gso=off`, `helper=on` (background threads), `port` (UDP,
+//! posted in one call (1), `mtu` (what the interface allows), `encrypt=on`, `gso=off`, `helper=on` (background threads), `port` (UDP,
 //! default chosen by the system), `yields` (idle polls before a side sleeps until its device wants it, 50; latencies
 //! never sleep), `window_packets` and `window_bytes`, `slots` (message buffers used in turn, 16), `rcvbuf` bytes,
 //! `pcap=FILE` (capture of the requester), `at` and `peer` (addresses, 127.0.0.1 and 127.0.0.2), `via` (command that
@@ -97,6 +97,7 @@ struct End {
     nic: SoftNic,
     cq: CqId,
     qpn: Qpn,
+    endpoint: Endpoint,
     region: Region,
     mr: Mr,
     slots: u64,
@@ -143,35 +144,34 @@ impl End {
         }
         let mr = nic.reg_mr(&region, 0, REGION_BYTES, Access::all())?;
         let slots = plan.number("slots", 16)?.max(1);
-        Ok(Self { nic, cq, qpn, region, mr, slots })
+        let encrypt = plan.keys.get("encrypt").is_some_and(|v| v == "on");
+        let offer = OfferAttr {
+            access: Access::all(),
+            mtu_max: PathMtu::Mtu4096,
+            entropy: 1,
+            wire: WirePolicy::Auto,
+            peer: None,
+            encrypt: if encrypt { Encrypt::Required } else { Encrypt::Off },
+            local: None,
+        };
+        let endpoint = nic.offer(qpn, &offer)?;
+        Ok(Self { nic, cq, qpn, endpoint, region, mr, slots })
     }
 
-    /// What the other process must know: port, QP number, key, budget.
+    /// What the other process must know: memory key and endpoint.
     fn card(&self) -> String {
-        let budget = self.nic.device().rx_budget_bytes;
-        format!("{} {} {} {} {budget}", self.nic.local_address(), self.qpn.0, self.mr.rkey.0, 1)
+        let endpoint: Vec<String> = self.endpoint.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{} {}", self.mr.rkey.0, endpoint.concat())
     }
 
     fn connect(&mut self, card: &str) -> Outcome<Rkey> {
-        let fields: Vec<&str> = card.split_whitespace().collect();
-        let [address, qpn, rkey, psn, budget] = fields[..] else { return Err(format!("bad card {card:?}").into()) };
-        let address: std::net::SocketAddr = address.parse()?;
-        let psn = Psn::new(psn.parse()?);
-        let av = AddressVector { udp_port: address.port(), ..AddressVector::new(address.ip().into()) };
-        let mtu = self.nic.device().mtu;
-        let qp = self.qpn;
-        self.nic.modify_qp(qp, &QpModify::Init { access: Access::all(), qkey: Qkey(0) })?;
-        let dest_qpn = Qpn(qpn.parse()?);
-        let rtr =
-            RtrAttr { dest_qpn, rq_psn: psn, av, mtu, max_dest_rd_atomic: 16, min_rnr_timer: 1, source_port: None };
-        self.nic.modify_qp(qp, &QpModify::Rtr(rtr))?;
+        let (rkey, hex) = card.trim().split_once(' ').ok_or_else(|| format!("bad card {card:?}"))?;
+        let digits = hex.as_bytes().chunks(2).map(|pair| u8::from_str_radix(str::from_utf8(pair).unwrap_or(""), 16));
+        let peer = Endpoint::new(digits.collect::<Result<_, _>>()?)?;
         // A busy machine may keep a process waiting for tenths of a second: about a second before each retry.
-        let timeout = 18;
-        let peer_rx_budget_bytes = budget.parse()?;
-        let peer = verbs::Capabilities::SOFTWARE_NIC;
-        let rts =
-            RtsAttr { sq_psn: psn, timeout, retry_cnt: 7, rnr_retry: 7, max_rd_atomic: 16, peer_rx_budget_bytes, peer };
-        self.nic.modify_qp(qp, &QpModify::Rts(rts))?;
+        let attr =
+            AcceptAttr { peer: Capabilities::SOFTWARE_NIC, timeout: 18, retry_cnt: 7, rnr_retry: 7, min_rnr_timer: 1 };
+        self.nic.accept(self.qpn, &self.endpoint.clone(), &peer, &attr)?;
         Ok(Rkey(rkey.parse()?))
     }
 

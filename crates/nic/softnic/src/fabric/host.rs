@@ -4,12 +4,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use verbs::{
-    Access, AddressVector, AhId, AsyncEvent, Completion, Counters, CqId, DeviceAttr, Mr, MrId, PostError, Provider,
-    QpInit, QpModify, QpStatus, Qpn, RecvWr, Region, SendWr, SrqId, SrqInit, VerbsError,
+    AcceptAttr, Access, AddressVector, AhId, AsyncEvent, Completion, Counters, CqId, DatagramLink, DeviceAttr, Encrypt,
+    Endpoint, Link, Mr, MrId, OfferAttr, PostError, Provider, QpInit, QpModify, QpStatus, Qpn, RecvWr, Region, SendWr,
+    SrqId, SrqInit, VerbsError,
 };
 
 use super::net::{Host, HostId, Net};
 use super::{FabricError, HostConfig};
+use crate::sealing::{accept_datagrams, accept_roce};
+use crate::tcp::Wires;
 
 /// A host: a [`Provider`] whose packets go through the fabric that made it.
 ///
@@ -107,7 +110,11 @@ impl Provider for FabricHost {
         let mut net = lock(&self.net);
         // Answers of the QP as it was leave first, as they do on a socket.
         net.progress();
-        net.host(self.id).map_or(Err(VerbsError::NoSuch("host in its fabric")), |host| host.nic.modify_qp(qpn, to))
+        let Some(host) = net.host(self.id) else { return Err(VerbsError::NoSuch("host in its fabric")) };
+        if matches!(to, QpModify::Reset | QpModify::Rtr(_)) {
+            host.secrets.forget(qpn);
+        }
+        host.nic.modify_qp(qpn, to)
     }
 
     fn query_qp(&self, qpn: Qpn) -> Result<QpStatus, VerbsError> {
@@ -115,7 +122,38 @@ impl Provider for FabricHost {
     }
 
     fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), VerbsError> {
-        self.call(|nic| nic.destroy_qp(qpn))
+        self.with(|host| {
+            host.secrets.forget(qpn);
+            host.nic.destroy_qp(qpn)
+        })
+        .unwrap_or(Err(VerbsError::NoSuch("host in its fabric")))
+    }
+
+    /// Over RoCEv2, which is all that a fabric has: sealed packets, if both ends encrypt.
+    fn offer(&mut self, qpn: Qpn, attr: &OfferAttr) -> Result<Endpoint, VerbsError> {
+        let gone = VerbsError::NoSuch("host in its fabric");
+        self.with(|host| {
+            let clear = host.nic.offer(qpn, &OfferAttr { encrypt: Encrypt::Off, ..*attr })?;
+            let sealed = host.secrets.offer(qpn, attr.encrypt);
+            let wires = Wires { sealed, ..Wires::parse(&clear)? };
+            wires.to_endpoint().unwrap_or(Ok(clear))
+        })
+        .unwrap_or(Err(gone))
+    }
+
+    fn accept(&mut self, qpn: Qpn, own: &Endpoint, peer: &Endpoint, attr: &AcceptAttr) -> Result<Link, VerbsError> {
+        let gone = VerbsError::NoSuch("host in its fabric");
+        self.with(|host| accept_roce(&mut host.nic, &mut host.secrets, qpn, (own, peer), attr)).unwrap_or(Err(gone))
+    }
+
+    fn accept_datagrams(
+        &mut self,
+        peer: &Endpoint,
+        beside: Qpn,
+        encrypt: Encrypt,
+    ) -> Result<Option<DatagramLink>, VerbsError> {
+        let gone = VerbsError::NoSuch("host in its fabric");
+        self.with(|host| accept_datagrams(&mut host.nic, &mut host.secrets, peer, beside, encrypt)).unwrap_or(Err(gone))
     }
 
     fn create_ah(&mut self, av: &AddressVector) -> Result<AhId, VerbsError> {

@@ -13,6 +13,7 @@ use roce::{Ipv4IdMode, Nic, NicConfig, Transmit};
 use verbs::Time;
 
 use super::{FabricCounters, FabricError, Faults, HostConfig};
+use crate::sealing::Secrets;
 
 /// Hosts of one fabric at most.
 const HOSTS_MAX: usize = 4_096;
@@ -31,6 +32,8 @@ pub(super) type HostId = u32;
 #[derive(Debug)]
 pub(super) struct Host {
     pub(super) nic: Nic,
+    /// Of endpoints that encrypt.
+    pub(super) secrets: Secrets,
     address: SocketAddr,
     /// An armed CQ got its completion, or an event came, since the host last asked.
     pub(super) notified: bool,
@@ -113,7 +116,8 @@ impl Net {
             },
             entropy,
         );
-        self.hosts.insert(id, Host { nic, address, notified: false });
+        let secrets = Secrets::new(entropy.map(|byte| byte ^ 0x5a));
+        self.hosts.insert(id, Host { nic, secrets, address, notified: false });
         self.by_address.insert(address, id);
         Ok(id)
     }

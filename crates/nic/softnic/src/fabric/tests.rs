@@ -248,6 +248,9 @@ fn an_offer_that_cannot_be_changes_nothing() {
         assert!(nic.accept(*qpn, &own, &cut, &ACCEPT).is_err(), "{at} bytes");
     }
     assert_eq!(nic.query_qp(*qpn).unwrap().state, QpState::Init);
-    assert!(matches!(nic.accept_datagrams(&good), Err(VerbsError::ForeignEndpoint { found: 1, expected: 2 })));
+    assert!(matches!(
+        nic.accept_datagrams(&good, *qpn, verbs::Encrypt::Off),
+        Err(VerbsError::ForeignEndpoint { found: 1, expected: 2 })
+    ));
     nic.accept(*qpn, &own, &good, &ACCEPT).unwrap();
 }

@@ -50,7 +50,8 @@ fn open(seed: u8) -> End {
     let qpn = nic.create_qp(&init).unwrap();
     let region = Region::anonymous(BYTES as usize).unwrap();
     let mr = nic.reg_mr(&region, 0, BYTES.into(), Access::all()).unwrap();
-    End { port: Port::new(nic, None, socket, None, Clock::start()), cq, qpn, region, mr }
+    let sealing = (crate::sealing::Secrets::new([8; 32]), PathMtu::Mtu1024);
+    End { port: Port::new((nic, None), sealing, socket, None, Clock::start()), cq, qpn, region, mr }
 }
 
 fn connect(end: &mut End, peer_qpn: Qpn, peer: SocketAddr) {

@@ -9,12 +9,13 @@ use std::net::SocketAddr;
 use iwarp::Qp;
 use records::CIPHER;
 use verbs::{
-    AcceptAttr, Encrypt, Endpoint, Gid, Link, MrId, OfferAttr, PathMtu, PostError, Provider, Psn, Qkey, QpModify,
-    QpStatus, QpType, Qpn, RecvWr, Rkey, RoceEndpoint, SendWr, VerbsError, Wire, WirePolicy,
+    AcceptAttr, DatagramLink, Encrypt, Endpoint, Gid, Link, MrId, OfferAttr, PathMtu, PostError, Provider, Psn, Qkey,
+    QpModify, QpStatus, QpType, Qpn, RecvWr, Rkey, RoceEndpoint, SendWr, VerbsError, Wire, WirePolicy,
 };
 
 use super::Port;
-use crate::tcp::{Choice, Encryption, FPDU_BYTES, TcpPart, Wires, choose};
+use crate::sealing::{accept_datagrams, accept_roce};
+use crate::tcp::{Choice, FPDU_BYTES, TcpPart, Wires, choose};
 
 /// Posts one by one and says where it stopped.
 fn post_each<W>(wrs: &[W], mut post: impl FnMut(&W) -> Result<(), VerbsError>) -> Result<(), PostError> {
@@ -40,14 +41,9 @@ impl Port {
             return Err(VerbsError::NotOnWire { wire: Wire::Iwarp, qp_type });
         }
         let wants_tcp = qp_type == QpType::Rc && policy.allows(Wire::Iwarp) && attr.wire.allows(Wire::Iwarp);
-        let is_required = attr.encrypt == Encrypt::Required;
-        if is_required && (!wants_tcp || self.tcp.is_none()) {
-            return Err(VerbsError::NotEncrypted(
-                "only streams over TCP are encrypted: set `wire` to \"auto\" or \"iwarp\", and free the TCP port",
-            ));
-        }
         let device = self.nic.device();
-        let mtu = device.mtu.min(attr.mtu_max);
+        let largest = if attr.encrypt == Encrypt::Off { device.mtu } else { self.sealed_mtu };
+        let mtu = largest.min(attr.mtu_max);
         let elsewhere = attr.local.map(Gid::from).filter(|local| *local != device.gid);
         if let Some(local) = elsewhere
             && !(wants_tcp && self.tcp.as_ref().is_some_and(|tcp| tcp.local_of(local.ip()).is_some()))
@@ -69,6 +65,7 @@ impl Port {
         let (gid, max_rd_atomic) = (elsewhere.unwrap_or(device.gid), device.max_rd_atomic);
         self.nic.modify_qp(qpn, &QpModify::Init { access: attr.access, qkey: Qkey(0) })?;
         let now = self.now();
+        let encryption = self.secrets.offer(qpn, attr.encrypt);
         let tcp = self.tcp.as_mut().filter(|_| wants_tcp).map(|tcp| TcpPart {
             qpn,
             gid,
@@ -82,12 +79,14 @@ impl Port {
             fpdu_bytes: FPDU_BYTES,
             max_rd_atomic,
             mtu,
-            encryption: (attr.encrypt != Encrypt::Off).then(|| Encryption { secret: tcp.secret(), is_required }),
+            encryption,
+            seals_packets: true,
         });
         let is_left = |peer| self.tcp.as_ref().is_some_and(|wire| wire.has_left_roce(now, peer));
         let has_left_roce = tcp.is_some() && attr.peer.is_some_and(is_left);
-        let roce = Some(roce).filter(|_| !is_required && elsewhere.is_none() && !has_left_roce);
-        let wires = Wires { roce, tcp }.allowed(policy).allowed(attr.wire);
+        let roce = Some(roce).filter(|_| elsewhere.is_none() && !has_left_roce);
+        let sealed = encryption.filter(|_| tcp.is_none());
+        let wires = Wires { roce, tcp, sealed }.allowed(policy).allowed(attr.wire);
         wires.to_endpoint().unwrap_or(Err(none))
     }
 
@@ -100,10 +99,10 @@ impl Port {
         attr: &AcceptAttr,
     ) -> Result<Link, VerbsError> {
         let (own_wires, peer_wires) = (Wires::parse(own)?, Wires::parse(peer)?);
-        let requires = |wires: &Wires| wires.tcp.and_then(|tcp| tcp.encryption).is_some_and(|e| e.is_required);
+        let requires = |wires: &Wires| wires.encryption().is_some_and(|e| e.is_required);
         let (choice, wire_reason) = choose(&own_wires, &peer_wires).map_err(|error| match error {
             VerbsError::NoCommonWire { .. } if requires(&own_wires) => VerbsError::NotEncrypted(
-                "the peer's device has no wire that is: it needs a software NIC with `encrypt`",
+                "the peer's device has no wire on which this end can: it needs a software NIC with `encrypt`",
             ),
             VerbsError::NoCommonWire { .. } if requires(&peer_wires) => {
                 VerbsError::NotEncrypted("only the peer's end has it so: this end has no wire that is encrypted")
@@ -112,7 +111,7 @@ impl Port {
         })?;
         match choice {
             Choice::Roce(..) => {
-                let link = self.nic.accept(qpn, own, peer, attr)?;
+                let link = accept_roce(&mut self.nic, &mut self.secrets, qpn, (own, peer), attr)?;
                 let now = self.now();
                 if let Some(tcp) = &mut self.tcp {
                     tcp.forget_offer(qpn);
@@ -123,13 +122,28 @@ impl Port {
                 Ok(Link { wire_reason, ..link })
             }
             Choice::Tcp(own, peer) => {
-                let without =
-                    |wires: Wires| Wires { tcp: wires.tcp.map(|tcp| TcpPart { is_preferred: false, ..tcp }), ..wires };
-                let otherwise = choose(&without(own_wires), &without(peer_wires));
+                self.secrets.check(qpn, &own_wires)?;
+                let without = |wires: &Wires| Wires {
+                    tcp: wires.tcp.clone().map(|tcp| TcpPart { is_preferred: false, ..tcp }),
+                    ..wires.clone()
+                };
+                let otherwise = choose(&without(&own_wires), &without(&peer_wires));
                 let has_other_wire = matches!(otherwise, Ok((Choice::Roce(..), _)));
-                self.accept_tcp(qpn, (own, peer), attr, wire_reason, has_other_wire)
+                let link = self.accept_tcp(qpn, (own, peer), attr, wire_reason, has_other_wire)?;
+                self.secrets.on_connected(qpn, &own_wires, &peer_wires);
+                Ok(link)
             }
         }
+    }
+
+    /// [`Provider::accept_datagrams`].
+    pub(crate) fn accept_datagrams(
+        &mut self,
+        peer: &Endpoint,
+        beside: Qpn,
+        encrypt: Encrypt,
+    ) -> Result<Option<DatagramLink>, VerbsError> {
+        accept_datagrams(&mut self.nic, &mut self.secrets, peer, beside, encrypt)
     }
 
     fn accept_tcp(
@@ -173,6 +187,9 @@ impl Port {
 
     pub(crate) fn modify_qp(&mut self, qpn: Qpn, to: &QpModify) -> Result<(), VerbsError> {
         let now = self.now();
+        if matches!(to, QpModify::Reset | QpModify::Rtr(_)) {
+            self.secrets.forget(qpn);
+        }
         let Self { nic, tcp, .. } = self;
         if let Some(tcp) = tcp {
             match (to, tcp.qp(qpn)) {
@@ -208,6 +225,7 @@ impl Port {
 
     pub(crate) fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), VerbsError> {
         let now = self.now();
+        self.secrets.forget(qpn);
         if let Some(tcp) = &mut self.tcp {
             tcp.remove(qpn, self.nic.device_mut(), now);
         }

@@ -11,6 +11,10 @@ use verbs::{Endpoint, Gid, PathMtu, Psn, Qpn, RoceEndpoint, VerbsError, Wire, Wi
 
 /// First byte of an endpoint, or of its part, that is a stream over TCP.
 const KIND_TCP: u8 = 3;
+/// Kind of the part of an end that seals RoCEv2 packets and has no part about TCP: flags and a secret.
+const KIND_SEALED: u8 = 5;
+/// In its flags: the end refuses a connection in the clear.
+const SEALED_REQUIRED: u8 = 1;
 /// Bytes of the part behind its kind (and, behind a RoCEv2 endpoint, its length).
 const PART_BYTES: usize = 44;
 /// Bytes of the part of an end that encrypts: its secret is behind the rest.
@@ -33,6 +37,9 @@ const FLAG_EXTENDED: u8 = 1 << 2;
 const FLAG_CONFIRMS: u8 = 1 << 3;
 /// The device refuses a connection that is not encrypted.
 const FLAG_SECRET_REQUIRED: u8 = 1 << 4;
+
+/// The device seals RoCEv2 packets with keys from the same secret.
+const FLAG_SEALS_PACKETS: u8 = 1 << 5;
 
 /// Smallest MULPDU that a peer may ask for: a header and some bytes (RFC 5044 4.2 asks for 128 at least).
 const FPDU_MIN: u16 = 128;
@@ -90,6 +97,8 @@ pub struct TcpPart {
     pub mtu: PathMtu,
     /// It encrypts with peers that do.
     pub encryption: Option<Encryption>,
+    /// Over RoCEv2 too, with keys from the same secret.
+    pub seals_packets: bool,
 }
 
 impl TcpPart {
@@ -103,7 +112,8 @@ impl TcpPart {
             | flag(self.wants_crc, FLAG_CRC)
             | flag(self.is_extended, FLAG_EXTENDED)
             | flag(self.confirms, FLAG_CONFIRMS)
-            | flag(self.encryption.is_some_and(|e| e.is_required), FLAG_SECRET_REQUIRED);
+            | flag(self.encryption.is_some_and(|e| e.is_required), FLAG_SECRET_REQUIRED)
+            | flag(self.encryption.is_some() && self.seals_packets, FLAG_SEALS_PACKETS);
         let mut bytes = vec![0; PART_BYTES];
         bytes[..4].copy_from_slice(&self.qpn.0.to_be_bytes());
         bytes[4..20].copy_from_slice(&ip.octets());
@@ -160,6 +170,7 @@ impl TcpPart {
             max_rd_atomic: bytes[39],
             mtu,
             encryption: secret.map(|secret| Encryption { secret, is_required: flags & FLAG_SECRET_REQUIRED != 0 }),
+            seals_packets: secret.is_some() && flags & FLAG_SEALS_PACKETS != 0,
         })
     }
 
@@ -225,42 +236,70 @@ pub struct Wires {
     pub roce: Option<RoceEndpoint>,
     /// TCP, if it may be used.
     pub tcp: Option<TcpPart>,
+    /// The end seals RoCEv2 packets, and says so here, because it has no part about TCP to say it in.
+    pub sealed: Option<Encryption>,
 }
 
 impl Wires {
-    /// What a policy leaves of them.
+    /// What a policy leaves of the wires of an end that encrypts, or does not.
     pub fn allowed(self, policy: WirePolicy) -> Self {
-        Self {
-            roce: self.roce.filter(|_| policy.allows(Wire::Roce)),
-            tcp: self.tcp.filter(|_| policy.allows(Wire::Iwarp)),
-        }
+        let tcp = self.tcp.filter(|_| policy.allows(Wire::Iwarp));
+        let sealed = self.sealing().filter(|_| tcp.is_none());
+        Self { roce: self.roce.filter(|_| policy.allows(Wire::Roce)), tcp, sealed }
+    }
+
+    /// How the end seals RoCEv2 packets, if it does.
+    pub fn sealing(&self) -> Option<Encryption> {
+        self.tcp.filter(|tcp| tcp.seals_packets).and_then(|tcp| tcp.encryption).or(self.sealed)
+    }
+
+    /// What the end adds to the encryption of a connection, on whichever wire.
+    pub fn encryption(&self) -> Option<Encryption> {
+        self.tcp.and_then(|tcp| tcp.encryption).or(self.sealed)
     }
 
     /// As the peer is told; `None` if there is no wire.
     pub fn to_endpoint(self) -> Option<Result<Endpoint, VerbsError>> {
-        match (self.roce, self.tcp) {
-            (Some(roce), Some(tcp)) => Some(roce.to_endpoint_with(&[(KIND_TCP, &tcp.to_bytes())])),
-            (Some(roce), None) => Some(Ok(roce.to_endpoint())),
-            (None, Some(tcp)) => Some(Endpoint::new([&[KIND_TCP][..], &tcp.to_bytes()].concat())),
-            (None, None) => None,
+        match (self.roce, self.tcp, self.sealed) {
+            (Some(roce), Some(tcp), _) => Some(roce.to_endpoint_with(&[(KIND_TCP, &tcp.to_bytes())])),
+            (Some(roce), None, Some(sealed)) => {
+                let mut part = vec![if sealed.is_required { SEALED_REQUIRED } else { 0 }];
+                part.extend(sealed.secret.0);
+                Some(roce.to_endpoint_with(&[(KIND_SEALED, &part)]))
+            }
+            (Some(roce), None, None) => Some(Ok(roce.to_endpoint())),
+            (None, Some(tcp), _) => Some(Endpoint::new([&[KIND_TCP][..], &tcp.to_bytes()].concat())),
+            (None, None, _) => None,
         }
     }
 
     /// What a peer's bytes say, if they can be so.
     pub fn parse(endpoint: &Endpoint) -> Result<Self, VerbsError> {
         if let Some((&KIND_TCP, part)) = endpoint.as_bytes().split_first() {
-            return Ok(Self { roce: None, tcp: Some(TcpPart::parse(part)?) });
+            return Ok(Self { roce: None, tcp: Some(TcpPart::parse(part)?), sealed: None });
         }
         let roce = RoceEndpoint::parse(endpoint)?;
         let further = RoceEndpoint::further_wires(endpoint)?;
-        let tcp = further.iter().find(|(kind, _)| *kind == KIND_TCP).map(|(_, part)| TcpPart::parse(part));
-        Ok(Self { roce: Some(roce), tcp: tcp.transpose()? })
+        let part = |wanted| further.iter().find(|(kind, _)| *kind == wanted).map(|(_, part)| *part);
+        let tcp = part(KIND_TCP).map(TcpPart::parse).transpose()?;
+        let sealed = part(KIND_SEALED).filter(|_| tcp.is_none()).map(sealed_part).transpose()?;
+        Ok(Self { roce: Some(roce), tcp, sealed })
     }
 
     fn names(&self) -> String {
         let names = [self.roce.map(|_| "RoCEv2"), self.tcp.map(|_| "iWARP")];
         names.into_iter().flatten().collect::<Vec<_>>().join(" or ")
     }
+}
+
+/// The part of an end that seals RoCEv2 packets.
+fn sealed_part(part: &[u8]) -> Result<Encryption, VerbsError> {
+    let (value, length) = (part.len() as u64, 1 + SECRET_BYTES as u64);
+    let wrong =
+        || VerbsError::OutOfRange { what: "length of the part about sealed packets", value, min: length, max: length };
+    let (flags, secret) = part.split_first().ok_or_else(wrong)?;
+    let secret = Secret(secret.try_into().map_err(|_| wrong())?);
+    Ok(Encryption { secret, is_required: flags & SEALED_REQUIRED != 0 })
 }
 
 /// What carries a connection between two ends.
@@ -272,17 +311,23 @@ pub enum Choice {
     Tcp(TcpPart, TcpPart),
 }
 
-/// The wire that both ends choose, each by itself, and why: TCP if both encrypt or both prefer it, else RoCEv2 if both
-/// have it, else what both have. Two ends that encrypt never choose a wire in the clear: else who lets no TCP pass could
-/// read what they send.
+/// The wire that both ends choose, each by itself, and why: TCP if both prefer it, else RoCEv2 if both have it, else what
+/// both have. Two ends that encrypt never choose a wire on which they cannot: else who lets nothing pass on the other one
+/// could read what they send.
 pub fn choose(own: &Wires, peer: &Wires) -> Result<(Choice, &'static str), VerbsError> {
     let roce = own.roce.zip(peer.roce).map(|(own, peer)| Choice::Roce(own, peer));
     let tcp = own.tcp.zip(peer.tcp);
     let preferred = tcp.map_or([false; 2], |(own, peer)| [own.is_preferred, peer.is_preferred]);
     let both_encrypt = tcp.is_some_and(|(own, peer)| own.encryption.is_some() && peer.encryption.is_some());
+    let both_seal = own.sealing().is_some() && peer.sealing().is_some();
     let tcp = tcp.map(|(own, peer)| Choice::Tcp(own, peer));
     match (tcp, roce) {
-        (Some(tcp), Some(_)) if both_encrypt => Ok((tcp, "both ends encrypt, which they can over TCP alone")),
+        (Some(tcp), Some(_)) if both_encrypt && !both_seal => {
+            Ok((tcp, "both ends encrypt, which they can over TCP alone"))
+        }
+        (Some(_), Some(roce)) if both_seal && !both_encrypt => {
+            Ok((roce, "both ends encrypt, which they can over RoCEv2 alone"))
+        }
         (Some(tcp), Some(roce)) => match preferred {
             [true, true] => Ok((tcp, "both ends are software NICs, which move bytes at least cost over TCP")),
             [false, _] => {
@@ -329,6 +374,7 @@ mod tests {
             max_rd_atomic: 16,
             mtu: PathMtu::Mtu2048,
             encryption: None,
+            seals_packets: false,
         }
     }
 
@@ -340,7 +386,7 @@ mod tests {
     fn ends_that_encrypt_agree_and_one_that_requires_it_refuses_the_others() {
         for part in [secret(3, false), secret(3, true)] {
             for roce in [Some(roce()), None] {
-                let wires = Wires { roce, tcp: Some(part) };
+                let wires = Wires { roce, tcp: Some(part), sealed: None };
                 assert_eq!(Wires::parse(&wires.to_endpoint().unwrap().unwrap()), Ok(wires));
             }
         }
@@ -357,14 +403,44 @@ mod tests {
 
     #[test]
     fn ends_that_encrypt_choose_tcp_however_badly_it_comes_up() {
-        let of = |tcp: TcpPart| Wires { roce: Some(roce()), tcp: Some(TcpPart { is_preferred: false, ..tcp }) };
+        let of = |tcp: TcpPart| Wires {
+            roce: Some(roce()),
+            tcp: Some(TcpPart { is_preferred: false, ..tcp }),
+            sealed: None,
+        };
         let is_tcp = |own: Wires, peer: Wires| matches!(choose(&own, &peer), Ok((Choice::Tcp(..), _)));
         assert!(is_tcp(of(secret(1, false)), of(secret(2, false))));
         assert!(!is_tcp(of(secret(1, false)), of(tcp(2))) && !is_tcp(of(tcp(1)), of(secret(2, false))));
+        // Unless both seal RoCEv2 packets too. An end of an older release does not.
+        let seals = |last| of(TcpPart { seals_packets: true, ..secret(last, false) });
+        assert!(!is_tcp(seals(1), seals(2)));
+        assert!(is_tcp(seals(1), of(secret(2, false))) && is_tcp(of(secret(1, false)), seals(2)));
+    }
+
+    #[test]
+    fn an_end_that_seals_packets_says_so_in_the_part_about_tcp_or_in_one_of_its_own() {
+        let encryption = Encryption { secret: Secret([5; 32]), is_required: true };
+        let alone = Wires { roce: Some(roce()), tcp: None, sealed: Some(encryption) };
+        let tcp = TcpPart { seals_packets: true, ..secret(5, true) };
+        let with_tcp = Wires { roce: Some(roce()), tcp: Some(tcp), sealed: None };
+        for wires in [alone, with_tcp, with_tcp.allowed(TCP), with_tcp.allowed(ROCE)] {
+            let endpoint = wires.to_endpoint().unwrap().unwrap();
+            assert_eq!(Wires::parse(&endpoint), Ok(wires));
+            assert_eq!((wires.sealing(), wires.encryption()), (Some(encryption), Some(encryption)));
+        }
+        assert_eq!(with_tcp.allowed(ROCE), alone);
+        let bytes = alone.to_endpoint().unwrap().unwrap().into_bytes();
+        assert_eq!(bytes[34..], [&[5, 33, 1][..], &[5; 32]].concat());
+        for cut in [vec![5, 0], [&[5, 32, 0][..], &[5; 31]].concat(), [&[5, 34, 0][..], &[5; 33]].concat()] {
+            let bytes = [&bytes[..34], &cut[..]].concat();
+            assert!(Wires::parse(&Endpoint::new(bytes).unwrap()).is_err(), "{cut:?}");
+        }
+        // The TCP part of an older release, whose secret is for TCP alone.
+        assert_eq!(Wires { tcp: Some(secret(5, true)), ..with_tcp }.sealing(), None);
     }
 
     fn both(last: u8) -> Wires {
-        Wires { roce: Some(roce()), tcp: Some(tcp(last)) }
+        Wires { roce: Some(roce()), tcp: Some(tcp(last)), sealed: None }
     }
 
     const ROCE: WirePolicy = WirePolicy::Only(Wire::Roce);
@@ -379,7 +455,7 @@ mod tests {
             // A device that knows RoCEv2 alone takes what it knows.
             assert_eq!(RoceEndpoint::parse(&endpoint).is_ok(), policy != TCP);
         }
-        assert!(Wires { roce: None, tcp: None }.to_endpoint().is_none());
+        assert!(Wires { roce: None, tcp: None, sealed: None }.to_endpoint().is_none());
     }
 
     #[test]

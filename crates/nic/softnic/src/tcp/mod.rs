@@ -25,7 +25,7 @@ use iwarp::mpa::{FrameKind, Parsed, Startup};
 use iwarp::{Gather, Qp, Scatter, WireCounters};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use records::{Keys, SECRET_BYTES, Secret};
+use records::Keys;
 use rnic::{Device, NumberHasher, Timers};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -40,7 +40,7 @@ use unreached::Unreached;
 
 use endpoint::{HELLO_BYTES, TOKEN_BYTES, Token};
 
-pub(crate) use endpoint::{Choice, Encryption, FPDU_BYTES, TcpPart, Wires, choose};
+pub(crate) use endpoint::{Choice, FPDU_BYTES, TcpPart, Wires, choose};
 use socket::SocketOptions;
 pub(crate) use socket::silence_max;
 
@@ -291,13 +291,6 @@ impl TcpWire {
         let token = Token(token);
         self.offers.insert(qpn, Offer { token, early: None });
         token
-    }
-
-    /// A secret for the endpoint of a queue pair.
-    pub(crate) fn secret(&mut self) -> Secret {
-        let mut secret = [0; SECRET_BYTES];
-        self.entropy.fill_bytes(&mut secret);
-        Secret(secret)
     }
 
     /// The queue pair goes to another wire, or nowhere.

@@ -1,4 +1,4 @@
-//! Encryption of lanes over TCP in a plan: in half of the plans whose hosts have TCP.
+//! Encryption of lanes in a plan: in half of the plans, on whichever wire their hosts have.
 //!
 //! It is drawn apart from everything else, as datagram sockets are. Hosts prefer encryption: they have it with those that
 //! want it too, and lanes in the clear with the others. That it is required is not drawn: a lane that cannot be encrypted
@@ -6,7 +6,7 @@
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use verbs::{Encrypt, WirePolicy};
+use verbs::Encrypt;
 
 use crate::content::mix;
 use crate::plan::Plan;
@@ -21,7 +21,7 @@ pub(super) fn draw(plan: &mut Plan) {
         return;
     }
     let all_want = rng.random_bool(0.7);
-    for host in plan.hosts.iter_mut().filter(|host| host.wire == WirePolicy::Auto) {
+    for host in &mut plan.hosts {
         if all_want || rng.random_bool(0.7) {
             host.encrypt = Encrypt::Preferred;
         }
@@ -30,15 +30,19 @@ pub(super) fn draw(plan: &mut Plan) {
 
 #[cfg(test)]
 mod tests {
+    use verbs::WirePolicy;
+
     use super::*;
 
     #[test]
-    fn half_of_the_seeds_with_tcp_have_encryption_and_no_other() {
+    fn half_of_the_seeds_have_encryption_with_tcp_and_without() {
         let plans: Vec<Plan> = (1..=600).map(Plan::from_seed).collect();
-        let with_tcp = |plan: &&Plan| plan.hosts.iter().any(|host| host.wire == WirePolicy::Auto);
-        let encrypted = |plan: &&Plan| plan.hosts.iter().any(|host| host.encrypt != Encrypt::Off);
-        let (tcp, both) = (plans.iter().filter(with_tcp).count(), plans.iter().filter(encrypted).count());
-        assert!((tcp / 3..=tcp * 2 / 3).contains(&both), "{both} of {tcp}");
-        assert!(plans.iter().filter(encrypted).all(|plan| with_tcp(&plan)));
+        let has_tcp = |plan: &Plan| plan.hosts.iter().any(|host| host.wire == WirePolicy::Auto);
+        let encrypts = |plan: &Plan| plan.hosts.iter().any(|host| host.encrypt != Encrypt::Off);
+        for with_tcp in [false, true] {
+            let all = plans.iter().filter(|plan| has_tcp(plan) == with_tcp).count();
+            let those = plans.iter().filter(|plan| has_tcp(plan) == with_tcp && encrypts(plan)).count();
+            assert!((all / 3..=all * 2 / 3).contains(&those), "{those} of {all}, TCP: {with_tcp}");
+        }
     }
 }

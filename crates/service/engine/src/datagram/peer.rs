@@ -22,6 +22,10 @@ pub(crate) struct PeerPort {
 pub(crate) struct DatagramPeer {
     port: PeerPort,
     link: DatagramLink,
+    /// Of encrypted datagrams, with other keys: the next link, until the peer has taken this host's offer, and afterwards
+    /// the one before, under whose keys the peer's datagrams may still be on their way.
+    other: Option<DatagramLink>,
+    is_other_next: bool,
     /// The peer knows this host's too: it has taken the offer.
     is_ready: bool,
 }
@@ -29,7 +33,18 @@ pub(crate) struct DatagramPeer {
 impl DatagramPeer {
     /// One that has not taken this host's offer yet.
     pub(crate) fn new(port: PeerPort, link: DatagramLink) -> Self {
-        Self { port, link, is_ready: false }
+        Self { port, link, other: None, is_other_next: false, is_ready: false }
+    }
+
+    /// Whether each incarnation of the lane has keys of its own for them.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.link.cipher.is_some()
+    }
+
+    /// The lane's next incarnation has other keys. Gives the address handle that is of no use any more.
+    pub(crate) fn renew(&mut self, link: DatagramLink) -> Option<AhId> {
+        self.is_other_next = true;
+        self.other.replace(link).map(|gone| gone.dest.ah)
     }
 
     /// Whether it is where an offer says.
@@ -50,14 +65,19 @@ impl DatagramPeer {
         self.port.token
     }
 
-    /// The address handle of its port.
-    pub(crate) fn handle(&self) -> AhId {
-        self.link.dest.ah
+    /// The address handles of its port.
+    pub(crate) fn handles(&self) -> impl Iterator<Item = AhId> {
+        [Some(self.link), self.other].into_iter().flatten().map(|link| link.dest.ah)
     }
 
     /// The peer has taken this host's offer.
     pub(crate) fn on_ready(&mut self) {
         self.is_ready = true;
+        if std::mem::take(&mut self.is_other_next)
+            && let Some(next) = self.other.take()
+        {
+            self.other = Some(std::mem::replace(&mut self.link, next));
+        }
     }
 
     pub(crate) fn is_ready(&self) -> bool {

@@ -8,8 +8,7 @@ use std::net::IpAddr;
 use control::{LaneOffer, Reason};
 use rand::RngExt;
 use verbs::{
-    AcceptAttr, Access, Capabilities, Encrypt, Endpoint, OfferAttr, Provider, QpInit, QpModify, QpType, Qpn,
-    VerbsError, Wire,
+    AcceptAttr, Access, Capabilities, Endpoint, OfferAttr, Provider, QpInit, QpModify, QpType, Qpn, VerbsError, Wire,
 };
 
 use super::Engine;
@@ -126,7 +125,8 @@ impl Engine {
         self.lanes.bind(qpn, id);
         // The device's datagrams are at its own address alone.
         let is_elsewhere = self.lanes.get(id).is_some_and(|lane| lane.local().is_some());
-        let has_datagrams = at.leased.is_none() && !is_elsewhere && self.may_send_datagrams(at.peer);
+        let has_datagrams = at.leased.is_none() && !is_elsewhere;
+        let encrypt = self.config.encrypt_to(at.peer);
         Ok(LaneOffer {
             lane: number,
             incarnation,
@@ -135,13 +135,8 @@ impl Engine {
             max_msg_bytes: self.device.max_msg_bytes,
             credits,
             send_bytes_max: self.config.send_bytes_max,
-            datagrams: has_datagrams.then(|| self.datagrams.offer(nic)).flatten(),
+            datagrams: has_datagrams.then(|| self.datagrams.offer(nic, encrypt)).flatten(),
         })
-    }
-
-    /// Datagrams are in the clear, so there are none to a host to which everything must be encrypted.
-    fn may_send_datagrams(&self, peer: IpAddr) -> bool {
-        self.config.encrypt_to(peer) != Encrypt::Required
     }
 
     fn make_qp<P: Provider>(&mut self, nic: &mut P, id: LaneId) -> Result<(Qpn, Endpoint), VerbsError> {
@@ -188,7 +183,7 @@ impl Engine {
     ) -> Result<(), VerbsError> {
         let id = self.lanes.at(at).ok_or(VerbsError::NoSuch("lane"))?;
         let lane = self.lanes.get(id).ok_or(VerbsError::NoSuch("lane"))?;
-        let (peer, is_leased) = (lane.peer(), lane.is_leased());
+        let is_leased = lane.is_leased();
         let Some((qpn, own)) = lane.offered() else { return Err(VerbsError::NoSuch("lane that waits for an offer")) };
         check_offer(offer, lane.number())?;
         let theirs = Capabilities::from_bits_truncate(offer.capabilities);
@@ -208,8 +203,7 @@ impl Engine {
             other => other?,
         };
         if !is_leased {
-            let datagrams = offer.datagrams.as_ref().filter(|_| self.may_send_datagrams(peer));
-            self.learn_datagram_peer(nic, id, datagrams, link.mtu)?;
+            self.learn_datagram_peer(nic, id, offer.datagrams.as_ref(), (link.mtu, qpn))?;
         }
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
         lane.on_accepted(PeerEnd {

@@ -1,10 +1,11 @@
 //! Lanes between daemons that are encrypted, in the clear, or refused.
 
-use control::Reason;
+use control::{PeerMessage, Reason};
 use raas::Stream;
 use verbs::{Encrypt, Wire, WirePolicy};
 
-use crate::hosts::{Host, bounded, check_echo};
+use crate::hosts::{Host, PATIENCE, bounded, check_echo, pattern};
+use crate::middle::{Change, Middle};
 
 fn host(encrypt: Encrypt, wire: WirePolicy) -> Host {
     let mut host = Host::new();
@@ -29,11 +30,15 @@ fn each_pair_of_configurations_is_encrypted_in_the_clear_or_refused_by_name() {
             ((Preferred, auto), (Required, auto), Ok(true)),
             ((Preferred, auto), (Preferred, auto), Ok(true)),
             ((Preferred, auto), (Off, auto), Ok(false)),
-            ((Preferred, auto), (Preferred, roce), Ok(false)),
+            ((Preferred, auto), (Preferred, roce), Ok(true)),
             ((Required, auto), (Off, auto), refused),
             ((Off, auto), (Required, auto), refused),
-            ((Required, auto), (Preferred, roce), refused),
-            ((Required, roce), (Preferred, auto), refused),
+            ((Required, auto), (Preferred, roce), Ok(true)),
+            ((Required, roce), (Preferred, auto), Ok(true)),
+            ((Required, roce), (Required, roce), Ok(true)),
+            ((Required, roce), (Off, roce), refused),
+            ((Off, auto), (Required, roce), refused),
+            ((Off, roce), (Preferred, roce), Ok(false)),
         ];
         for (of_a, of_b, expected) in table {
             let (a, b) = (host(of_a.0, of_a.1), host(of_b.0, of_b.1));
@@ -50,8 +55,83 @@ fn each_pair_of_configurations_is_encrypted_in_the_clear_or_refused_by_name() {
                 let lanes = host.stat().lanes;
                 let lane = lanes.first().unwrap();
                 assert_eq!(lane.encrypted, expected.ok(), "{of_a:?} and {of_b:?}");
+                assert_eq!(lane.cipher.as_deref(), expected.unwrap().then_some("AES-128-GCM"));
+                assert_eq!(lane.keys_age_us.is_some(), expected.unwrap());
                 assert!(lane.encryption_reason.as_ref().is_some_and(|why| !why.is_empty()));
             }
+        }
+    });
+}
+
+/// Datagrams beside a lane of either wire are encrypted if both hosts encrypt, and in the clear if neither requires it.
+#[test]
+fn datagrams_are_encrypted_where_lanes_are() {
+    bounded(|| {
+        use Encrypt::{Off, Preferred, Required};
+        let wires = [Wire::Roce, Wire::Iwarp].map(WirePolicy::Only);
+        for (modes, is_encrypted) in
+            [([Required, Required], true), ([Required, Preferred], true), ([Off, Preferred], false)]
+        {
+            for wire in [wires[0], wires[1], WirePolicy::Auto] {
+                let [a, b] = modes.map(|mode| host(mode, wire));
+                let socket = |host: &Host, port| {
+                    let socket = raas::DatagramSocket::bind_with(&host.session(), ("0.0.0.0", port)).unwrap();
+                    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+                    socket.set_write_timeout(Some(PATIENCE)).unwrap();
+                    socket
+                };
+                let (client, server) = (socket(&a, 0), socket(&b, 7001));
+                let at = std::net::SocketAddr::new(b.address(), 7001);
+                let max = client.max_payload(at).unwrap();
+                let mut buffer = [0; 4096];
+                for round in 0..20 {
+                    let sent = pattern(if round == 0 { max } else { 100 }, round);
+                    client.send_to(&sent, at).unwrap();
+                    let (got, from) = server.recv_from(&mut buffer).unwrap();
+                    assert!(buffer[..got] == sent);
+                    server.send_to(&buffer[..got], from).unwrap();
+                    assert_eq!(client.recv_from(&mut buffer).unwrap().0, got);
+                }
+                for host in [&a, &b] {
+                    assert_eq!(host.counter("rx_sealed") >= 20, is_encrypted, "{modes:?} {wire}");
+                    assert_eq!(host.counter("drop_in_the_clear"), 0);
+                }
+            }
+        }
+    });
+}
+
+/// Where the flags of the part about TCP are behind that about RoCEv2, and the one of who seals packets (docs/wire.md).
+const FLAGS_AT: usize = 34 + 2 + 38;
+const FLAG_SEALS_PACKETS: u8 = 32;
+
+/// A release that encrypts streams over TCP alone gets such lanes. Datagrams are in the clear, or there are none.
+#[test]
+fn with_a_release_that_seals_no_packets_lanes_are_on_tcp_and_no_datagram_leaves_where_encryption_is_required() {
+    bounded(|| {
+        for mode in [Encrypt::Preferred, Encrypt::Required] {
+            let (mut a, mut b) = (Host::new(), Host::new());
+            for host in [&mut a, &mut b] {
+                (host.config.encrypt, host.config.wire, host.config.engines) = (mode, WirePolicy::Auto, 1);
+            }
+            b.start();
+            let change: Change = Box::new(|_, mut message| {
+                if let PeerMessage::LaneOffer(offer) = &mut message {
+                    assert_eq!(offer.endpoint[FLAGS_AT] & FLAG_SEALS_PACKETS, FLAG_SEALS_PACKETS);
+                    offer.endpoint[FLAGS_AT] &= !FLAG_SEALS_PACKETS;
+                }
+                message
+            });
+            let _middle = Middle::that_changes(&mut a, &b, Some(change));
+            a.start();
+            check_echo(connect(&a, &b).unwrap(), 300_000, 7);
+            let lanes = a.stat().lanes;
+            let lane = lanes.first().unwrap();
+            assert_eq!((lane.encrypted, lane.wire.as_deref()), (Some(true), Some("iwarp")), "{lane:?}");
+            let client = raas::DatagramSocket::bind_with(&a.session(), ("0.0.0.0", 0)).unwrap();
+            client.set_write_timeout(Some(PATIENCE)).unwrap();
+            let told = client.max_payload(std::net::SocketAddr::new(b.address(), 7001));
+            assert_eq!(told.is_ok(), mode == Encrypt::Preferred, "{told:?}");
         }
     });
 }

@@ -23,6 +23,7 @@ mod link_end;
 mod links;
 mod messages;
 mod middle;
+mod packet_attacker;
 mod path_attacker;
 mod peer_port;
 mod policy;

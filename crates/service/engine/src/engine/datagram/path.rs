@@ -7,7 +7,7 @@
 use std::net::IpAddr;
 
 use control::{DatagramOffer, Reason};
-use verbs::{Endpoint, PathMtu, Provider, Time, VerbsError};
+use verbs::{AhId, Endpoint, PathMtu, Provider, Qpn, Time, VerbsError};
 
 use crate::datagram::header::HEADER_BYTES;
 use crate::datagram::peer::{DatagramPeer, PathAsk, PeerPort};
@@ -89,13 +89,14 @@ impl Engine {
     // ---- links
 
     /// A peer's offer. What it said before stays in use if it is the same, so that datagrams go on while a lane is
-    /// reset.
+    /// reset. Encrypted ones get new keys with each incarnation of the lane, and go on under the old ones until both ends
+    /// have the new. `beside`: the lane's queue pair.
     pub(in crate::engine) fn learn_datagram_peer<P: Provider>(
         &mut self,
         nic: &mut P,
         id: LaneId,
         offer: Option<&DatagramOffer>,
-        mtu: PathMtu,
+        (mtu, beside): (PathMtu, Qpn),
     ) -> Result<(), VerbsError> {
         let port = match offer.filter(|_| self.datagrams.has_port()) {
             Some(offer) => PeerPort { endpoint: Endpoint::new(offer.endpoint.clone())?, token: offer.token, mtu },
@@ -104,11 +105,24 @@ impl Engine {
                 return Ok(());
             }
         };
-        if self.lanes.get(id).and_then(Lane::datagram).is_some_and(|known| known.is_at(&port)) {
+        let Some(lane) = self.lanes.get(id) else { return Ok(()) };
+        let encrypt = self.config.encrypt_to(lane.peer());
+        let known = lane.datagram().filter(|known| known.is_at(&port));
+        let is_renewed = match known.map(DatagramPeer::is_encrypted) {
+            Some(false) => return Ok(()),
+            known => known.is_some(),
+        };
+        let link = nic.accept_datagrams(&port.endpoint, beside, encrypt)?;
+        if is_renewed
+            && let Some(link) = link.filter(|link| link.cipher.is_some())
+            && let Some(known) = self.lanes.get_mut(id).and_then(Lane::datagram_mut)
+        {
+            let gone = known.renew(link);
+            self.destroy_handles(nic, gone);
             return Ok(());
         }
         self.drop_datagram_peer(nic, id);
-        let link = nic.accept_datagrams(&port.endpoint)?;
+        let Some(link) = link else { return Ok(()) };
         self.datagrams.add_peer(port.token, id);
         if let Some(lane) = self.lanes.get_mut(id) {
             lane.set_datagram(DatagramPeer::new(port, link));
@@ -135,8 +149,14 @@ impl Engine {
     pub(in crate::engine) fn drop_datagram_peer<P: Provider>(&mut self, nic: &mut P, id: LaneId) {
         let Some(peer) = self.lanes.get_mut(id).and_then(Lane::take_datagram) else { return };
         self.datagrams.drop_peer(peer.token(), id);
-        if nic.destroy_ah(peer.handle()).is_err() {
-            self.counters.device_refusals += 1;
+        self.destroy_handles(nic, peer.handles());
+    }
+
+    fn destroy_handles<P: Provider>(&mut self, nic: &mut P, handles: impl IntoIterator<Item = AhId>) {
+        for handle in handles {
+            if nic.destroy_ah(handle).is_err() {
+                self.counters.device_refusals += 1;
+            }
         }
     }
 }
