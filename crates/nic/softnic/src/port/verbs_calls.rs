@@ -123,11 +123,9 @@ impl Port {
             }
             Choice::Tcp(own, peer) => {
                 self.secrets.check(qpn, &own_wires)?;
-                let without = |wires: &Wires| Wires {
-                    tcp: wires.tcp.clone().map(|tcp| TcpPart { is_preferred: false, ..tcp }),
-                    ..wires.clone()
-                };
-                let otherwise = choose(&without(&own_wires), &without(&peer_wires));
+                let without =
+                    |wires: Wires| Wires { tcp: wires.tcp.map(|tcp| TcpPart { is_preferred: false, ..tcp }), ..wires };
+                let otherwise = choose(&without(own_wires), &without(peer_wires));
                 let has_other_wire = matches!(otherwise, Ok((Choice::Roce(..), _)));
                 let link = self.accept_tcp(qpn, (own, peer), attr, wire_reason, has_other_wire)?;
                 self.secrets.on_connected(qpn, &own_wires, &peer_wires);
