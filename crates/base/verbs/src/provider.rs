@@ -176,7 +176,7 @@ pub trait Provider {
             wire: Wire::Roce,
             wire_reason: "the device has no other wire",
             cipher: None,
-            encryption_reason: "this release encrypts streams over TCP between software NICs alone",
+            encryption_reason: "the device of this end does not encrypt: software NICs alone do",
         })
     }
 

@@ -1,7 +1,7 @@
 //! Bench `two-hosts`: two network namespaces joined by veth, four processes, beside a bare relay (ring, UDP, ring),
 //! kernel TCP with the same writes, UCX over TCP and libfabric over TCP. Owns the bars.
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use serde_json::json;
 
 use super::matrix::{BARE_RELAY, Case, Metric, RAAS, Runner, Side, TCP, TCP_BUSY, claim, reported};

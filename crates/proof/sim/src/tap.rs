@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 
 use roce::Nic;
 use verbs::{
-    AcceptAttr, Access, AddressVector, AhId, AsyncEvent, Completion, Counters, CqId, DatagramLink, DeviceAttr, Encrypt,
-    Endpoint, Link, Lkey, Mr, MrId, OfferAttr, Payload, PostError, Provider, QpInit, QpModify, QpStatus, QpType, Qpn,
-    RecvWr, Region, RemoteAddr, Rkey, SendOp, SendWr, Sge, SrqId, SrqInit, Status, Time, VerbsError,
+    AcceptAttr, Access, AddressVector, AhId, AsyncEvent, Completion, Counters, CqId, DeviceAttr, Endpoint, Link, Lkey,
+    Mr, MrId, OfferAttr, Payload, PostError, Provider, QpInit, QpModify, QpStatus, QpType, Qpn, RecvWr, Region,
+    RemoteAddr, Rkey, SendOp, SendWr, Sge, SrqId, SrqInit, Status, Time, VerbsError,
 };
 
 use crate::plan::Break;
@@ -124,14 +124,6 @@ impl Provider for Tap {
     }
     fn accept(&mut self, qpn: Qpn, own: &Endpoint, peer: &Endpoint, attr: &AcceptAttr) -> Result<Link, VerbsError> {
         self.tcp.accept(&mut self.nic, qpn, own, peer, attr, self.now)
-    }
-    fn accept_datagrams(
-        &mut self,
-        peer: &Endpoint,
-        beside: Qpn,
-        encrypt: Encrypt,
-    ) -> Result<Option<DatagramLink>, VerbsError> {
-        self.tcp.accept_datagrams(&mut self.nic, peer, beside, encrypt)
     }
     fn modify_qp(&mut self, qpn: Qpn, to: &QpModify) -> Result<(), VerbsError> {
         match self.tcp.modify(&mut self.nic, qpn, to) {

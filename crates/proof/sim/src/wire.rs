@@ -16,13 +16,12 @@ use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use roce::Nic;
 use softnic::wires::{
-    Choice, FPDU_BYTES, HELLO_BYTES, Sealed, Secrets, TOKEN_BYTES, TcpPart, Token, Wires, accept_datagrams,
-    accept_roce, choose,
+    Choice, FPDU_BYTES, HELLO_BYTES, Sealed, Secrets, TOKEN_BYTES, TcpPart, Token, Wires, accept_roce, choose,
 };
 use verbs::Provider as _;
 use verbs::{
-    AcceptAttr, DatagramLink, Encrypt, Endpoint, Link as Connected, OfferAttr, Psn, QpModify, QpState, QpStatus, Qpn,
-    RecvWr, Rkey, RoceEndpoint, SendWr, Time, VerbsError, Wire, WirePolicy,
+    AcceptAttr, Endpoint, Link as Connected, OfferAttr, Psn, QpModify, QpState, QpStatus, Qpn, RecvWr, Rkey,
+    RoceEndpoint, SendWr, Time, VerbsError, Wire, WirePolicy,
 };
 
 use crate::address::UDP_PORT;
@@ -213,16 +212,6 @@ impl TcpSide {
         let (peer, peer_qpn) = (peer_part.address(), peer_part.qpn.0);
         let wire = Wire::Iwarp;
         Ok(Connected { peer, peer_qpn, mtu, reads_max, wire, wire_reason, cipher, encryption_reason })
-    }
-
-    pub(crate) fn accept_datagrams(
-        &mut self,
-        nic: &mut Nic,
-        peer: &Endpoint,
-        beside: Qpn,
-        encrypt: Encrypt,
-    ) -> Result<Option<DatagramLink>, VerbsError> {
-        accept_datagrams(nic, &mut self.secrets, peer, beside, encrypt)
     }
 
     fn forget_offer(&mut self, qpn: Qpn) {

@@ -94,7 +94,7 @@ fn datagrams_are_encrypted_where_lanes_are() {
                 }
                 for host in [&a, &b] {
                     assert_eq!(host.counter("rx_sealed") >= 20, is_encrypted, "{modes:?} {wire}");
-                    assert_eq!(host.counter("drop_in_the_clear"), 0);
+                    assert_eq!(host.dropped("in_the_clear"), 0);
                 }
             }
         }

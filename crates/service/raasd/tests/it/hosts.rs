@@ -124,6 +124,12 @@ impl Host {
         stat.counters.iter().find(|c| c.0 == name).unwrap_or_else(|| panic!("no counter {name}")).1
     }
 
+    /// Packets that the device dropped for that reason.
+    pub(crate) fn dropped(&self, reason: &str) -> u64 {
+        let stat = self.stat();
+        stat.drops.iter().find(|(name, _)| name == reason).unwrap_or_else(|| panic!("no drop reason {reason}")).1
+    }
+
     /// Control links that are up.
     pub(crate) fn links(&self) -> u64 {
         self.counter("control_links")
