@@ -249,6 +249,25 @@ static void closed_and_duplicated(const Case *self) {
     meet();
 }
 
+// As event loops do that wait on one descriptor of a set and change it by another.
+static void copied_before_use(const Case *self) {
+    (void)self;
+    int fd = connected();
+    if (A) return feed(fd, 3);
+    int set = MUST(epoll_create1(0)), copy = MUST(dup(set));
+    struct epoll_event one = {EPOLLIN, {.u64 = 0x0011223344556677}}, got[8];
+    R(epoll_ctl(copy, EPOLL_CTL_ADD, fd, &one));
+    for (int i = 0; i < 3; i++) {
+        fed(fd, 4);
+        int count = epoll_wait(set, got, 8, 5000);
+        int is_right = count == 1 && got[0].data.u64 == one.data.u64;
+        line("%d: %s, data %s", count, count == 1 ? events_name(got[0].events) : "-", is_right ? "as given" : "another");
+        R(recv(fd, buffer, 100, 0));
+        look("no more", set, 30);
+    }
+    meet();
+}
+
 static void closed_leaves_the_set(const Case *self) {
     (void)self;
     int first, second;
@@ -476,6 +495,7 @@ void epoll_cases(void) {
     add("epoll/several-sets", several_sets, 0, 0);
     add("epoll/nested", nested, 0, 0);
     add("epoll/closed-and-duplicated", closed_and_duplicated, 0, 0);
+    add("epoll/copied-before-use", copied_before_use, 0, 0);
     add("epoll/closed-leaves-the-set", closed_leaves_the_set, 0, 0);
     add("epoll/added-while-waiting", added_while_waiting, 0, 0);
     add("epoll/changes-race", changes_race, 0, 0);

@@ -1,6 +1,7 @@
 //! Calls about descriptors: closing, copying, modes. And the end of the process, and stdio.
 
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
+use std::io::Write;
 
 use libc::FILE;
 
@@ -36,12 +37,29 @@ fn forget_over(old: c_int, new: c_int) {
     }
 }
 
+/// Whether it is an epoll set, by the name that the kernel gives it. Without /proc nothing is.
+fn is_epoll(fd: c_int) -> bool {
+    const NAME: &[u8] = b"anon_inode:[eventpoll]";
+    // On the stack: this may be a signal handler, which takes no memory.
+    let (mut path, mut name) = ([0_u8; 32], [0_u8; NAME.len() + 1]);
+    if write!(&mut path[..], "/proc/self/fd/{fd}\0").is_err() {
+        return false;
+    }
+    // SAFETY: the path was written whole with the zero at its end, and the name has room for its length.
+    let len = unsafe { libc::readlink(path.as_ptr().cast(), name.as_mut_ptr().cast(), name.len()) };
+    usize::try_from(len).is_ok_and(|len| name[..len] == *NAME)
+}
+
 /// `new` is a copy of `old`.
 fn copied(old: c_int, new: c_int) -> c_int {
     if new < 0 || new == old || inside::is_inside() {
         return new;
     }
     let code = errno::get();
+    // A set that has no TCP socket yet is not known. Both descriptors are to find the same one when it gets one.
+    if table::get(old).is_none() && fork::is_owner() && is_epoll(old) {
+        let _known = table::epoll_or_make(old);
+    }
     match table::get(old) {
         Some(entry) if fork::is_owner() => {
             table::put(new, entry);
