@@ -25,6 +25,10 @@ const STREAMS: [u32; 2] = [1, 100];
 const QUICK: ([u32; 2], [u64; 2]) = ([0, 10_000], [1_000, 10_000]);
 /// Packets that wait for the link at most.
 const QUEUE_PACKETS: u32 = 100;
+/// In cells with marks, a packet that finds more than these before it is marked.
+const MARK_ABOVE_PACKETS: u32 = 20;
+/// Delays of cells with marks.
+const MARKED_RTTS_US: [u64; 2] = [1_000, 10_000];
 /// Bytes of a write.
 const SIZE: u32 = 64 << 10;
 /// Seconds that are measured at least, and before them; in round trips too, because a stream finds its rate in those.
@@ -78,6 +82,8 @@ struct Cell {
     loss_per_million: u32,
     rtt_us: u64,
     streams: u32,
+    /// A long queue marks packets, and all sides ask for marks.
+    has_marks: bool,
 }
 
 impl Cell {
@@ -85,7 +91,8 @@ impl Cell {
         let loss = f64::from(self.loss_per_million) / 1e4;
         let rtt = self.rtt_us as f64 / 1e3;
         let streams = if self.streams == 1 { "1 stream".to_owned() } else { format!("{} streams", self.streams) };
-        format!("{loss}% lost, {rtt} ms, {streams}")
+        let marks = if self.has_marks { ", marks" } else { "" };
+        format!("{loss}% lost, {rtt} ms, {streams}{marks}")
     }
 
     /// Seconds before those that are measured, and these.
@@ -98,6 +105,7 @@ impl Cell {
     fn bar(self, wire: &str) -> Option<(Bar, Kind)> {
         let at_least = |ratio| Some((Bar::RatioAtLeast(ratio), Kind::Must));
         match (wire, self.loss_per_million, self.rtt_us) {
+            _ if self.has_marks => None,
             ("iwarp", ..) => at_least(0.9),
             ("roce", 0, _) => at_least(0.95),
             ("roce", 10_000, 1_000) => at_least(0.8),
@@ -109,9 +117,15 @@ impl Cell {
 fn cells(args: &Args) -> Vec<Cell> {
     let (losses, rtts): (&[u32], &[u64]) = if args.quick { (&QUICK.0, &QUICK.1) } else { (&LOSSES, &RTTS_US) };
     let all = rtts.iter().flat_map(|rtt_us| losses.iter().map(move |loss| (*rtt_us, *loss)));
-    let all =
-        all.flat_map(|(rtt_us, loss_per_million)| STREAMS.map(|streams| Cell { loss_per_million, rtt_us, streams }));
-    all.filter(|cell| args.wants(&cell.name())).collect()
+    let has_marks = false;
+    let all = all.flat_map(|(rtt_us, loss_per_million)| {
+        STREAMS.map(|streams| Cell { loss_per_million, rtt_us, streams, has_marks })
+    });
+    let marked: &[u64] = if args.quick { &[] } else { &MARKED_RTTS_US };
+    let marked = marked.iter().flat_map(|rtt_us| {
+        STREAMS.map(|streams| Cell { loss_per_million: 0, rtt_us: *rtt_us, streams, has_marks: true })
+    });
+    all.chain(marked).filter(|cell| args.wants(&cell.name())).collect()
 }
 
 /// What one run of one side found.
@@ -138,7 +152,7 @@ pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
     let rivals = rivals(&mut findings.rivals_missing);
     findings.setting = json!({
         "link": "a relay between two taps, without offloads", "mtu": args.mtu, "rate_mbit_per_s": args.rate_mbit,
-        "queue_packets": QUEUE_PACKETS, "loss": "of each direction", "seconds": seconds, "size_bytes": SIZE,
+        "queue_packets": QUEUE_PACKETS, "mark_above_packets": MARK_ABOVE_PACKETS, "loss": "of each direction", "seconds": seconds, "size_bytes": SIZE,
         "relay_before_all_programs": bench.relay.at_once, "tcp_buffers_bytes_max": 67_108_864,
     });
     if args.wants("relay alone") {
@@ -178,7 +192,7 @@ fn rivals(missing: &mut Vec<String>) -> Vec<Side> {
 impl Bench {
     /// What the relay carries if the link has no limit, beside what it must.
     fn relay_alone(&mut self, rounds: u32) -> Result<Row> {
-        let cell = Cell { loss_per_million: 0, rtt_us: 0, streams: 1 };
+        let cell = Cell { loss_per_million: 0, rtt_us: 0, streams: 1, has_marks: false };
         let shape = LinkShape { rate_bits_per_s: 0, ..self.shape(cell, 0) };
         let mut ours = vec![];
         for _ in 0..rounds {
@@ -202,6 +216,7 @@ impl Bench {
             seed,
             rate_bits_per_s: self.rate_bits_per_s,
             queue_packets: QUEUE_PACKETS,
+            mark_above_packets: cell.has_marks.then_some(MARK_ABOVE_PACKETS),
             rtt_us: cell.rtt_us,
             loss_per_million: cell.loss_per_million,
         }
@@ -210,6 +225,7 @@ impl Bench {
     /// Each side once a round, in an order that turns; the n-th packet of a round is lost for all sides or for none.
     fn rounds(&mut self, cell: Cell, sides: &[Side], rounds: u32) -> Result<Vec<Vec<Run>>> {
         let mut runs = vec![vec![]; sides.len()];
+        self.place.let_tcp_ask_for_marks(cell.has_marks)?;
         for round in 0..rounds as usize {
             for step in 0..sides.len() {
                 let which = (round + step) % sides.len();
@@ -302,6 +318,7 @@ fn figure(cell: Cell, sides: &[Side], runs: &[Vec<Run>]) -> Value {
             "frames": median(&|run| Some(run.carried.frames as f64)).map(|s| s.median),
             "lost": median(&|run| Some(run.carried.lost as f64)).map(|s| s.median),
             "queue_full": median(&|run| Some(run.carried.queue_full as f64)).map(|s| s.median),
+            "marked": median(&|run| Some(run.carried.marked as f64)).map(|s| s.median),
             "relay_dropped": runs.iter().map(|run| run.carried.relay_dropped).sum::<u64>(),
             "relay_late_p50_us": median(&|run| Some(run.carried.late_us[0])).map(|s| s.median),
             "relay_late_p99_us": median(&|run| Some(run.carried.late_us[1])).map(|s| s.median),
@@ -310,7 +327,7 @@ fn figure(cell: Cell, sides: &[Side], runs: &[Vec<Run>]) -> Value {
     let all: Map<String, Value> = sides.iter().zip(runs).map(|(of, runs)| (of.name(), side(runs))).collect();
     json!({
         "case": cell.name(), "loss_per_million": cell.loss_per_million, "rtt_us": cell.rtt_us,
-        "streams": cell.streams, "sides": all,
+        "streams": cell.streams, "has_marks": cell.has_marks, "sides": all,
     })
 }
 
@@ -319,14 +336,15 @@ mod tests {
     use super::super::stats::Verdict;
     use super::*;
 
-    const CARRIED: Carried = Carried { frames: 9, lost: 1, queue_full: 0, relay_dropped: 0, late_us: [0.5, 2.0] };
+    const CARRIED: Carried =
+        Carried { frames: 9, lost: 1, queue_full: 0, marked: 0, relay_dropped: 0, late_us: [0.5, 2.0] };
 
     fn run(gbit_per_s: f64) -> Run {
         Run { gbit_per_s, report: json!({"fairness": 0.9}), carried: CARRIED }
     }
 
     fn cell(loss_per_million: u32, rtt_us: u64) -> Cell {
-        Cell { loss_per_million, rtt_us, streams: 1 }
+        Cell { loss_per_million, rtt_us, streams: 1, has_marks: false }
     }
 
     #[test]
@@ -358,12 +376,16 @@ mod tests {
     fn bars_are_where_the_wires_have_them() {
         assert!(cell(50_000, 100_000).bar("iwarp").is_some() && cell(50_000, 100_000).bar("roce").is_none());
         assert!(cell(0, 100_000).bar("roce").is_some() && cell(10_000, 1_000).bar("roce").is_some());
+        let marked = Cell { has_marks: true, ..cell(0, 1_000) };
+        assert_eq!((marked.bar("iwarp"), marked.bar("roce"), cell(0, 1_000).bar("roce").is_some()), (None, None, true));
     }
 
     #[test]
     fn cells_have_names_to_choose_by() {
         assert_eq!(cell(100, 100).name(), "0.01% lost, 0.1 ms, 1 stream");
         assert_eq!(Cell { streams: 100, ..cell(50_000, 100_000) }.name(), "5% lost, 100 ms, 100 streams");
+        let marked = Cell { has_marks: true, ..cell(0, 1_000) };
+        assert_eq!(marked.name(), "0% lost, 1 ms, 1 stream, marks");
         assert_eq!(cell(0, 100_000).seconds(1.0), [2.0, 3.0]);
         assert_eq!(cell(0, 100).seconds(1.0), [0.5, 1.0]);
     }

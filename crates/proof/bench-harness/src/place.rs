@@ -198,6 +198,16 @@ impl Place {
         Ok(())
     }
 
+    /// Lets kernel connections ask for marks of congestion, or accept only what is asked of them, as by default.
+    pub(super) fn let_tcp_ask_for_marks(&self, asks: bool) -> Result<()> {
+        let script = format!("echo {} > /proc/sys/net/ipv4/tcp_ecn", if asks { 1 } else { 2 });
+        for end in [End::Client, End::Server] {
+            let ended = child::run_quiet(&mut self.command(end, &["sh", "-c", &script]), SETUP_LIMIT)?;
+            ensure!(ended.success(), "{script}: {}", ended.text(Stream::Err));
+        }
+        Ok(())
+    }
+
     /// A daemon at each end.
     pub(crate) fn start_daemons(&mut self, config: &str) -> Result<()> {
         for end in self.ends() {

@@ -24,6 +24,8 @@ pub(super) struct LinkShape {
     pub(super) rate_bits_per_s: u64,
     /// Packets that wait at most.
     pub(super) queue_packets: u32,
+    /// A packet that finds more than these before it is marked in place of waiting for a loss, if its sender asked for it.
+    pub(super) mark_above_packets: Option<u32>,
     /// Delay of both directions together.
     pub(super) rtt_us: u64,
     /// Of each direction.
@@ -34,7 +36,8 @@ impl LinkShape {
     fn to_json(self) -> Value {
         json!({
             "seed": self.seed, "rate_bits_per_s": self.rate_bits_per_s, "queue_packets": self.queue_packets,
-            "delay_ns": self.rtt_us * 1000 / 2, "loss_per_million": self.loss_per_million,
+            "mark_above_packets": self.mark_above_packets, "delay_ns": self.rtt_us * 1000 / 2,
+            "loss_per_million": self.loss_per_million,
         })
     }
 }
@@ -45,6 +48,8 @@ pub(super) struct Carried {
     pub(super) frames: u64,
     pub(super) lost: u64,
     pub(super) queue_full: u64,
+    /// Frames that met so long a queue that those of senders which asked for marks were marked.
+    pub(super) marked: u64,
     /// Frames that the relay had no room for, or a tap did not take: then the relay was the limit, not the link.
     pub(super) relay_dropped: u64,
     /// How much later than due frames left: the median, and one of a hundred.
@@ -58,6 +63,7 @@ impl Carried {
             frames: sum("frames")?,
             lost: sum("lost")?,
             queue_full: sum("queue_full")?,
+            marked: sum("marked")?,
             relay_dropped: sum("refused")? + sum("overrun")?,
             late_us: [json["late"]["p50_us"].as_f64()?, json["late"]["p99_us"].as_f64()?],
         })
@@ -126,17 +132,24 @@ mod tests {
 
     #[test]
     fn both_directions_count_and_a_dropping_relay_is_told_from_a_lossy_link() {
-        let way = |n: u64| json!({"frames": 10 * n, "lost": n, "queue_full": 2 * n, "refused": 3 * n, "overrun": n});
+        let way = |n: u64| json!({"frames": 10 * n, "lost": n, "queue_full": 2 * n, "marked": 5 * n, "refused": 3 * n, "overrun": n});
         let told = json!({"there": way(1), "back": way(10), "late": {"p50_us": 1.5, "p99_us": 9.0, "max_us": 90.0}});
-        let found = Carried { frames: 110, lost: 11, queue_full: 22, relay_dropped: 44, late_us: [1.5, 9.0] };
+        let found =
+            Carried { frames: 110, lost: 11, queue_full: 22, marked: 55, relay_dropped: 44, late_us: [1.5, 9.0] };
         assert_eq!(Carried::read(&told), Some(found));
         assert_eq!(Carried::read(&json!({})), None);
     }
 
     #[test]
     fn each_direction_has_half_of_the_round_trip() {
-        let shape =
-            LinkShape { seed: 7, rate_bits_per_s: 5, queue_packets: 100, rtt_us: 1000, loss_per_million: 10_000 };
+        let shape = LinkShape {
+            seed: 7,
+            rate_bits_per_s: 5,
+            queue_packets: 100,
+            mark_above_packets: None,
+            rtt_us: 1000,
+            loss_per_million: 10_000,
+        };
         assert_eq!(shape.to_json()["delay_ns"], 500_000);
     }
 }
