@@ -196,10 +196,10 @@ pub trait Provider {
         RocePort { qpn, qkey, gid: device.gid, udp_port }.to_endpoint()
     }
 
-    /// Makes the way to a peer's datagram port, which is the peer's input as in [`Self::accept`]. `beside`: the connection
-    /// to the same peer that was accepted last, whose endpoints also said whether datagrams are encrypted, and with what.
-    /// None: one of the two ends wants none in the clear, and they cannot be encrypted. Each connection gives keys for one
-    /// way.
+    /// Makes the way to a peer's datagram port, which is the peer's input as in [`Self::accept`]. `beside`: the
+    /// connection to the same peer that was accepted last, whose endpoints also said whether datagrams are encrypted,
+    /// and with what. None: one of the two ends wants none in the clear, and they cannot be encrypted. Each connection
+    /// gives keys for one way.
     fn accept_datagrams(
         &mut self,
         peer: &Endpoint,

@@ -47,8 +47,8 @@ pub struct RocePort {
     pub qkey: Qkey,
     /// Address of its port.
     pub gid: Gid,
-    /// UDP port of its port; 0: it takes encrypted datagrams alone, at the port of the connection beside it. To port 0 a
-    /// device that does not know this sends nothing (Linux: EINVAL).
+    /// UDP port of its port; 0: it takes encrypted datagrams alone, at the port of the connection beside it. To port 0
+    /// a device that does not know this sends nothing (Linux: EINVAL).
     pub udp_port: u16,
 }
 

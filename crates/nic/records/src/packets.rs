@@ -19,8 +19,9 @@ pub const PACKET_HEAD_BYTES: usize = 12;
 pub const PACKET_NUMBER_BYTES: usize = 8;
 /// What sealing adds to head and body.
 pub const PACKET_SEAL_BYTES: usize = PACKET_NUMBER_BYTES + TAG_BYTES;
-/// Packets under one key. Afterwards both ends go on with the next one, which follows from the same secrets. With packets
-/// of 4 KiB this is 1 TiB, for which AES-GCM keeps an advantage below 2^-57, as TLS 1.3 wants it (RFC 8446, 5.5).
+/// Packets under one key. Afterwards both ends go on with the next one, which follows from the same secrets. With
+/// packets of 4 KiB this is 1 TiB, for which AES-GCM keeps an advantage below 2^-57, as TLS 1.3 wants it (RFC 8446,
+/// 5.5).
 pub const PACKETS_PER_KEY: u64 = 1 << 28;
 
 /// Where the body begins.

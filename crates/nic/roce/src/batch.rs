@@ -1,8 +1,8 @@
 //! One send under construction: a UDP payload, or a GSO batch of equal segments plus at most one shorter last one.
 //!
 //! Owns the layout of the batch and how each segment ends: with its ICRC, or sealed. Payload bytes are copied once,
-//! straight to their place, and ICRC or seal are made of that private copy while it is in the cache, because a tenant may
-//! rewrite the source meanwhile.
+//! straight to their place, and ICRC or seal are made of that private copy while it is in the cache, because a tenant
+//! may rewrite the source meanwhile.
 
 use std::net::SocketAddr;
 

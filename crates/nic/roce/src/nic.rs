@@ -291,9 +291,9 @@ impl Nic {
         None
     }
 
-    /// Seals all packets of a connected QP from here on, with keys that only its peer has. It must be in state Init, and
-    /// have none. `to` is the peer's QP. The keys go with Reset. What comes in the clear is dropped, and so is what the
-    /// peer did not send, or sent before.
+    /// Seals all packets of a connected QP from here on, with keys that only its peer has. It must be in state Init,
+    /// and have none. `to` is the peer's QP. The keys go with Reset. What comes in the clear is dropped, and so is what
+    /// the peer did not send, or sent before.
     pub fn seal_qp(&mut self, qpn: Qpn, keys: PacketKeys, to: Qpn) -> Result<(), VerbsError> {
         self.qps.get_mut(&qpn).ok_or(VerbsError::NoSuch("QP"))?.seal(QpSeal { keys, to })
     }
@@ -305,8 +305,8 @@ impl Nic {
         }
     }
 
-    /// An address handle to a peer with which datagrams are sealed, in both directions: those of the peer's QP that come
-    /// in the clear are dropped. The keys go with the handle.
+    /// An address handle to a peer with which datagrams are sealed, in both directions: those of the peer's QP that
+    /// come in the clear are dropped. The keys go with the handle.
     pub fn create_sealed_ah(&mut self, av: &AddressVector, seal: DatagramSeal) -> Result<AhId, VerbsError> {
         let key = seal.own_key;
         if !self.dev.seals.insert(seal, av.gid.ip()) {

@@ -39,8 +39,8 @@ mod sys;
 mod tcp;
 
 pub mod wires {
-    //! Endpoints that list wires, the rule by which two ends choose one, the records of encrypted streams and the keys of
-    //! sealed packets; no I/O. The simulator's hosts stand on it.
+    //! Endpoints that list wires, the rule by which two ends choose one, the records of encrypted streams and the keys
+    //! of sealed packets; no I/O. The simulator's hosts stand on it.
     pub use crate::sealing::{Secrets, accept_datagrams, accept_roce};
     pub use crate::tcp::endpoint::*;
     pub use crate::tcp::sealed::{Opened, Sealed};

@@ -17,8 +17,8 @@ pub const SEALED_EXTRA_BYTES: usize = PACKET_HEAD_BYTES + PACKET_SEAL_BYTES - IC
 
 const _: () = assert!(SEALED_HEAD_BYTES == PACKET_HEAD_BYTES, "records authenticates all of the BTH");
 
-/// The clear header of a sealed packet to a QP. `psn`: the low bits of the packet's number, or for a datagram what names
-/// its key at the receiver.
+/// The clear header of a sealed packet to a QP. `psn`: the low bits of the packet's number, or for a datagram what
+/// names its key at the receiver.
 pub const fn sealed_head(to: Qpn, psn: Psn) -> [u8; SEALED_HEAD_BYTES] {
     let bth = Bth {
         opcode: SEALED_OPCODE,

@@ -8,12 +8,12 @@
 //! RDMA, as yardsticks.
 //!
 //! Keys: `bytes` of a message (65536; 64 for latencies), `count` of messages (50000), `depth` outstanding (32), `batch`
-//! posted in one call (1), `mtu` (what the interface allows), `encrypt=on`, `gso=off`, `helper=on` (background threads), `port` (UDP,
-//! default chosen by the system), `yields` (idle polls before a side sleeps until its device wants it, 50; latencies
-//! never sleep), `window_packets` and `window_bytes`, `slots` (message buffers used in turn, 16), `rcvbuf` bytes,
-//! `pcap=FILE` (capture of the requester), `at` and `peer` (addresses, 127.0.0.1 and 127.0.0.2), `via` (command that
-//! starts the responder, such as `ip netns exec NAME`). With `NIC_BW_COUNTERS` in the environment both sides print
-//! their counters.
+//! posted in one call (1), `mtu` (what the interface allows), `encrypt=on`, `gso=off`, `helper=on` (background
+//! threads), `port` (UDP, default chosen by the system), `yields` (idle polls before a side sleeps until its device
+//! wants it, 50; latencies never sleep), `window_packets` and `window_bytes`, `slots` (message buffers used in turn,
+//! 16), `rcvbuf` bytes, `pcap=FILE` (capture of the requester), `at` and `peer` (addresses, 127.0.0.1 and 127.0.0.2),
+//! `via` (command that starts the responder, such as `ip netns exec NAME`). With `NIC_BW_COUNTERS` in the environment
+//! both sides print their counters.
 
 mod bare;
 

@@ -311,9 +311,9 @@ pub enum Choice {
     Tcp(TcpPart, TcpPart),
 }
 
-/// The wire that both ends choose, each by itself, and why: TCP if both prefer it, else RoCEv2 if both have it, else what
-/// both have. Two ends that encrypt never choose a wire on which they cannot: else who lets nothing pass on the other one
-/// could read what they send.
+/// The wire that both ends choose, each by itself, and why: TCP if both prefer it, else RoCEv2 if both have it, else
+/// what both have. Two ends that encrypt never choose a wire on which they cannot: else who lets nothing pass on the
+/// other one could read what they send.
 pub fn choose(own: &Wires, peer: &Wires) -> Result<(Choice, &'static str), VerbsError> {
     let roce = own.roce.zip(peer.roce).map(|(own, peer)| Choice::Roce(own, peer));
     let tcp = own.tcp.zip(peer.tcp);

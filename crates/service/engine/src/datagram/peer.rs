@@ -22,8 +22,8 @@ pub(crate) struct PeerPort {
 pub(crate) struct DatagramPeer {
     port: PeerPort,
     link: DatagramLink,
-    /// Of encrypted datagrams, with other keys: the next link, until the peer has taken this host's offer, and afterwards
-    /// the one before, under whose keys the peer's datagrams may still be on their way.
+    /// Of encrypted datagrams, with other keys: the next link, until the peer has taken this host's offer, and
+    /// afterwards the one before, under whose keys the peer's datagrams may still be on their way.
     other: Option<DatagramLink>,
     is_other_next: bool,
     /// The peer knows this host's too: it has taken the offer.

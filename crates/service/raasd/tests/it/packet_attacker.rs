@@ -1,5 +1,5 @@
-//! Somebody on the path of RoCEv2 between two daemons that encrypt: he has no keys, and what he does to packets reaches no
-//! program, and resets no lane.
+//! Somebody on the path of RoCEv2 between two daemons that encrypt: he has no keys, and what he does to packets reaches
+//! no program, and resets no lane.
 
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, UdpSocket};
@@ -96,8 +96,8 @@ fn connect(a: &Host, b: &Host) -> Result<Stream, Option<Reason>> {
     Stream::connect_with(&a.session(), (b.address(), port)).map_err(|e| e.reason())
 }
 
-/// Two hosts between whose devices the relay is. Only one who has the cluster key can move packets so, and have them taken
-/// from another port; the relay has nothing.
+/// Two hosts between whose devices the relay is. Only one who has the cluster key can move packets so, and have them
+/// taken from another port; the relay has nothing.
 fn with_relay() -> (Host, Host, Middle, Relay) {
     let (mut a, mut b) = (host(Encrypt::Required), host(Encrypt::Required));
     b.start();
@@ -216,8 +216,8 @@ fn bind(session: &Session, port: u16) -> DatagramSocket {
     socket
 }
 
-/// Sends numbered datagrams, and takes what comes until nothing comes any more. Says which came; each has to be as it was
-/// sent, and to come once.
+/// Sends numbered datagrams, and takes what comes until nothing comes any more. Says which came; each has to be as it
+/// was sent, and to come once.
 fn exchange(from: &DatagramSocket, to: &DatagramSocket, at: SocketAddr, seed: u8) -> BTreeSet<u32> {
     const COUNT: u32 = 300;
     let letter = |number: u32| [&number.to_be_bytes()[..], &pattern(600, seed ^ number as u8)].concat();

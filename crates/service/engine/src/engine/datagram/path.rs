@@ -89,8 +89,8 @@ impl Engine {
     // ---- links
 
     /// A peer's offer. What it said before stays in use if it is the same, so that datagrams go on while a lane is
-    /// reset. Encrypted ones get new keys with each incarnation of the lane, and go on under the old ones until both ends
-    /// have the new. `beside`: the lane's queue pair.
+    /// reset. Encrypted ones get new keys with each incarnation of the lane, and go on under the old ones until both
+    /// ends have the new. `beside`: the lane's queue pair.
     pub(in crate::engine) fn learn_datagram_peer<P: Provider>(
         &mut self,
         nic: &mut P,
