@@ -8,14 +8,16 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use control::{CHALLENGE_BYTES, PeerMessage, Reason};
-use engine::{AppId, OpenId};
+use engine::{AppId, BulkStream, OpenId};
 use plane::{
-    Admission, ClientId, ClusterKey, ClusterKeys, ConnectRequest, ConnectionOver, Dialing, Heartbeat, Identity,
-    Introduction, LaneAnswer, LinkId, Opening, PairLimits, Pairs, Peers, PeersConfig, Place, Seal, Strangers, Watch,
+    Admission, ClientId, ClusterKey, ClusterKeys, ConnectRequest, ConnectionOver, Dialing, Directs, Heartbeat,
+    Identity, Introduction, LaneAnswer, LinkId, Opening, PairLimits, Pairs, Peers, PeersConfig, Place, Seal, Strangers,
+    Watch,
 };
 use verbs::Time;
 
 use crate::check::AppUid;
+use crate::direct::SimSocket;
 use crate::plan::DaemonPlan;
 use crate::tcp::Segment;
 
@@ -120,6 +122,10 @@ pub(crate) enum Input {
     LaneReset { peer: IpAddr, lane: u32, detail: String },
     LaneRests { peer: IpAddr, lane: u32 },
     Answer { peer: IpAddr, lane: u32, answer: LaneAnswer },
+    Bulk { engine: u32, stream: BulkStream },
+    StreamOfRoute { engine: u32, peer: IpAddr, number: u64, stream: Option<BulkStream> },
+    // From the tasks that make TCP connections for streams of bulk.
+    DirectDialed { peer: IpAddr, number: u64, connection: u64, result: Result<SimSocket, Reason> },
 }
 
 impl Input {
@@ -133,6 +139,7 @@ impl Input {
                 | Self::Silent { .. }
                 | Self::Down { .. }
                 | Self::DialFailed { .. }
+                | Self::DirectDialed { .. }
         )
     }
 }
@@ -150,6 +157,7 @@ pub(crate) struct ControlPlane {
     pub(crate) by_connection: BTreeMap<u64, LinkId>,
     pub(crate) strangers: Strangers,
     pub(crate) pairs: Pairs<()>,
+    pub(crate) directs: Directs<SimSocket>,
     /// Processes that it knows.
     pub(crate) clients: BTreeSet<AppUid>,
     pub(crate) heartbeat: Heartbeat,
@@ -173,6 +181,7 @@ impl ControlPlane {
         connect_timeout: Duration,
         patience: Duration,
         admission: Admission,
+        makes_directs: bool,
     ) -> Self {
         let heartbeat = Heartbeat { interval: patience / MISSES, misses: MISSES };
         let config = PeersConfig {
@@ -194,6 +203,7 @@ impl ControlPlane {
             by_connection: BTreeMap::new(),
             strangers: Strangers::new(daemon.handshakes_max, daemon.handshakes_max, BTreeMap::new()),
             pairs: Pairs::new(PAIR_LIMITS, address),
+            directs: Directs::new(address, makes_directs),
             clients: BTreeSet::new(),
             heartbeat,
             daemon,
@@ -217,7 +227,7 @@ impl ControlPlane {
 
     /// When one of its timers has something to do.
     pub(crate) fn deadline(&self) -> Option<Time> {
-        [self.peers.deadline(), self.pairs.deadline()].into_iter().flatten().min()
+        [self.peers.deadline(), self.pairs.deadline(), self.directs.deadline()].into_iter().flatten().min()
     }
 
     /// The number of the next link that is accepted.
