@@ -203,6 +203,8 @@ impl Conn {
         let (read_end, write_end) = (self.endpoint.read_end(), self.endpoint.write_end());
         self.read(now, checks, buf, &mut progress);
         fuse.point()?;
+        // The end of a stream's own TCP connection is found by reading, and nobody tells of it again.
+        let read_end = read_end.or_else(|| self.endpoint.read_end());
         // An end in order that stands beside a reset came before it.
         if read_end == Some(End::Finished) && !self.eof && !self.stop_said && self.unread(now, checks) == 0 {
             self.eof = true;
