@@ -23,7 +23,7 @@ use verbs::{Region, Time};
 
 use crate::address::address;
 use crate::check::{AppUid, Asked, Checks, RecordId, Side};
-use crate::conn::{COPY_BYTES, Conn, Died, Fuse, earlier};
+use crate::conn::{Conn, Died, Fuse, earlier};
 use crate::plan::AppPlan;
 use sockets::Sockets;
 
@@ -67,6 +67,8 @@ pub(crate) struct App {
     pub(crate) conns: BTreeMap<u32, Conn>,
     open: usize,
     ready: BTreeSet<u32>,
+    /// Slots whose streams have news of their TCP connections.
+    directs: BTreeSet<u32>,
     timers: BTreeSet<(Time, u32)>,
     /// Connects of the plan that were not asked for yet, soonest last.
     to_connect: Vec<usize>,
@@ -132,6 +134,7 @@ impl App {
             conns: BTreeMap::new(),
             open: 0,
             ready: BTreeSet::new(),
+            directs: BTreeSet::new(),
             timers: BTreeSet::new(),
             to_connect,
             asked: BTreeMap::new(),
@@ -144,7 +147,7 @@ impl App {
             next_accept: Time::ZERO,
             sockets: Sockets::new(plan),
             fuse: Fuse(plan.crash_after),
-            scratch: vec![0; COPY_BYTES],
+            scratch: vec![0; plan.talk.copy_bytes],
             is_ending: false,
             left: false,
             answers: Answers::default(),
@@ -229,6 +232,14 @@ impl App {
                     drop(self.client.finish(id));
                 }
             }
+            Reply::Direct { connection, slot, socket } => {
+                // One that is not there any more, or was not accepted, does not get it.
+                if let Some(conn) = self.conns.get_mut(&slot)
+                    && conn.take_direct(connection, socket, checks)
+                {
+                    self.on_direct_event(slot);
+                }
+            }
             Reply::Connected { request, result } => self.on_connected(now, request, result, checks),
             Reply::Bound { request, connection } => self.on_bound(now, request, connection, checks),
             Reply::Path { request, result } => {
@@ -246,6 +257,11 @@ impl App {
                 }
             }
         }
+    }
+
+    /// Something happened on the TCP connection of the stream in a slot.
+    pub(crate) fn on_direct_event(&mut self, slot: u32) {
+        self.directs.insert(slot);
     }
 
     /// Has the client core follow a message of the daemon.
@@ -296,6 +312,12 @@ impl App {
         let mut dirty = Vec::new();
         while self.e2a.take(&mut dirty, 1024) > 0 {}
         self.ready.extend(dirty);
+        for slot in std::mem::take(&mut self.directs) {
+            if let Some(conn) = self.conns.get(&slot) {
+                conn.on_direct_event();
+                self.ready.insert(slot);
+            }
+        }
         self.fuse.point()?;
         if !self.is_away {
             self.say_outgoing(out);

@@ -7,17 +7,16 @@ use std::io::IoSlice;
 use std::time::Duration;
 
 use control::Reason;
-use raas_core::{Connection, End, Endpoint, Key, Reserved, Rx, Side as ReadOrWrite, Tx};
+use raas_core::{Connection, Direct, End, Endpoint, Key, Reserved, Rx, Side as ReadOrWrite, Tx};
 use rand::RngExt;
 use rand::rngs::StdRng;
 use verbs::Time;
 
 use crate::check::{Checks, RecordId, Side};
 use crate::content::mix;
+use crate::direct::SimSocket;
 use crate::plan::{Ending, Talk};
 
-/// Bytes copied at a time.
-pub(crate) const COPY_BYTES: usize = 16 << 10;
 /// How long what is written in place stays unfinished at least.
 const LENT: Duration = Duration::from_micros(30);
 /// How long a reader stalls.
@@ -156,6 +155,21 @@ impl Conn {
         (slot, conn)
     }
 
+    /// The daemon has made a TCP connection for it. False: it was for another one.
+    pub(crate) fn take_direct(&mut self, connection: u64, socket: SimSocket, checks: &mut Checks) -> bool {
+        let place = self.endpoint.direct_place().filter(|place| place.connection() == connection);
+        let Some(place) = place.filter(|_| !self.closed) else { return false };
+        checks.on_direct(self.record);
+        place.put(Direct::new(Box::new(socket)))
+    }
+
+    /// Something happened on it.
+    pub(crate) fn on_direct_event(&self) {
+        if let Some(direct) = self.endpoint.direct_place().and_then(|place| place.get()) {
+            direct.handle_event();
+        }
+    }
+
     /// Bytes written and read so far.
     pub(crate) fn moved(&self) -> (u64, u64) {
         (self.sent, self.received)
@@ -189,6 +203,8 @@ impl Conn {
         let (read_end, write_end) = (self.endpoint.read_end(), self.endpoint.write_end());
         self.read(now, checks, buf, &mut progress);
         fuse.point()?;
+        // The end of a stream's own TCP connection is found by reading, and nobody tells of it again.
+        let read_end = read_end.or_else(|| self.endpoint.read_end());
         // An end in order that stands beside a reset came before it.
         if read_end == Some(End::Finished) && !self.eof && !self.stop_said && self.unread(now, checks) == 0 {
             self.eof = true;

@@ -160,6 +160,8 @@ impl Host {
             peer_return: plan.peer_return,
             choice: plan.choice,
             encrypt: plan.encrypt,
+            tells_bulk: plan.bulk_bytes.is_some(),
+            bulk_bytes: plan.bulk_bytes.unwrap_or(u64::MAX),
             ..EngineConfig::new(vec![address(index)])
         };
         let start = |number: u32| {
@@ -199,7 +201,15 @@ impl Host {
         let mut admission = Admission::new(admission, mix(key ^ mix(8)) as u16).map_err(|e| e.to_string())?;
         admission.begin_after(self.orphans.first_number());
         let (daemon, timeout) = (self.daemon.clone(), plan.connect_timeout);
-        let mut control = ControlPlane::new(address(index), instance, daemon, timeout, self.patience, admission);
+        let mut control = ControlPlane::new(
+            address(index),
+            instance,
+            daemon,
+            timeout,
+            self.patience,
+            admission,
+            plan.bulk_bytes.is_some(),
+        );
         control.pairs.begin_after(self.orphans.first_number());
         self.running = Some(Running {
             engines: driven,

@@ -12,6 +12,7 @@ mod check;
 mod conn;
 mod content;
 mod crowd;
+mod direct;
 mod host;
 pub mod incast;
 mod links;

@@ -8,14 +8,16 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use control::{CHALLENGE_BYTES, PeerMessage, Reason};
-use engine::{AppId, OpenId};
+use engine::{AppId, BulkStream, OpenId};
 use plane::{
-    Admission, ClientId, ClusterKey, ClusterKeys, ConnectRequest, ConnectionOver, Dialing, Heartbeat, Identity,
-    Introduction, LaneAnswer, LinkId, Opening, PairLimits, Pairs, Peers, PeersConfig, Place, Seal, Strangers, Watch,
+    Admission, ClientId, ClusterKey, ClusterKeys, ConnectRequest, ConnectionOver, Dialing, Directs, Heartbeat,
+    Identity, Introduction, LaneAnswer, LinkId, Opening, PairLimits, Pairs, Peers, PeersConfig, Place, Seal, Strangers,
+    Watch,
 };
 use verbs::Time;
 
 use crate::check::AppUid;
+use crate::direct::SimSocket;
 use crate::plan::DaemonPlan;
 use crate::tcp::Segment;
 
@@ -121,6 +123,10 @@ pub(crate) enum Input {
     LaneRests { peer: IpAddr, lane: u32 },
     WireSilent { peer: IpAddr, lane: u32 },
     Answer { peer: IpAddr, lane: u32, answer: LaneAnswer },
+    Bulk { engine: u32, stream: BulkStream },
+    StreamOfRoute { engine: u32, peer: IpAddr, number: u64, stream: Option<BulkStream> },
+    // From the tasks that make TCP connections for streams of bulk.
+    DirectDialed { peer: IpAddr, number: u64, connection: u64, result: Result<SimSocket, Reason> },
 }
 
 impl Input {
@@ -134,6 +140,7 @@ impl Input {
                 | Self::Silent { .. }
                 | Self::Down { .. }
                 | Self::DialFailed { .. }
+                | Self::DirectDialed { .. }
         )
     }
 }
@@ -151,6 +158,7 @@ pub(crate) struct ControlPlane {
     pub(crate) by_connection: BTreeMap<u64, LinkId>,
     pub(crate) strangers: Strangers,
     pub(crate) pairs: Pairs<()>,
+    pub(crate) directs: Directs<SimSocket>,
     /// Processes that it knows.
     pub(crate) clients: BTreeSet<AppUid>,
     pub(crate) heartbeat: Heartbeat,
@@ -174,6 +182,7 @@ impl ControlPlane {
         connect_timeout: Duration,
         patience: Duration,
         admission: Admission,
+        makes_directs: bool,
     ) -> Self {
         let heartbeat = Heartbeat { interval: patience / MISSES, misses: MISSES };
         let config = PeersConfig {
@@ -195,6 +204,7 @@ impl ControlPlane {
             by_connection: BTreeMap::new(),
             strangers: Strangers::new(daemon.handshakes_max, daemon.handshakes_max, BTreeMap::new()),
             pairs: Pairs::new(PAIR_LIMITS, address),
+            directs: Directs::new(address, makes_directs),
             clients: BTreeSet::new(),
             heartbeat,
             daemon,
@@ -218,7 +228,7 @@ impl ControlPlane {
 
     /// When one of its timers has something to do.
     pub(crate) fn deadline(&self) -> Option<Time> {
-        [self.peers.deadline(), self.pairs.deadline()].into_iter().flatten().min()
+        [self.peers.deadline(), self.pairs.deadline(), self.directs.deadline()].into_iter().flatten().min()
     }
 
     /// The number of the next link that is accepted.

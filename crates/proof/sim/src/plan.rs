@@ -93,6 +93,8 @@ pub struct HostPlan {
     pub wire: WirePolicy,
     /// Whether they are encrypted.
     pub encrypt: Encrypt,
+    /// Bytes without a pause after which a stream is bulk, and may get a TCP connection of its own. None: none does.
+    pub bulk_bytes: Option<u64>,
     /// How its engines choose verbs.
     pub choice: Thresholds,
     /// The loads that its engines are told are of 0 to so many percent.
@@ -146,6 +148,7 @@ impl Default for HostPlan {
             daemon: DaemonPlan::default(),
             wire: WirePolicy::Only(Wire::Roce),
             encrypt: Encrypt::Off,
+            bulk_bytes: None,
             choice: Thresholds::default(),
             load_max: 0,
         }
@@ -285,6 +288,8 @@ pub enum Fault {
     BreakLane { host: usize, peer: usize, how: Break },
     /// Something on the way resets the TCP connections of the lane between two hosts.
     ResetStreams { a: usize, b: usize },
+    /// Something on the way breaks the TCP connections of streams of bulk between two hosts.
+    BreakDirects { a: usize, b: usize },
     /// An application of the plan is killed.
     KillApp { app: usize },
     /// The network changes.
@@ -417,9 +422,14 @@ pub struct Talk {
     pub endings: Vec<Ending>,
     /// Connections ask for verbs, now for one and now for another.
     pub asks_verbs: bool,
+    /// Bytes that a process copies at a time.
+    pub copy_bytes: usize,
 }
 
 impl Talk {
+    /// Bytes that a process copies at a time, if nobody says otherwise.
+    pub const COPY_BYTES: usize = 16 << 10;
+
     /// Each end writes so many bytes, reads to the end and closes.
     pub fn exactly(bytes: u64) -> Self {
         Self {
@@ -430,6 +440,7 @@ impl Talk {
             read_gap_max: Duration::ZERO,
             endings: vec![Ending::ReadToEnd],
             asks_verbs: false,
+            copy_bytes: Self::COPY_BYTES,
         }
     }
 

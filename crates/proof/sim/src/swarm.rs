@@ -6,6 +6,7 @@
 mod choices;
 mod ciphers;
 mod daemons;
+mod directs;
 mod engines;
 mod restarts;
 mod sockets;
@@ -89,6 +90,7 @@ impl Plan {
         choices::draw(&mut plan);
         switches::draw(&mut plan);
         restarts::draw(&mut plan, quiet_us);
+        directs::draw(&mut plan, quiet_us);
         plan
     }
 }
@@ -187,6 +189,7 @@ fn talk(rng: &mut StdRng) -> Talk {
         read_gap_max: gap(rng),
         endings,
         asks_verbs: false,
+        copy_bytes: Talk::COPY_BYTES,
     }
 }
 

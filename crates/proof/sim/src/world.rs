@@ -7,6 +7,7 @@ mod admission;
 mod control;
 mod daemon;
 mod data;
+mod direct;
 mod event;
 mod faults;
 mod lanes;
@@ -31,6 +32,7 @@ use crate::address::{At, host_of};
 use crate::app::{Answers, App};
 use crate::check::{AppUid, Checks};
 use crate::content::mix;
+use crate::direct::{DirectPipes, SentOff};
 use crate::host::{Driven, Host, Running};
 use crate::network::Network;
 use crate::plan::{Fault, Plan};
@@ -64,6 +66,8 @@ pub struct World {
     /// The TCP connections of lanes.
     streams: Streams,
     streams_at: StreamTimes,
+    /// The TCP connections of streams of bulk.
+    directs: DirectPipes,
     checks: Checks,
     trace: Trace,
     rng: StdRng,
@@ -96,6 +100,7 @@ impl World {
             tcp: Tcp::default(),
             streams: Streams::new(plan.streams.room_bytes),
             streams_at: StreamTimes::default(),
+            directs: DirectPipes::default(),
             checks: Checks::new(plan.seed, plan.has_tight_limits(), plan.hosts.iter().map(|h| h.mtu.bytes()).collect()),
             trace,
             rng: rng(2),
@@ -156,6 +161,11 @@ impl World {
     /// Packets that were sent, and those that were lost.
     pub fn packets(&self) -> (u64, u64) {
         (self.network.packets, self.network.lost)
+    }
+
+    /// Streams of bulk that got a TCP connection of their own, and such connections that are not closed at both ends.
+    pub fn directs(&self) -> (u64, usize) {
+        (self.directs.made, self.directs.open())
     }
 
     /// The checkers.
@@ -313,6 +323,7 @@ impl World {
             self.now = self.now.max(at);
             if let Some((_, event)) = self.queue.pop() {
                 self.on_event(event);
+                self.run_directs();
             }
         }
         false
@@ -357,6 +368,8 @@ impl World {
             }
             Event::Start { plan } => self.start_app(plan),
             Event::Return { host, life, app } => self.on_return(host, life, app),
+            Event::DirectStep { host, life, step } => self.on_direct_step(host, life, step),
+            Event::Direct { to, hosts, carried } => self.on_direct(SentOff { to, hosts, carried }),
         }
     }
 

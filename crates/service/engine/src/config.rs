@@ -12,9 +12,9 @@ use verbs::{DeviceAttr, Encrypt, WirePolicy};
 use crate::choice::Thresholds;
 use crate::event::SetupError;
 use crate::limits::{
-    DATAGRAM_COMPLETIONS_MAX, FLIGHT_BYTES_MAX, FLIGHT_BYTES_MIN, FRAME_BYTES_MAX, FRAME_BYTES_MIN, LANE_CREDITS_MAX,
-    LANE_CREDITS_MIN, RING_BYTES_MAX, RING_BYTES_MIN, SEND_QUEUE_DEPTH, SEND_QUEUE_DEPTH_MIN, SRQ_BYTES_MAX,
-    SRQ_BYTES_MIN, TABLE_MAX,
+    BULK_BYTES, DATAGRAM_COMPLETIONS_MAX, FLIGHT_BYTES_MAX, FLIGHT_BYTES_MIN, FRAME_BYTES_MAX, FRAME_BYTES_MIN,
+    LANE_CREDITS_MAX, LANE_CREDITS_MIN, RING_BYTES_MAX, RING_BYTES_MIN, SEND_QUEUE_DEPTH, SEND_QUEUE_DEPTH_MIN,
+    SRQ_BYTES_MAX, SRQ_BYTES_MIN, TABLE_MAX,
 };
 use crate::pins::PinLimits;
 use crate::ring_size::RingSize;
@@ -90,6 +90,8 @@ pub struct EngineConfig {
     pub encrypts: BTreeMap<IpAddr, Encrypt>,
     /// Whether streams of bulk are reported.
     pub tells_bulk: bool,
+    /// Bytes of a stream that must come without a pause until it counts as bulk.
+    pub bulk_bytes: u64,
     /// The clock by which some messages are looked at stage by stage; none: none are.
     pub clock: Option<Clock>,
     /// Fuel of one run of a kernel.
@@ -167,6 +169,7 @@ impl EngineConfig {
             encrypt: Encrypt::Off,
             encrypts: BTreeMap::new(),
             tells_bulk: false,
+            bulk_bytes: BULK_BYTES,
             clock: None,
             kernel_fuel_max: kernels::FUEL_MAX,
             kernels_queued_max: 256,

@@ -7,6 +7,7 @@ use control::{ChunkKind, Connection, Reason};
 use verbs::{Region, Time};
 
 use crate::check::RecordId;
+use crate::direct::SimSocket;
 
 /// From the application to its daemon.
 #[derive(Debug)]
@@ -52,6 +53,12 @@ pub(crate) enum Reply {
     /// A connect to this host was paired: its bytes take another way.
     Paired {
         request: u64,
+    },
+    /// The daemon has made a TCP connection for a stream.
+    Direct {
+        connection: u64,
+        slot: u32,
+        socket: SimSocket,
     },
     Incoming {
         port: u16,

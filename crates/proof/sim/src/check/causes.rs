@@ -68,6 +68,8 @@ pub(crate) struct Causes {
     harms: BTreeMap<(usize, usize), VecDeque<Time>>,
     /// Queue pairs that were broken, by undirected pair.
     breaks: BTreeSet<(usize, usize)>,
+    /// When the TCP connections of streams of bulk were broken, by undirected pair.
+    directs_broken: Vec<((usize, usize), Time)>,
     /// Resets over which connections went on, by the host whose end it was, and the peer.
     lane_resets: BTreeMap<(usize, usize), Vec<Time>>,
     /// Hosts on which a process did not make a segment that it was asked for.
@@ -98,6 +100,7 @@ impl Causes {
             peer_return: Duration::ZERO,
             harms: BTreeMap::new(),
             breaks: BTreeSet::new(),
+            directs_broken: Vec::new(),
             lane_resets: BTreeMap::new(),
             segments_refused: BTreeSet::new(),
             daemons: BTreeMap::new(),
@@ -214,6 +217,16 @@ impl Causes {
     /// A queue pair between two hosts was broken.
     pub(crate) fn on_break(&mut self, a: usize, b: usize) {
         self.breaks.insert((a.min(b), a.max(b)));
+    }
+
+    /// The TCP connections of streams of bulk between two hosts were broken.
+    pub(crate) fn on_directs_broken(&mut self, now: Time, a: usize, b: usize) {
+        self.directs_broken.push(((a.min(b), a.max(b)), now));
+    }
+
+    /// Whether they were since.
+    pub(crate) fn were_directs_broken(&self, a: usize, b: usize, since: Time) -> bool {
+        self.directs_broken.iter().any(|(pair, at)| *pair == (a.min(b), a.max(b)) && *at >= since)
     }
 
     /// An end of a lane gave its queue pair up and kept its connections.

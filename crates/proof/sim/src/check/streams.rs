@@ -32,6 +32,8 @@ pub(crate) struct Record {
     pub(crate) ports: Ports,
     opened_at: Time,
     joined: bool,
+    /// A TCP connection of its own was made for it.
+    has_direct: bool,
     ends: [End; 2],
 }
 
@@ -39,7 +41,7 @@ impl Record {
     pub(crate) fn new(seed: u64, id: RecordId, ports: Ports, opened_at: Time, acceptor: AppUid) -> Self {
         let key = content::mix(seed ^ content::mix(u64::from(id.0) << 1));
         let acceptor = End { app: Some(acceptor), ..End::default() };
-        Self { id, key, ports, opened_at, joined: false, ends: [End::default(), acceptor] }
+        Self { id, key, ports, opened_at, joined: false, has_direct: false, ends: [End::default(), acceptor] }
     }
 
     pub(crate) fn id(&self) -> RecordId {
@@ -157,6 +159,13 @@ impl Checks {
         end.fin_at.get_or_insert(end.written);
     }
 
+    /// A TCP connection was made for it.
+    pub(crate) fn on_direct(&mut self, id: RecordId) {
+        if let Some(record) = self.records.get_mut(id.0 as usize) {
+            record.has_direct = true;
+        }
+    }
+
     pub(crate) fn on_stop(&mut self, id: RecordId, side: Side) {
         self.ends(id, side).0.stopped = true;
     }
@@ -202,14 +211,18 @@ impl Checks {
         let (aborted, dead) = (other.aborted, other.dead);
         // Who gave it back in order, as one that accepted it, has said how it ends.
         let left_in_order = other.closed && !aborted;
+        let reads_no_more = other.closed || other.stopped;
         let record = self.record(id);
         let (from, _, to, port) = record.ports;
         let (host, peer) = if side == Side::Connector { (from, to) } else { (to, from) };
-        let (joined, since) = (record.joined, record.opened_at);
+        let (joined, since, has_direct) = (record.joined, record.opened_at, record.has_direct);
         let was_killed = [host, peer].iter().any(|host| self.causes.was_daemon_killed(*host, since));
         let is_explained = match reason {
             // A daemon with few lanes may give one up that a process on its way back would have used.
             Reason::ResetByPeer if was_killed && self.causes.has_tight_limits() => true,
+            // As over TCP, what comes to an end that is closed resets, and so it may what is still on its way to here.
+            Reason::ResetByPeer if has_direct && reads_no_more => true,
+            Reason::DirectLost => has_direct && self.causes.were_directs_broken(host, peer, since),
             // A connector that gave up or died before it knew of the connection never joins it.
             Reason::ResetByPeer if left_in_order => false,
             Reason::ResetByPeer if side == Side::Acceptor => aborted || dead || !joined,

@@ -123,6 +123,7 @@ impl World {
     pub(super) fn on_connection_over(&mut self, host: usize, client: ClientId, over: ConnectionOver) {
         let Some(running) = self.up(host) else { return };
         running.control.admission.on_connection_over(client, over);
+        running.control.directs.handle_over(over.connection);
         self.take_number(host, over.connection);
     }
 

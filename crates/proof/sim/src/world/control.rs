@@ -67,6 +67,13 @@ impl World {
             Input::LaneReset { peer, lane, detail } => plane.peers.on_lane_reset(now, peer, lane, &detail),
             Input::LaneRests { peer, lane } => plane.peers.on_lane_rests(now, peer, lane),
             Input::WireSilent { peer, lane } => plane.peers.on_wire_silent(now, peer, lane),
+            Input::Bulk { engine, stream } => self.on_bulk_input(host, engine, stream),
+            Input::StreamOfRoute { engine, peer, number, stream } => {
+                self.on_route_input(host, engine, (peer, number), stream);
+            }
+            Input::DirectDialed { peer, number, connection, result } => {
+                plane.directs.on_dialed(peer, number, connection, result);
+            }
             Input::Answer { peer, lane, answer } => plane.peers.on_answer(now, peer, lane, answer),
         }
         self.settle_plane(host);
@@ -93,15 +100,16 @@ impl World {
                     }
                 }
                 PeerAction::Direct { peer, message } => {
-                    let detail =
-                        format!("host {host} got {message:?} of {peer}, whose engine tells of no such streams");
-                    self.checks.fail(self.now, "unexplained", detail);
+                    if let Some(plane) = self.plane(host) {
+                        plane.directs.handle_message(peer, message);
+                    }
                 }
                 PeerAction::Engine { engine, lane, command } => self.tell_engine(At { host, engine }, lane, command),
                 // Programs here open no regions of other hosts through their daemons.
                 PeerAction::Region { .. } | PeerAction::Meet { .. } => {}
             }
         }
+        self.settle_directs(host);
         self.arm_plane(host);
     }
 
@@ -126,6 +134,7 @@ impl World {
         running.control.timer_at = None;
         running.control.peers.handle_timeout(now);
         running.control.pairs.handle_timeout(now);
+        running.control.directs.handle_timeout(now);
         self.settle_pairs(host);
         self.settle_plane(host);
     }
@@ -215,7 +224,7 @@ impl World {
         self.arm(host, id);
     }
 
-    fn fresh(&mut self) -> [u8; 32] {
+    pub(super) fn fresh(&mut self) -> [u8; 32] {
         let mut bytes = [0; 32];
         self.rng.fill(&mut bytes[..]);
         bytes
@@ -366,7 +375,7 @@ impl World {
     }
 
     /// Sends a message on a link that is up.
-    fn say(&mut self, host: usize, id: LinkId, message: PeerMessage) {
+    pub(super) fn say(&mut self, host: usize, id: LinkId, message: PeerMessage) {
         let now = self.now;
         let Some(link) = self.link(host, id) else { return };
         let Stage::Up(watch) = &mut link.stage else { return };

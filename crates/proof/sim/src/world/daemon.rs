@@ -253,10 +253,7 @@ impl World {
                 let over = ConnectionOver { engine, connection, peer, port };
                 self.on_over(at, app, |client| Input::ConnectionOver { client, over });
             }
-            engine::Event::StreamIsBulk(stream) => {
-                let detail = format!("host {host} tells of {stream:?}, though it is not to tell of such streams");
-                self.checks.fail(now, "unexplained", detail);
-            }
+            engine::Event::StreamIsBulk(stream) => self.on_bulk(at, stream),
             engine::Event::SocketOver { app, socket } => {
                 self.on_over(at, app, |client| Input::SocketOver { client, socket });
             }

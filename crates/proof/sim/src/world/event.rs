@@ -8,9 +8,12 @@ use verbs::Region;
 use crate::address::At;
 use crate::app::{Reply, Request};
 use crate::check::AppUid;
+use crate::direct::{self, DirectEnd};
 use crate::links::Input;
 use crate::streams::{Carried, EndId};
 use crate::tcp::{EndOf, Segment};
+
+use super::direct::DirectStep;
 
 /// Something that is going to happen. `life` is that of the host it happens on.
 #[derive(Debug)]
@@ -160,6 +163,18 @@ pub(super) enum Event {
         host: usize,
         life: u32,
         app: AppUid,
+    },
+    /// A step of making a TCP connection for a stream of bulk, on a host.
+    DirectStep {
+        host: usize,
+        life: u32,
+        step: Box<DirectStep>,
+    },
+    /// Something arrives at an end of such a connection.
+    Direct {
+        to: DirectEnd,
+        hosts: (usize, usize),
+        carried: direct::Carried,
     },
     Fault(usize),
     Start {

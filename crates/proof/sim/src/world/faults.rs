@@ -44,6 +44,7 @@ impl World {
             Fault::BreakDatagrams { host } => self.break_datagrams(host),
             Fault::BreakLane { host, peer, how } => self.break_lane(host, peer, how),
             Fault::ResetStreams { a, b } => self.reset_streams(a, b),
+            Fault::BreakDirects { a, b } => self.break_directs(a, b),
             Fault::KillApp { app } => {
                 let host = self.plan.apps[app].host;
                 let uid = self.app_of(app).map(|a| a.uid);

@@ -164,7 +164,7 @@ impl Engine {
         self.rests.touch(vqp.rest_mut(), route, self.now);
         let (at, awaited) = (vqp.at(), vqp.is_awaited(waiting::READABLE));
         let is_far = self.lanes.get(id).is_some_and(Lane::is_far);
-        if vqp.bulk_mut().on_arrival(bytes, is_far, self.now) {
+        if vqp.bulk_mut().on_arrival(bytes, self.config.bulk_bytes, is_far, self.now) {
             self.on_bulk(route);
         }
         if let Some(lane) = self.lanes.get_mut(id) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use verbs::Time;
 
-use crate::limits::{BULK_BYTES, BULK_BYTES_FAR, BULK_PAUSE, BULK_PAUSE_FAR};
+use crate::limits::{BULK_BYTES_FAR, BULK_PAUSE, BULK_PAUSE_FAR};
 
 /// What came since the last pause.
 #[derive(Debug, Default)]
@@ -22,15 +22,15 @@ impl Bulk {
         self.is_told = true;
     }
 
-    /// Bytes came, over a long path or not. True, once: the stream is bulk.
+    /// Bytes came, over a long path or not, where `near` are enough otherwise. True, once: the stream is bulk.
     #[inline]
-    pub(crate) fn on_arrival(&mut self, bytes: u32, is_far: bool, now: Time) -> bool {
+    pub(crate) fn on_arrival(&mut self, bytes: u32, near: u64, is_far: bool, now: Time) -> bool {
         if self.is_told {
             return false;
         }
         let pause: Duration = now.saturating_since(self.last);
         self.last = now;
-        let (enough, longest) = if is_far { (BULK_BYTES_FAR, BULK_PAUSE_FAR) } else { (BULK_BYTES, BULK_PAUSE) };
+        let (enough, longest) = if is_far { (BULK_BYTES_FAR.min(near), BULK_PAUSE_FAR) } else { (near, BULK_PAUSE) };
         self.bytes = if pause >= longest { 0 } else { self.bytes } + u64::from(bytes);
         self.is_told = self.bytes >= enough;
         self.is_told
@@ -40,14 +40,15 @@ impl Bulk {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::BULK_BYTES;
 
     #[test]
     fn over_a_long_path_little_is_enough() {
         let mut bulk = Bulk::default();
         let piece = u32::try_from(BULK_BYTES_FAR).unwrap();
-        assert!(!bulk.on_arrival(piece, false, Time::ZERO));
-        assert!(bulk.on_arrival(1, true, Time::ZERO));
-        assert!(!bulk.on_arrival(piece, true, Time::ZERO), "once");
+        assert!(!bulk.on_arrival(piece, BULK_BYTES, false, Time::ZERO));
+        assert!(bulk.on_arrival(1, BULK_BYTES, true, Time::ZERO));
+        assert!(!bulk.on_arrival(piece, BULK_BYTES, true, Time::ZERO), "once");
     }
 
     #[test]
@@ -58,12 +59,12 @@ mod tests {
         let mut now = Time::ZERO + Duration::from_secs(5);
         for n in 1..=3 * pieces {
             now = now + BULK_PAUSE / 2;
-            assert_eq!(bulk.on_arrival(piece, false, now), n == pieces, "{n}");
+            assert_eq!(bulk.on_arrival(piece, BULK_BYTES, false, now), n == pieces, "{n}");
         }
         for _ in 0..30 {
             now = now + BULK_PAUSE;
             for n in 1..pieces {
-                assert!(!paused.on_arrival(piece, false, now), "{n}");
+                assert!(!paused.on_arrival(piece, BULK_BYTES, false, now), "{n}");
             }
         }
     }
