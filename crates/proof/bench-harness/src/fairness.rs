@@ -33,12 +33,17 @@ const SHARE: f64 = 0.9;
 const SLOWER: f64 = 2.0;
 /// Opening the connections takes its time, on a busy machine more.
 const LIMIT: Duration = Duration::from_secs(180);
-/// All on the lane, which is what is shared; room for the rings of the flood.
-const CONFIG: &str = "tcp_direct = \"off\"\n[limits]\nring_memory_per_app_max = 17179869184\n";
+/// All on the lane, which is what is shared; room for the rings of the flood. With several engines each program has one.
+fn config(engines: u32) -> String {
+    let keys = format!("tcp_direct = \"off\"\nengines = {engines}\nengines_by = \"programs\"\n");
+    // Each engine has its part of a program's rings.
+    let rings = u64::from(engines) << 34;
+    format!("{keys}[limits]\nring_memory_per_app_max = {rings}\n")
+}
 
 pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
     let (rounds, seconds) = (args.rounds(), args.seconds(SECONDS));
-    let place = Place::two_hosts(repo, "fairness", args.mtu, CONFIG)?;
+    let place = Place::two_hosts(repo, "fairness", args.mtu, &config(args.engines))?;
     let (mut alone, mut beside, mut tcp_alone, mut beside_tcp) = (vec![], vec![], vec![], vec![]);
     for round in 0..rounds {
         for step in 0..2 {
@@ -53,7 +58,7 @@ pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
         println!("round {} of {rounds} done", round + 1);
     }
     let setting = json!({
-        "seconds": seconds, "link": "veth", "mtu": args.mtu, "flood_connections": CONNECTIONS,
+        "seconds": seconds, "link": "veth", "mtu": args.mtu, "engines": args.engines, "flood_connections": CONNECTIONS,
         "flood_bytes": FLOOD_BYTES, "stream_bytes": STREAM_BYTES, "ping_bytes": PING_BYTES,
     });
     Ok(Findings { rounds, setting, rows: rows(&alone, &beside, &tcp_alone, &beside_tcp), ..Findings::default() })

@@ -73,7 +73,8 @@ pub struct Args {
     /// `figures`, by default the paper's, `roce`. Of `loss`, by default both.
     #[arg(long, value_enum)]
     wire: Option<Wire>,
-    /// Of `two-hosts`: engines of each daemon. With more than one the results go to a folder of their own.
+    /// Of `two-hosts` and `fairness`: engines of each daemon; those of `fairness` are spread by program. With more than
+    /// one the results go to a folder of their own.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     engines: u32,
     /// Of `two-hosts`: streams of bulk stay on the lane, and get no TCP connection of their own (docs/tcp-direct.md).
@@ -191,7 +192,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Name::SameHost => ("same-host".to_owned(), same_host::run(&repo, args)?),
         Name::TwoHosts => (two_hosts_name(args), two_hosts::run(&repo, args)?),
         Name::Connections => ("connections".to_owned(), connections::run(&repo, args)?),
-        Name::Fairness => ("fairness".to_owned(), fairness::run(&repo, args)?),
+        Name::Fairness => (format!("fairness{}", engines_name(args)), fairness::run(&repo, args)?),
         Name::Idle => ("idle".to_owned(), idle::run(&repo, args)?),
         Name::Handovers => ("handovers".to_owned(), handovers::run(&repo, args)?),
         Name::Peers => ("peers".to_owned(), peers::run(&repo, args)?),
@@ -217,8 +218,12 @@ fn two_hosts_name(args: &Args) -> String {
         (false, true) => "-lane",
         (false, false) => "",
     };
-    let engines = if args.engines > 1 { format!("-engines-{}", args.engines) } else { String::new() };
-    format!("two-hosts{wire}{direct}{engines}")
+    format!("two-hosts{wire}{direct}{}", engines_name(args))
+}
+
+/// Results with several engines are kept apart.
+fn engines_name(args: &Args) -> String {
+    if args.engines > 1 { format!("-engines-{}", args.engines) } else { String::new() }
 }
 
 /// How far ahead of other work a measured program runs where that is allowed.

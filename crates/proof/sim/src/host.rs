@@ -190,6 +190,7 @@ impl Host {
         let instance = mix(key ^ mix(7)).max(1);
         let admission = AdmissionConfig {
             engines,
+            spread: self.daemon.engines_by,
             connections_max: plan.connections_max,
             connections_per_app_max: plan.connections_max,
             lanes_max: plan.lanes_max,

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use engine::{TenantTerms, Thresholds};
 use netmodel::QueueShape;
+use plane::SpreadBy;
 use verbs::{Encrypt, PathMtu, Status, Time, Wire, WirePolicy};
 
 pub use socket::SocketPlan;
@@ -114,11 +115,19 @@ pub struct DaemonPlan {
     pub handshakes_max: usize,
     /// Engines, each with a context of the device.
     pub engines: u32,
+    /// What is spread over them.
+    pub engines_by: SpreadBy,
 }
 
 impl Default for DaemonPlan {
     fn default() -> Self {
-        Self { wire_version: control::WIRE_VERSION, key: 0, handshakes_max: 8, engines: 1 }
+        Self {
+            wire_version: control::WIRE_VERSION,
+            key: 0,
+            handshakes_max: 8,
+            engines: 1,
+            engines_by: SpreadBy::default(),
+        }
     }
 }
 

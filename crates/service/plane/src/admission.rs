@@ -27,6 +27,7 @@ use users::{Far, Users};
 
 pub use config::{AdmissionConfig, AdmissionConfigError};
 pub use question::{Admitted, Connect, ConnectRequest, Connecting, ConnectionOver, Listen};
+pub use spread::SpreadBy;
 pub use tenants::TenantUse;
 
 /// What a program holds.
@@ -255,7 +256,7 @@ impl Admission {
     ) -> Result<Connecting, Reason> {
         let Connect { to, ring_bytes, kind } = connect;
         let to = SocketAddr::new(to.ip().to_canonical(), to.port());
-        let spread = &self.here(client)?.spread;
+        self.here(client)?;
         if to.port() == 0 || to.ip().is_unspecified() || to.ip().is_multicast() || is_broadcast(to.ip()) {
             return Err(Reason::BadAddress);
         }
@@ -265,7 +266,7 @@ impl Admission {
             return self.connect_here(to.port(), asked, kind);
         }
         let lanes = lanes(to.ip()).unwrap_or(1).min(self.config.engines);
-        let engine = spread.choose(to.ip(), lanes, &self.load);
+        let engine = self.choose_engine(client, to.ip(), lanes);
         let far = Far { host: to.ip(), engine, is_outgoing: true };
         self.take_connection(client, far)?;
         Ok(Connecting::ThroughLane {

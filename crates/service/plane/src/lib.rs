@@ -39,7 +39,7 @@ use control::ConnectionRow;
 
 pub use admission::{
     Admission, AdmissionConfig, AdmissionConfigError, AdmissionCounters, Admitted, Connect, ConnectRequest, Connecting,
-    ConnectionOver, Listen, TenantUse,
+    ConnectionOver, Listen, SpreadBy, TenantUse,
 };
 pub use cluster_key::{ClusterKey, ClusterKeys, KEY_BYTES, KEY_BYTES_MAX, KEYS_MAX};
 pub use dialing::{AfterAttempt, Dialing};

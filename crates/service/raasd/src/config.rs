@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{EngineConfig, IpNet};
-use plane::{AdmissionConfig, Heartbeat, PeerSources};
+use plane::{AdmissionConfig, Heartbeat, PeerSources, SpreadBy};
 use verbs::{Encrypt, PathMarks, PathMtu, Wire, WirePolicy};
 
 use crate::calibration::Calibration;
@@ -154,6 +154,8 @@ pub struct Config {
     pub device: DeviceChoice,
     /// Engines: threads that move data, each with a context of the device, 1 to 16 (docs/engines.md).
     pub engines: u32,
+    /// What is spread over them (docs/engines.md).
+    pub engines_by: SpreadBy,
     /// Why this device, once it is chosen.
     pub(crate) device_reason: String,
     /// What may carry lanes, unless [`PeerConfig::wire`] says otherwise.
@@ -234,6 +236,7 @@ impl Config {
             peer_port: PEER_PORT,
             device: DeviceChoice::Auto,
             engines: 1,
+            engines_by: SpreadBy::default(),
             device_reason: String::new(),
             wire: WirePolicy::Auto,
             encrypt: Encrypt::Off,
@@ -394,7 +397,7 @@ impl Config {
         // Those of this host's programs, and those to its regions.
         engine.leased_lanes_max = u32::try_from(2 * self.limits.leased_lanes_max).unwrap_or(u32::MAX);
         engine.wires = self.peers.iter().filter_map(|p| Some((p.address.to_canonical(), p.wire?))).collect();
-        admission.engines = self.engines;
+        (admission.engines, admission.spread) = (self.engines, self.engines_by);
         let owner_uid = rustix::process::geteuid().as_raw();
         (admission.owner_uid, engine.owner_uid) = (owner_uid, owner_uid);
         path

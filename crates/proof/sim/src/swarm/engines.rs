@@ -3,6 +3,7 @@
 //!
 //! It is drawn apart from everything else, as datagram sockets are.
 
+use plane::SpreadBy;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use verbs::{Wire, WirePolicy};
@@ -27,6 +28,7 @@ pub(super) fn draw(plan: &mut Plan) {
     for host in &mut plan.hosts {
         host.daemon.engines = engines();
     }
+    spread(plan);
     for (_, fault) in &mut plan.faults {
         if let Fault::Install { daemon, .. } = fault {
             daemon.engines = engines();
@@ -44,4 +46,13 @@ pub(super) fn draw(plan: &mut Plan) {
         plan.faults.push((at, Fault::Install { host, daemon }));
     }
     plan.faults.sort_by_key(|(at, _)| *at);
+}
+
+/// What is spread over the engines of each host, drawn apart from their numbers.
+fn spread(plan: &mut Plan) {
+    let mut rng = StdRng::seed_from_u64(mix(plan.seed ^ mix(LABEL + 1)));
+    for host in &mut plan.hosts {
+        let all = [SpreadBy::Connections, SpreadBy::Connections, SpreadBy::Programs, SpreadBy::Tenants];
+        host.daemon.engines_by = pick(&all, &mut rng);
+    }
 }

@@ -6,6 +6,8 @@ use std::net::IpAddr;
 
 use shm::{ENGINES_MAX, RING_BYTES_MAX, RING_BYTES_MIN};
 
+use super::SpreadBy;
+
 /// Bounds of what programs may have of a host; every bound has its name here.
 #[derive(Debug, Clone)]
 pub struct AdmissionConfig {
@@ -13,6 +15,8 @@ pub struct AdmissionConfig {
     pub addresses: Vec<IpAddr>,
     /// Engines of the daemon, 1 to [`shm::ENGINES_MAX`].
     pub engines: u32,
+    /// What is spread over them.
+    pub spread: SpreadBy,
     /// Size in bytes to which a ring between two applications of this host may grow, when the application names none.
     pub local_ring_bytes_default: u32,
     /// Largest ring in bytes that an application gets (power of two, 4 KiB..=8 MiB).
@@ -54,6 +58,7 @@ impl AdmissionConfig {
         Self {
             addresses,
             engines: 1,
+            spread: SpreadBy::default(),
             local_ring_bytes_default: 4 << 20,
             ring_bytes_max: RING_BYTES_MAX,
             apps_max: 256,

@@ -3,8 +3,92 @@
 //! Owns the counts of connections by engine, and the choice. It must never choose an engine that the other host does
 //! not have. A connection stays with its engine for its life.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::str::FromStr;
+
+use super::{Admission, Program};
+use crate::ClientId;
+
+/// What is spread over the engines of a daemon (docs/engines.md).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum SpreadBy {
+    /// Connections: one program uses all engines.
+    #[default]
+    Connections,
+    /// Programs: all connections of one go through one engine.
+    Programs,
+    /// Tenants of the policy: all connections of all programs of one go through one engine.
+    Tenants,
+}
+
+impl FromStr for SpreadBy {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word {
+            "connections" => Ok(Self::Connections),
+            "programs" => Ok(Self::Programs),
+            "tenants" => Ok(Self::Tenants),
+            _ => Err(format!("\"{word}\" is not allowed; use \"connections\", \"programs\" or \"tenants\"")),
+        }
+    }
+}
+
+/// Who has an engine to itself, as long as there are enough of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Party {
+    Program(ClientId),
+    Tenant(usize),
+}
+
+impl SpreadBy {
+    /// `None`: connections are spread one by one.
+    fn party(self, client: ClientId, program: &Program) -> Option<Party> {
+        match self {
+            Self::Connections => None,
+            Self::Programs => Some(Party::Program(client)),
+            Self::Tenants => Some(Party::Tenant(program.tenant)),
+        }
+    }
+}
+
+impl Admission {
+    /// The engine for one more connection of a program to a host to which there are so many lanes.
+    pub(super) fn choose_engine(&self, client: ClientId, host: IpAddr, lanes: u32) -> u32 {
+        let Some(program) = self.programs.get(&client).filter(|_| lanes > 1) else { return 0 };
+        match self.config.spread.party(client, program) {
+            None => program.spread.choose(host, lanes, &self.load),
+            Some(party) => self.engine_of(party, lanes),
+        }
+    }
+
+    /// The engine with the fewest other parties, of these the one with most of the party's own connections, of these the
+    /// one with the fewest of the daemon's.
+    fn engine_of(&self, party: Party, lanes: u32) -> u32 {
+        let mut own = vec![0_u32; lanes as usize];
+        let mut others = vec![BTreeSet::new(); lanes as usize];
+        for (&client, program) in &self.programs {
+            let Some(of) = self.config.spread.party(client, program) else { continue };
+            for (&engine, &count) in &program.spread.all {
+                // Engines that the host does not have are none of its.
+                let (Some(own), Some(others)) = (own.get_mut(engine as usize), others.get_mut(engine as usize)) else {
+                    continue;
+                };
+                if of == party {
+                    *own += count;
+                } else {
+                    others.insert(of);
+                }
+            }
+        }
+        let load = |engine: usize| self.load.get(engine).copied().unwrap_or(0);
+        let facts = own.iter().zip(&others).enumerate();
+        let best = facts.min_by_key(|(engine, (own, others))| (others.len(), Reverse(**own), load(*engine)));
+        best.and_then(|(engine, _)| u32::try_from(engine).ok()).unwrap_or(0)
+    }
+}
 
 /// Connections of one program by engine, with what waits to become one. Nothing is counted where there is one engine.
 #[derive(Debug, Default)]

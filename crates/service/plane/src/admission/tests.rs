@@ -7,6 +7,7 @@ const ROOT: u32 = 0;
 const USER: u32 = 1000;
 const A: ClientId = ClientId(1);
 const B: ClientId = ClientId(2);
+const C: ClientId = ClientId(3);
 
 fn host(n: u8) -> IpAddr {
     IpAddr::from([10, 0, 0, n])
@@ -180,6 +181,66 @@ fn a_program_holds_its_place_until_nothing_of_it_is_in_use() {
     // One that no engine took in.
     a.on_program_gone(ClientId(3), 0);
     assert!(!a.knows(ClientId(3)));
+}
+
+/// An admission with these engines and programs A, B and C, of which B and C are a tenant's.
+fn by(spread: SpreadBy, engines: u32) -> Admission {
+    let mut a = admission(|c| (c.engines, c.spread) = (engines, spread));
+    a.attach(C, of(ROOT)).unwrap();
+    let takes = Selector { users: Some([ROOT].into()), ..Selector::default() };
+    let root = Tenant { name: "root".into(), takes, rights: Rights::default() };
+    a.set_policy(Policy::new(vec![root], Rights::default()).unwrap());
+    a
+}
+
+/// Through which engine a connection goes, and its number.
+fn through(a: &mut Admission, client: ClientId, n: u8, lanes: u32) -> (u32, u64) {
+    match a.connect(client, to(n, 7), |_| Some(lanes)).unwrap() {
+        Connecting::ThroughLane { engine, connection, .. } => (engine, connection),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_program_beside_one_that_has_a_thousand_connections_has_another_engine() {
+    let mut a = by(SpreadBy::Programs, 2);
+    let flood: Vec<_> = (0..1000).map(|_| through(&mut a, A, 2, 2).0).collect();
+    assert!(flood.iter().all(|engine| *engine == 0), "one program has one engine");
+    assert_eq!((through(&mut a, B, 2, 2).0, through(&mut a, B, 3, 2).0), (1, 1), "to any host");
+    assert_eq!(through(&mut a, B, 4, 1).0, 0, "to a host that has no other");
+    // B is at both engines by now, A at one: the third goes where the fewer programs are.
+    assert_eq!(through(&mut a, C, 2, 2).0, 1);
+    assert_eq!(through(&mut a, A, 2, 2).0, 0);
+}
+
+#[test]
+fn programs_that_met_before_the_engines_of_a_host_were_known_part() {
+    let mut a = by(SpreadBy::Programs, 3);
+    for client in [A, B] {
+        assert!(matches!(a.connect(client, to(2, 7), |_| None), Ok(Connecting::ThroughLane { engine: 0, .. })));
+    }
+    let (engine, connection) = through(&mut a, A, 2, 3);
+    assert_eq!((engine, through(&mut a, B, 2, 3).0), (1, 2), "each has one without others");
+    // An engine is free again when nothing of a program is left there.
+    a.on_connection_over(A, ConnectionOver { engine: 1, ..over(connection, 2, None) });
+    assert_eq!(through(&mut a, C, 2, 3).0, 1);
+}
+
+#[test]
+fn the_programs_of_a_tenant_share_an_engine() {
+    let mut a = by(SpreadBy::Tenants, 2);
+    assert_eq!([B, C, A, C, A, B].map(|client| through(&mut a, client, 2, 2).0), [0, 0, 1, 0, 1, 0]);
+    // With another policy they are one tenant: what is there goes on, and the next go where the most are.
+    a.set_policy(Policy::default());
+    assert_eq!([A, B].map(|client| through(&mut a, client, 2, 2).0), [0, 0]);
+}
+
+#[test]
+fn only_known_words_say_what_is_spread() {
+    assert_eq!("programs".parse(), Ok(SpreadBy::Programs));
+    assert_eq!("tenants".parse(), Ok(SpreadBy::Tenants));
+    assert_eq!("connections".parse(), Ok(SpreadBy::default()));
+    assert!("users".parse::<SpreadBy>().unwrap_err().contains("use \"connections\", \"programs\" or \"tenants\""));
 }
 
 #[test]

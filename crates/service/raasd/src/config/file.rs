@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use engine::IpNet;
+use plane::SpreadBy;
 use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
@@ -41,6 +42,7 @@ struct File {
     peer_port: Option<Ranged<1, 65_535>>,
     device: Option<Device>,
     engines: Option<Ranged<1, { shm::ENGINES_MAX as u64 }>>,
+    engines_by: Option<SpreadName>,
     wire: Option<WireName>,
     encrypt: Option<EncryptName>,
     tcp_direct: Option<AutoOrOff>,
@@ -165,6 +167,11 @@ from_text!(
         let mode = u32::from_str_radix(&text, 8).ok().filter(|m| *m <= 0o777 && m & 0o600 == 0o600);
         mode.ok_or_else(|| format!("\"{text}\" is not allowed, octal modes from \"0600\" to \"0777\" are"))
     }
+);
+from_text!(
+    /// What is spread over engines.
+    SpreadName(SpreadBy),
+    |text| text.parse()
 );
 from_text!(
     /// What may carry lanes.
@@ -353,6 +360,7 @@ fn take(config: &mut Config, file: File, problems: &mut Problems<'_>) {
     set(&mut config.peer_port, file.peer_port.and_then(Ranged::get));
     set(&mut config.device, file.device.map(|d| d.0));
     set(&mut config.engines, file.engines.and_then(Ranged::get));
+    set(&mut config.engines_by, file.engines_by.map(|by| by.0));
     set(&mut config.wire, file.wire.map(|w| w.0));
     set(&mut config.encrypt, file.encrypt.map(|e| e.0));
     set(&mut config.tcp_direct, file.tcp_direct.map(|on| on.0));

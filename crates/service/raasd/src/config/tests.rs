@@ -38,6 +38,8 @@ socket = "/run/x/s"
 socket_mode = "0666"
 peer_port = 4000
 device = "softnic"
+engines = 3
+engines_by = "programs"
 udp_port = 4801
 encrypt = "preferred"
 dscp = 26
@@ -67,6 +69,8 @@ encrypt = "off"
     .unwrap();
     assert_eq!(config.listen.to_string(), "192.0.2.1");
     assert_eq!((config.socket_mode, config.peer_port, config.udp_port), (0o666, 4000, 4801));
+    let admission = config.data_path().admission;
+    assert_eq!((admission.engines, admission.spread), (3, plane::SpreadBy::Programs));
     assert_eq!((config.mtu, config.ring_bytes), (Some(PathMtu::Mtu1024), Some(65_536)));
     assert_eq!(config.marks, verbs::PathMarks { traffic_class: 104, hop_limit: 3 });
     assert_eq!(config.heartbeat.patience(), Duration::from_secs(1));
@@ -100,6 +104,10 @@ fn mistakes_are_named_with_file_and_line() {
         ("frobnicate = 1", "raas.toml:1: unknown key `frobnicate`; see docs/configuration.md"),
         ("\n\npeer_port = 0", "raas.toml:3: `peer_port`: 0 is not allowed, 1..=65535 is"),
         ("peer_port = -1", "raas.toml:1: `peer_port`: -1 is not allowed, 1..=65535 is"),
+        (
+            "engines_by = \"users\"",
+            "raas.toml:1: `engines_by`: \"users\" is not allowed; use \"connections\", \"programs\" or \"tenants\"",
+        ),
         ("peer_port = 70000", "raas.toml:1: `peer_port`: 70000 is not allowed, 1..=65535 is"),
         ("peer_port = \"1\"", "raas.toml:1: `peer_port`: invalid type: string \"1\", expected i64"),
         ("listen = 1", "raas.toml:1: `listen`: invalid type: integer `1`, expected a string"),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use plane::SpreadBy;
 use raas::{ConnectError, Reason, Session, Stream};
 use raasd::Daemon;
 
@@ -66,6 +67,37 @@ fn connections_are_spread_over_the_engines_of_both_hosts() {
         assert!(!a.reset_lane([127, 0, 0, 9].into()));
         drop(client);
         eventually("nothing of the program is left at any engine", || a.stat().apps.is_empty());
+    });
+}
+
+#[test]
+fn programs_have_engines_of_their_own_on_both_hosts() {
+    bounded(|| {
+        let mut a = Host::new();
+        (a.config.engines, a.config.engines_by) = (2, SpreadBy::Programs);
+        a.start();
+        // The host that connects decides for both.
+        let b = host(2);
+        let server = b.session();
+        let port = b.echo(&server);
+        let (flood, polite) = (a.session(), a.session());
+        let mut streams: Vec<_> = (0..7).map(|_| connect(&flood, &b, port)).collect();
+        streams.push(connect(&polite, &b, port));
+        for host in [&a, &b] {
+            eventually("rows", || by_lane(host) == expected(&[7, 1]));
+        }
+        std::thread::scope(|scope| {
+            for (seed, stream) in (0..).zip(streams) {
+                scope.spawn(move || check_echo(stream, 100_000, seed));
+            }
+        });
+        // Who leaves makes room: the flood's engine has nobody, and the next program gets it.
+        drop(flood);
+        eventually("the flood is over", || a.connections().is_empty() && a.stat().apps.len() == 1);
+        let next = a.session();
+        let streams = [&polite, &next].map(|program| connect(program, &b, port));
+        eventually("rows", || by_lane(&a) == expected(&[1, 1]));
+        streams.into_iter().for_each(|stream| check_echo(stream, 10_000, 9));
     });
 }
 
