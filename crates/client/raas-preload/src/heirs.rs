@@ -14,7 +14,7 @@
 use std::cell::RefCell;
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
@@ -33,8 +33,10 @@ struct Family {
     page: SharedPage,
     /// None: no child may still ask for it.
     members: Vec<Mutex<Option<Arc<Connection>>>>,
-    /// Taken by the thread that serves the child.
-    socket: Mutex<Option<OwnedFd>>,
+    /// It hangs up when nobody is left who may ask.
+    socket: OwnedFd,
+    /// A thread serves the child.
+    is_served: AtomicBool,
 }
 
 /// A fork that is under way in this thread.
@@ -66,8 +68,8 @@ pub(crate) fn prepare(members: Vec<Arc<Connection>>) {
     let [to_child, to_parent] = ends.map(|fd| shm::raised(unsafe { OwnedFd::from_raw_fd(fd) }));
     let Some(page) = SharedPage::new(2 * members.len()) else { return };
     let members = members.into_iter().map(|member| Mutex::new(Some(member))).collect();
-    let socket = Mutex::new(Some(to_child));
-    FORK.set(Some(Fork { family: Family { page, members, socket }, to_parent }));
+    let family = Family { page, members, socket: to_child, is_served: AtomicBool::new(false) };
+    FORK.set(Some(Fork { family, to_parent }));
 }
 
 /// After the fork, in the parent.
@@ -113,7 +115,7 @@ impl Claim for OfFamily {
 pub(crate) fn wishes_of_child() -> impl Fn(&Connection) -> Option<Wish> {
     let fork = FORK.take();
     let made = fork.map(|Fork { family, to_parent }| {
-        let Family { page, mut members, socket } = family;
+        let Family { page, mut members, socket, .. } = family;
         drop(socket);
         let address = |member: &mut Mutex<Option<Arc<Connection>>>| {
             member.get_mut().ok().and_then(|member| member.as_ref()).map_or(std::ptr::null(), Arc::as_ptr)
@@ -131,11 +133,11 @@ pub(crate) fn wishes_of_child() -> impl Fn(&Connection) -> Option<Wish> {
 }
 
 /// Serves a child until it is gone.
-fn serve(family: &Arc<Family>, child: &OwnedFd) {
+fn serve(family: &Arc<Family>) {
     let mut bytes = [0u8; QUESTION_BYTES];
     loop {
         // SAFETY: there is room for so many bytes.
-        let found = unsafe { real::recv(child.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+        let found = unsafe { real::recv(family.socket.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), 0) };
         if found < 0 && crate::errno::get() == libc::EINTR {
             continue;
         }
@@ -163,14 +165,23 @@ impl Family {
 
     /// Serves the child from now on.
     fn begin(self: &Arc<Self>) {
-        let Some(socket) = lock(&self.socket).take() else { return };
+        if self.is_served.swap(true, Ordering::AcqRel) {
+            return;
+        }
         let _blocked = SignalsBlocked::new();
         let served = Arc::clone(self);
         let thread = std::thread::Builder::new().name("raas-run-child".to_owned()).stack_size(STACK);
-        if thread.spawn(move || serve(&served, &socket)).is_err() {
+        if thread.spawn(move || serve(&served)).is_err() {
             // The child sees that nobody answers: the socket is closed.
             self.end_all();
         }
+    }
+
+    /// Whether nobody is left who may ask. The thread that serves the child may not have seen it yet.
+    fn is_childless(&self) -> bool {
+        let mut one = libc::pollfd { fd: self.socket.as_raw_fd(), events: 0, revents: 0 };
+        // SAFETY: the entry lives through the call.
+        unsafe { real::poll(&raw mut one, 1, 0) > 0 && one.revents & libc::POLLHUP != 0 }
     }
 
     fn member(&self, number: usize) -> Option<Arc<Connection>> {
@@ -255,6 +266,10 @@ pub(crate) fn note_closing(fd: c_int, connection: &Arc<Connection>) {
 pub(crate) fn leave_to_children() {
     let until = Instant::now() + PATIENCE;
     for family in families() {
+        if family.is_childless() {
+            family.end_all();
+            continue;
+        }
         for number in 0..family.members.len() {
             if family.member(number).is_some_and(|member| member.is_used() && !member.has_ended_writing()) {
                 family.bring_back(number, until);

@@ -22,7 +22,7 @@ use crate::{errno, inside, real};
 /// How long the program at the other end may make no call that sees the wish.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// Between looks at what nobody tells.
-const PAUSE: Duration = Duration::from_millis(1);
+pub(super) const PAUSE: Duration = Duration::from_millis(1);
 /// How long the other end, which may switch, has before the bytes that it sent over TCP are taken for nobody. Its
 /// library looks sooner, unless a thread of its program is in a write that blocks.
 const SWITCH_MAX: Duration = Duration::from_millis(50);
@@ -238,7 +238,7 @@ impl Connection {
             }
             return if self.is_the_kernels() { Ok(()) } else { Err(Failed) };
         }
-        // Who hears the other end's words meanwhile comes to his end first.
+        // Who hears a word of the other end meanwhile, or says that the program ends its writing, comes to his end first.
         drop(lock(&self.back));
         let is_asking = !matches!(first, First::Answer);
         // Another thread may have answered since the word was seen: TCP's next bytes are the program's then.

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use raas::Readiness;
 
-use super::back::{PATIENCE, put, take, unread_of_tcp};
+use super::back::{PATIENCE, PAUSE, put, take, unread_of_tcp};
 use super::readiness::has_tcp_ended;
 use super::{Connection, ReadPart, lock};
 use crate::prelude::{WORD_BYTES, Word};
@@ -44,13 +44,13 @@ impl Connection {
         }
         // A word in the middle of others would be taken for one of them.
         while self.is_going_back() && self.await_back(true).is_ok() {}
-        if how == libc::SHUT_WR && self.owes_end() {
+        if how == libc::SHUT_WR && (self.owes_end() || self.says_end(fd)) {
+            self.tell_all();
             return 0;
         }
         self.pay_end(fd);
         let is_over = self.is_write_shut.load(Ordering::Acquire) && self.is_end_seen();
         let is_whole = self.writes_stream() && self.read_part() == ReadPart::Stream && !is_over;
-        let is_said = how == libc::SHUT_WR && self.says_end(fd);
         if write {
             self.is_write_shut.store(true, Ordering::Release);
         }
@@ -63,25 +63,40 @@ impl Connection {
             }
             self.tell_all();
         }
-        if is_said {
-            return 0;
-        }
         let result = end(fd, how);
         // The kernel's connection may be over already when the stream is not.
         if is_whole { 0 } else { result }
     }
 
-    /// Says to the other library that the program writes no more. False: TCP is to say so itself.
+    /// Ends the stream and says to the other library that the program writes no more. False: TCP is to say so itself.
     fn says_end(&self, fd: c_int) -> bool {
-        let is_possible = self.writes_stream()
+        loop {
+            if !self.may_owe_end(fd) {
+                return false;
+            }
+            let _inside = inside::enter();
+            // Who goes back comes here when he has begun: the end is owed before he looks, or not at all.
+            let order = lock(&self.back);
+            if !self.is_going_back() {
+                return self.say_end(fd);
+            }
+            drop(order);
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Whether TCP's end may come later than the program's.
+    fn may_owe_end(&self, fd: c_int) -> bool {
+        self.writes_stream()
             && !self.has_ended_writing()
             && !inside::is_inside()
             && !self.glance_at_stream().is_none_or(|found| found.contains(Readiness::ERR))
             && !has_peer_ended(fd)
-            && self.say_rest().is_ok();
-        if !is_possible {
-            return false;
-        }
+            && self.say_rest().is_ok()
+    }
+
+    /// Nobody goes back meanwhile.
+    fn say_end(&self, fd: c_int) -> bool {
         let code = errno::get();
         let word = Word::End.bytes(self.token.load(Ordering::Acquire));
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -91,7 +106,13 @@ impl Connection {
             Ok(sent @ 1..) => put(fd, &word[sent..], Instant::now() + PATIENCE).is_ok(),
             _ => false,
         };
-        self.owes_end.store(is_said, Ordering::Release);
+        if is_said {
+            self.owes_end.store(true, Ordering::Release);
+            self.is_write_shut.store(true, Ordering::Release);
+            if let Some(stream) = self.stream() {
+                let _ = stream.shutdown(Shutdown::Write);
+            }
+        }
         errno::set(code);
         is_said
     }
