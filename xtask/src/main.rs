@@ -2,6 +2,7 @@
 //! It must never be needed to build or run `raas` itself.
 #![forbid(unsafe_code)]
 
+mod compatibility;
 mod conformance;
 mod context;
 mod demo;
@@ -29,6 +30,8 @@ struct Cli {
 enum Task {
     /// Run the test stages; the last line is `N passed, N failed, N skipped`.
     Test(test::Args),
+    /// Judge an older release beside this one, as `test packaging --full` does.
+    Compatibility(compatibility::Args),
     /// Show circles among the modules of packages.
     Circles(lint::CirclesArgs),
     /// Measure against rivals and write ratios and verdicts.
@@ -44,6 +47,7 @@ enum Task {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().task {
         Task::Test(args) => test::run(&args),
+        Task::Compatibility(args) => compatibility::run(&args),
         Task::Circles(args) => lint::circles(&args),
         Task::Bench(args) => bench_harness::run(&args),
         Task::Vm(args) => vm::run(&args),

@@ -6,6 +6,7 @@ mod deb;
 mod image;
 mod kubernetes;
 
+use crate::compatibility;
 use crate::context::Context;
 use anyhow::{Context as _, Result, bail, ensure};
 use harness::child::{self, Stream};
@@ -23,6 +24,9 @@ const NEEDED: &[(&str, &str)] = &[("dpkg-deb", "dpkg"), ("dh", "debhelper"), ("l
 pub(crate) fn run(context: &Context) -> Result<Tally> {
     let mut tally = Tally::default();
     crates::judge(&context.repo, context.full, &mut tally)?;
+    if context.full {
+        compatibility::judge_history(&context.repo, &mut tally)?;
+    }
     let needed = [NEEDED, kubernetes::NEEDED].concat();
     install(&needed);
     let lacking = lacking(&needed);

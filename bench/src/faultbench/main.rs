@@ -4,6 +4,7 @@
 
 mod cluster;
 mod many;
+mod paths;
 mod stream;
 
 use std::io::{Read, Write};
@@ -18,6 +19,7 @@ use raas::{Session, Stream};
 use serde_json::json;
 
 use cluster::{Cluster, Loopback};
+use paths::Networks;
 use stream::Flow;
 
 /// Longest wait for anything.
@@ -75,7 +77,9 @@ fn run(raas: &std::path::Path, rounds: u32, only: Option<&str>) -> Result<()> {
         ("both-daemons-death", |cluster| p90(cluster, &[0, 1])),
     ];
     let mut values = vec![Vec::new(); cases.len()];
+    let mut pairs = Pairs::new(raas, only)?;
     for round in 0..rounds {
+        pairs.run(round)?;
         for (i, (name, case)) in cases.iter().enumerate() {
             if only.is_some_and(|o| !name.contains(o)) {
                 continue;
@@ -89,10 +93,49 @@ fn run(raas: &std::path::Path, rounds: u32, only: Option<&str>) -> Result<()> {
         .iter()
         .zip(values)
         .filter(|(_, v)| !v.is_empty())
-        .map(|((name, _), v)| json!({ "case": name, "unit": "ms", "values": v }))
+        .map(|((name, _), v)| (*name, v))
+        .chain(pairs.values)
+        .map(|(name, v)| json!({ "case": name, "unit": "ms", "values": v }))
         .collect();
     println!("{}", json!({ "rounds": rounds, "cases": cases }));
     Ok(())
+}
+
+/// Cases of two pauses each, on hosts with two networks: of a failure, and of what heals.
+struct Pairs {
+    networks: Option<Networks>,
+    cases: Vec<(Pair, [&'static str; 2])>,
+    values: Vec<(&'static str, Vec<f64>)>,
+}
+
+type Pair = fn(&Networks) -> Result<[f64; 2]>;
+
+impl Pairs {
+    fn new(raas: &std::path::Path, only: Option<&str>) -> Result<Self> {
+        let all: [(Pair, [&str; 2]); 2] =
+            [(Networks::interface, ["interface-down", "interface-up"]), (Networks::wire, ["wire-cut", "wire-back"])];
+        let is_asked = |names: &[&str; 2]| only.is_none_or(|only| names.iter().any(|name| name.contains(only)));
+        let mut cases: Vec<_> = all.into_iter().filter(|(_, names)| is_asked(names)).collect();
+        let networks = if cases.is_empty() { None } else { Some(Networks::join(raas)?) };
+        if let Some(Err(why)) = networks.as_ref().map(Networks::can_filter) {
+            eprintln!("SKIP wire-cut, wire-back: no packets can be dropped here: {why:#}");
+            cases.retain(|(_, names)| !names[0].starts_with("wire"));
+        }
+        let values = cases.iter().flat_map(|(_, names)| names.map(|name| (name, Vec::new()))).collect();
+        Ok(Self { networks, cases, values })
+    }
+
+    fn run(&mut self, round: u32) -> Result<()> {
+        let Some(networks) = &self.networks else { return Ok(()) };
+        for (at, (pair, names)) in self.cases.iter().enumerate() {
+            let pauses = pair(networks).with_context(|| format!("{}, round {round}", names[0]))?;
+            for (n, pause) in pauses.into_iter().enumerate() {
+                eprintln!("round {round} {}: {pause:.3} ms", names[n]);
+                self.values[2 * at + n].1.push(pause);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The pause that nine of ten connections do not exceed when the daemons of these hosts are killed.

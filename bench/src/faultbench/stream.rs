@@ -42,8 +42,13 @@ pub(crate) struct Flow {
 impl Flow {
     pub(crate) fn start(cluster: &Cluster) -> Result<Self> {
         let (listener, to) = cluster.listener()?;
-        let mut stream = Stream::connect_with(&cluster.sessions[0], to)?;
-        let (mut accepted, _) = listener.accept_timeout(PATIENCE)?;
+        let stream = Stream::connect_with(&cluster.sessions[0], to)?;
+        let (accepted, _) = listener.accept_timeout(PATIENCE)?;
+        Self::over(stream, accepted)
+    }
+
+    /// From one end of a connection to the other.
+    pub(crate) fn over(mut stream: Stream, mut accepted: Stream) -> Result<Self> {
         accepted.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         let (is_over, reads) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Reads::default())));
@@ -91,6 +96,11 @@ impl Flow {
             std::thread::sleep(Duration::from_millis(1));
         }
         None
+    }
+
+    /// As [`Reads::longest_gap`], while it goes on.
+    pub(crate) fn longest_gap(&self, from: Instant, during: Duration) -> Result<Duration> {
+        Ok(self.reads.lock().map_err(|_| anyhow!("the reader panicked"))?.longest_gap(from, during))
     }
 
     /// Ends it. All that was written was read, in order.

@@ -75,6 +75,8 @@ pub fn run_quiet(command: &mut Command, limit: Duration) -> Result<Ended> {
 pub struct Running {
     child: Child,
     lines: Receiver<(Stream, String)>,
+    /// Lines that [`Self::wait_for`] saw.
+    early: Vec<(Stream, String)>,
     start: Instant,
 }
 
@@ -90,13 +92,33 @@ pub fn spawn(command: &mut Command) -> Result<Running> {
     if let Some(err) = child.stderr.take() {
         forward(Stream::Err, err, sender);
     }
-    Ok(Running { child, lines, start: Instant::now() })
+    Ok(Running { child, lines, early: Vec::new(), start: Instant::now() })
 }
 
 impl Running {
     /// The child, and its process group.
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Waits until a line has `text` in it; the child goes on. An error if it ends, or is silent for `limit`, before.
+    pub fn wait_for(&mut self, text: &str, limit: Duration) -> Result<()> {
+        let begin = Instant::now();
+        while begin.elapsed() < limit && self.early.len() < KEPT_LINES_MAX {
+            match self.lines.recv_timeout(POLL) {
+                Ok((stream, line)) => {
+                    let is_it = line.contains(text);
+                    self.early.push((stream, line));
+                    if is_it {
+                        return Ok(());
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        let said: Vec<&str> = self.early.iter().map(|(_, line)| line.as_str()).collect();
+        anyhow::bail!("no line with {text:?} came within {limit:?}, but: {}", said.join("\n"))
     }
 
     /// Waits for the end, or until `expired` says so of the time since the start; then the child is ended.
@@ -109,6 +131,7 @@ impl Running {
             }
             kept.push_back((stream, line));
         };
+        self.early.drain(..).for_each(|(stream, line)| take(stream, line));
         let mut status = None;
         while !expired(self.start.elapsed()) {
             match self.lines.recv_timeout(POLL) {
@@ -222,6 +245,17 @@ mod tests {
         assert_eq!(ended.status.and_then(|status| status.code()), Some(3));
         assert_eq!(ended.text(Stream::Out), "one");
         assert_eq!(ended.text(Stream::Err), "two");
+    }
+
+    #[test]
+    fn a_line_is_waited_for_and_the_child_goes_on() {
+        let mut running = spawn(&mut shell("echo first; echo ready; sleep 0.2; echo last; exit 3")).unwrap();
+        running.wait_for("ready", Duration::from_secs(60)).unwrap();
+        let ended = running.wait(&|took| took > Duration::from_secs(60), &mut |_, _| {}).unwrap();
+        assert_eq!(ended.text(Stream::Out), "first\nready\nlast");
+        let mut other = spawn(&mut shell("echo nothing")).unwrap();
+        let error = other.wait_for("ready", Duration::from_secs(60)).unwrap_err().to_string();
+        assert!(error.contains("nothing"), "{error}");
     }
 
     #[test]

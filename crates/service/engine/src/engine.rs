@@ -16,6 +16,7 @@ mod leased;
 mod link;
 mod listen;
 mod operations;
+mod pinned;
 mod recv;
 mod rendezvous;
 mod reset;

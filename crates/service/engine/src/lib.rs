@@ -90,7 +90,7 @@ pub use limits::{
     SRQ_BYTES_MAX, SRQ_BYTES_MIN, TABLE_MAX,
 };
 pub use page::{LaneView, Page, Viewer};
-pub use pins::PinLimits;
+pub use pins::{PinLimits, TENANT_PINNED};
 pub use ring_size::RingSize;
 pub use stages::Clock;
 pub use tenants::{TenantPlace, TenantTerms};

@@ -38,6 +38,20 @@ impl Default for PinLimits {
     }
 }
 
+/// What of the memory that the programs of one tenant bring may be registered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TenantPins {
+    /// The programs.
+    pub(crate) apps: Vec<AppId>,
+    /// Bytes that theirs may have.
+    pub(crate) bytes_max: u64,
+    /// The tenant's bound, of which other memory has the rest: for people.
+    pub(crate) limit: u64,
+}
+
+/// What a [`VerbsError::Full`] names if the tenant's bound is met.
+pub const TENANT_PINNED: &str = "registered memory of the tenant (`pinned_bytes_max` of the policy)";
+
 /// Names a registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PinId(u64);
@@ -165,12 +179,18 @@ impl Pins {
         (self.table.values().map(|pinned| pinned.pieces.len() as u32).sum(), self.bytes)
     }
 
+    /// Bytes of an application's memory that is registered.
+    pub(crate) fn bytes_of(&self, app: AppId) -> u64 {
+        self.app_bytes.get(&app).copied().unwrap_or(0)
+    }
+
     /// Memory of an application is going to be used. Its first piece is registered when this returns; the others follow
     /// round by round.
     pub(crate) fn attach<P: Provider>(
         &mut self,
         nic: &mut P,
         app: AppId,
+        tenant: Option<&TenantPins>,
         region: &Region,
         access: Access,
     ) -> Result<PinId, VerbsError> {
@@ -185,7 +205,7 @@ impl Pins {
             self.counters.hits += 1;
             return Ok(id);
         }
-        self.make_room(nic, app, region.len())?;
+        self.make_room(nic, app, tenant, region.len())?;
         let piece_bytes = self.piece_bytes.unwrap_or(u64::MAX).min(region.len());
         let mr = match nic.reg_mr(region, 0, piece_bytes, access) {
             Ok(mr) => mr,
@@ -210,21 +230,30 @@ impl Pins {
     }
 
     /// Gives up what nobody uses until so many bytes more are within the limits.
-    fn make_room<P: Provider>(&mut self, nic: &mut P, app: AppId, bytes: u64) -> Result<(), VerbsError> {
+    fn make_room<P: Provider>(
+        &mut self,
+        nic: &mut P,
+        app: AppId,
+        tenant: Option<&TenantPins>,
+        bytes: u64,
+    ) -> Result<(), VerbsError> {
         loop {
-            let of_app = self.app_bytes.get(&app).copied().unwrap_or(0).saturating_add(bytes);
-            let (app_over, over) =
-                (of_app > self.limits.app_bytes_max, self.bytes.saturating_add(bytes) > self.limits.bytes_max);
-            if !app_over && !over {
+            let of_tenant = |tenant: &TenantPins| tenant.apps.iter().map(|app| self.bytes_of(*app)).sum::<u64>();
+            let tenant_over = tenant.filter(|tenant| of_tenant(tenant).saturating_add(bytes) > tenant.bytes_max);
+            let own = [app];
+            let (what, limit, whose) = if self.bytes_of(app).saturating_add(bytes) > self.limits.app_bytes_max {
+                ("registered memory of an application", self.limits.app_bytes_max, Some(&own[..]))
+            } else if let Some(tenant) = tenant_over {
+                (TENANT_PINNED, tenant.limit, Some(&tenant.apps[..]))
+            } else if self.bytes.saturating_add(bytes) > self.limits.bytes_max {
+                ("registered memory of applications", self.limits.bytes_max, None)
+            } else {
                 return Ok(());
-            }
-            let is_of = |id: &PinId| self.table.get(id).is_some_and(|pinned| pinned.app() == app);
-            let Some(place) = self.unused.iter().position(|(_, id)| !app_over || is_of(id)) else {
+            };
+            let is_of = |id: &PinId, apps: &[AppId]| self.table.get(id).is_some_and(|p| apps.contains(&p.app()));
+            let helps = |(_, id): &(Time, PinId)| whose.is_none_or(|apps| is_of(id, apps));
+            let Some(place) = self.unused.iter().position(helps) else {
                 self.counters.refused += 1;
-                let (what, limit) = match app_over {
-                    true => ("registered memory of an application", self.limits.app_bytes_max),
-                    false => ("registered memory of applications", self.limits.bytes_max),
-                };
                 return Err(VerbsError::Full { what, limit });
             };
             if let Some((_, id)) = self.unused.remove(place) {

@@ -240,10 +240,15 @@ impl RingPool {
         self.bytes
     }
 
-    /// Bytes that the application may still have, beyond what counts and what was asked for.
-    fn left(&self) -> u64 {
+    /// The same, and those that were asked for and have not come.
+    pub(crate) fn bytes_with_asked(&self) -> u64 {
         let asked: u64 = self.classes.iter().filter_map(|c| c.asked).map(|asked| asked.missing_bytes()).sum();
-        self.bytes_max.saturating_sub(self.bytes + asked)
+        self.bytes + asked
+    }
+
+    /// Bytes that the application may still have, beyond what counts and what was asked for.
+    pub(crate) fn left(&self) -> u64 {
+        self.bytes_max.saturating_sub(self.bytes_with_asked())
     }
 
     /// Chunks.
@@ -378,9 +383,10 @@ impl RingPool {
         self.take(size)
     }
 
-    /// Lets a ring that was taken use all of its bytes. False: the application's memory does not allow it.
-    pub(crate) fn grow(&mut self, place: &Place) -> bool {
-        let left = self.left();
+    /// Lets a ring that was taken use all of its bytes. False: the application's memory does not allow it, or its tenant has
+    /// fewer bytes `left`.
+    pub(crate) fn grow(&mut self, place: &Place, left: u64) -> bool {
+        let left = left.min(self.left());
         let Some(chunk) = self.chunks.get_mut(place.chunk as usize).and_then(Option::as_mut) else { return false };
         let more = chunk.size.more();
         let Some(ring) = chunk.ring_at(place).filter(|ring| more <= left || ring.is_grown) else { return false };
@@ -535,9 +541,9 @@ impl RingPool {
     }
 
     /// How many rings of each direction the daemon should make now, if somebody waits and nothing was asked. `Err`: the
-    /// application's memory does not allow any.
-    pub(crate) fn ask(&mut self, size: RingSize) -> Result<Option<u32>, ()> {
-        let left = self.left();
+    /// application's memory, or the bytes that its tenant has `left`, do not allow any.
+    pub(crate) fn ask(&mut self, size: RingSize, left: u64) -> Result<Option<u32>, ()> {
+        let left = left.min(self.left());
         let Some(index) = self.class_of(size) else { return Err(()) };
         let class = &mut self.classes[index];
         if class.waiting.is_empty() || class.asked.is_some() {

@@ -31,11 +31,13 @@ pub struct TenantTerms {
     pub bytes_per_s: Option<u64>,
     /// Work requests that the daemon may post for its programs in a second; none: no bound.
     pub operations_per_s: Option<u64>,
+    /// Bytes that may be registered with the device for its programs; none: no bound.
+    pub pinned_bytes_max: Option<u64>,
 }
 
 impl Default for TenantTerms {
     fn default() -> Self {
-        Self { weight: 1, bytes_per_s: None, operations_per_s: None }
+        Self { weight: 1, bytes_per_s: None, operations_per_s: None, pinned_bytes_max: None }
     }
 }
 
@@ -64,6 +66,7 @@ struct Tenant {
     weight: u32,
     bytes: Option<Rate>,
     operations: Option<Rate>,
+    pinned_bytes_max: Option<u64>,
     waits: Vec<Waits>,
 }
 
@@ -93,6 +96,7 @@ impl Tenants {
             weight: u32::from(terms.weight.max(1)),
             bytes: terms.bytes_per_s.map(Rate::new),
             operations: terms.operations_per_s.map(Rate::new),
+            pinned_bytes_max: terms.pinned_bytes_max,
             waits: Vec::new(),
         };
         self.table = terms.into_iter().map(tenant).collect();
@@ -112,6 +116,11 @@ impl Tenants {
     #[inline]
     pub(crate) fn of(&self, app: AppId) -> TenantPlace {
         self.places.get(index_of(app)).copied().unwrap_or_default()
+    }
+
+    /// Bytes that may be registered for its programs.
+    pub(crate) fn pinned_bytes_max(&self, place: TenantPlace) -> Option<u64> {
+        self.table.get(usize::from(place.0))?.pinned_bytes_max
     }
 
     #[inline]

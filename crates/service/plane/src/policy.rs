@@ -95,6 +95,8 @@ pub struct Rights {
     pub bytes_per_s: Option<u64>,
     /// Work requests a second.
     pub operations_per_s: Option<u64>,
+    /// Bytes registered with the device for the tenant's programs.
+    pub pinned_bytes_max: Option<u64>,
 }
 
 /// Largest weight of a tenant.
@@ -115,6 +117,7 @@ impl Default for Rights {
             weight: 1,
             bytes_per_s: None,
             operations_per_s: None,
+            pinned_bytes_max: None,
         }
     }
 }

@@ -86,6 +86,7 @@ struct TenantEntry {
     weight: Option<Weight>,
     bytes_per_s: Option<NonZeroU64>,
     operations_per_s: Option<NonZeroU64>,
+    pinned_bytes_max: Option<u64>,
 }
 
 /// The keys of `[others]`.
@@ -103,6 +104,7 @@ struct RightsEntry {
     weight: Option<Weight>,
     bytes_per_s: Option<NonZeroU64>,
     operations_per_s: Option<NonZeroU64>,
+    pinned_bytes_max: Option<u64>,
 }
 
 impl TenantEntry {
@@ -119,7 +121,7 @@ impl TenantEntry {
         let takes = self.selector();
         let Self { listen, connect, regions, leased_lanes, .. } = self;
         let Self { programs_max, listeners_max, connections_max, region_bytes_max, .. } = self;
-        let Self { weight, bytes_per_s, operations_per_s, .. } = self;
+        let Self { weight, bytes_per_s, operations_per_s, pinned_bytes_max, .. } = self;
         let rights = RightsEntry {
             listen,
             connect,
@@ -132,6 +134,7 @@ impl TenantEntry {
             weight,
             bytes_per_s,
             operations_per_s,
+            pinned_bytes_max,
         };
         Tenant { name: self.name.into_inner().into(), takes, rights: rights.rights() }
     }
@@ -152,6 +155,7 @@ impl RightsEntry {
             weight: self.weight.map_or(all.weight, |weight| weight.0),
             bytes_per_s: self.bytes_per_s.map(NonZeroU64::get),
             operations_per_s: self.operations_per_s.map(NonZeroU64::get),
+            pinned_bytes_max: self.pinned_bytes_max,
         }
     }
 }
@@ -290,6 +294,7 @@ region_bytes_max = 1073741824
 weight = 3
 bytes_per_s = 125000000
 operations_per_s = 1000
+pinned_bytes_max = 67108864
 
 [[tenant]]
 name = "pods"
@@ -319,6 +324,7 @@ connections_max = 10
             weight: 3,
             bytes_per_s: Some(125_000_000),
             operations_per_s: Some(1000),
+            pinned_bytes_max: Some(64 << 20),
         };
         assert_eq!(web.rights, rights);
         assert_eq!(pods.rights, Rights::default());

@@ -52,6 +52,7 @@ fn to_json(policy: &Policy, tenant: Option<&str>) -> Value {
             "weight": rights.weight,
             "bytes_per_s": rights.bytes_per_s,
             "operations_per_s": rights.operations_per_s,
+            "pinned_bytes_max": rights.pinned_bytes_max,
         })
     });
     let mut value = json!({ "schema": SCHEMA, "tenants": tenants.collect::<Vec<_>>() });
@@ -116,6 +117,7 @@ fn bounds(rights: &Rights) -> String {
         (Some(u64::from(rights.weight)).filter(|&weight| weight != 1), "times the share"),
         (rights.bytes_per_s, "bytes/s"),
         (rights.operations_per_s, "operations/s"),
+        (rights.pinned_bytes_max, "bytes of registered memory"),
     ];
     let told: Vec<String> = all.into_iter().filter_map(|(max, of)| Some(format!("{} {of}", max?))).collect();
     if told.is_empty() { "-".into() } else { told.join(", ") }

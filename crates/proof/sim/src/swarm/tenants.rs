@@ -25,6 +25,7 @@ pub(super) fn draw(plan: &mut Plan) {
         weight: rng.random_range(1..=5),
         bytes_per_s: rng.random_bool(0.5).then(|| rng.random_range(2_000_000..50_000_000)),
         operations_per_s: rng.random_bool(0.3).then(|| rng.random_range(2_000..50_000)),
+        pinned_bytes_max: None,
     };
     plan.hosts.iter_mut().for_each(|host| host.tenants = (0..TENANTS).map(|_| tenant()).collect());
 }

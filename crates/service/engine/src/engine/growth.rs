@@ -6,13 +6,16 @@
 use super::Engine;
 use crate::ids::{LaneId, RouteId};
 use crate::violation::Violation;
+use crate::vqp::Vqp;
 
 impl Engine {
     /// A connection's transmit ring is full, and carries a stream.
     pub(super) fn grow(&mut self, route: RouteId) {
+        let Some(app) = self.vqps.get(route).map(Vqp::app) else { return };
+        let left = self.pinned_left(app);
         let Some(vqp) = self.vqps.get_mut(route) else { return };
-        let Some(tenant) = self.apps.get_mut(vqp.app()) else { return };
-        if tenant.pool.grow(&vqp.rings().tx) {
+        let Some(tenant) = self.apps.get_mut(app) else { return };
+        if tenant.pool.grow(&vqp.rings().tx, left) {
             vqp.ask_to_grow();
         } else {
             vqp.stay_small();
@@ -25,7 +28,8 @@ impl Engine {
         let Some(vqp) = self.open_vqp(id, route)? else { return Ok(()) };
         if vqp.on_grow()? {
             let (app, place) = (vqp.app(), vqp.rings().rx);
-            let allowed = self.apps.get_mut(app).is_some_and(|tenant| tenant.pool.grow(&place));
+            let left = self.pinned_left(app);
+            let allowed = self.apps.get_mut(app).is_some_and(|tenant| tenant.pool.grow(&place, left));
             if let Some(vqp) = self.vqps.get_mut(key) {
                 vqp.answer_growth(allowed);
             }

@@ -64,10 +64,12 @@ impl Engine {
     pub fn apps_page(&self, viewer: Viewer, from: u32, looks: u32) -> Page<(AppId, AppRow)> {
         let (live, next) = self.apps.page(from, looks);
         let seen = live.filter(|(_, _, a)| viewer.sees(a.uid()));
-        Page {
-            rows: seen.map(|(place, id, a)| (place, (id, a.row(Carried::default(), self.ops.verbs(id))))).collect(),
-            next,
-        }
+        Page { rows: seen.map(|(place, id, a)| (place, (id, self.app_row(id, a, Carried::default())))).collect(), next }
+    }
+
+    fn app_row(&self, id: AppId, app: &App, live: Carried) -> AppRow {
+        let row = app.row(live, self.ops.verbs(id));
+        AppRow { pinned_bytes: row.pinned_bytes + self.ops.locals.pins().bytes_of(id), ..row }
     }
 
     /// Messages that were looked at, from number `from` on, at most `looks`, and the number behind them, if there are
@@ -107,7 +109,7 @@ impl Engine {
             let carried = v.uncounted();
             *sums = Carried { tx: sums.tx.wrapping_add(carried.tx), rx: sums.rx.wrapping_add(carried.rx) };
         }
-        let row = |(id, a): (AppId, &App)| a.row(live.get(&id).copied().unwrap_or_default(), self.ops.verbs(id));
+        let row = |(id, a): (AppId, &App)| self.app_row(id, a, live.get(&id).copied().unwrap_or_default());
         self.apps.iter().map(row).collect()
     }
 

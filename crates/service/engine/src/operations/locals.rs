@@ -9,7 +9,7 @@ use verbs::{Access, Lkey, Provider, Region, Sge, Time, VerbsError};
 
 use crate::ids::AppId;
 use crate::limits::LOCAL_REGIONS_PER_APP_MAX;
-use crate::pins::{PinId, Pins, Uncovered};
+use crate::pins::{PinId, Pins, TenantPins, Uncovered};
 
 /// A piece of a local region, as an operation uses it.
 #[derive(Debug, Clone, Copy)]
@@ -66,6 +66,7 @@ impl Locals {
         &mut self,
         nic: &mut P,
         (app, number): (AppId, u32),
+        tenant: Option<&TenantPins>,
         region: &Region,
         writable: bool,
     ) -> Result<(), VerbsError> {
@@ -77,7 +78,7 @@ impl Locals {
             return Err(VerbsError::Full { what: "list of local regions", limit: limit as u64 });
         }
         let rights = if writable { Access::LOCAL_WRITE } else { Access::empty() };
-        let pin = self.pins.attach(nic, app, region, rights)?;
+        let pin = self.pins.attach(nic, app, tenant, region, rights)?;
         self.table.insert((app, number), Local { pin, writable, uses: 0, is_detached: false });
         Ok(())
     }

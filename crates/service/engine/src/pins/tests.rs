@@ -35,7 +35,7 @@ fn at(ms: u64) -> Time {
 }
 
 fn attach(pins: &mut Pins, nic: &mut roce::Nic, whose: u32, region: &Region) -> Result<PinId, VerbsError> {
-    pins.attach(nic, app(whose), region, Access::LOCAL_WRITE)
+    pins.attach(nic, app(whose), None, region, Access::LOCAL_WRITE)
 }
 
 #[test]
@@ -51,9 +51,9 @@ fn memory_that_is_used_again_is_registered_once() {
     assert_eq!((pins.counters().hits, pins.registered().0, pins.counters().deferred), (49, 1, 0));
     // Other memory, another application, or other rights are not the same.
     let others = [
-        pins.attach(&mut nic, app(A), &memory(PIECE_BYTES), Access::LOCAL_WRITE).unwrap(),
-        pins.attach(&mut nic, app(B), &region, Access::LOCAL_WRITE).unwrap(),
-        pins.attach(&mut nic, app(A), &region, Access::empty()).unwrap(),
+        pins.attach(&mut nic, app(A), None, &memory(PIECE_BYTES), Access::LOCAL_WRITE).unwrap(),
+        pins.attach(&mut nic, app(B), None, &region, Access::LOCAL_WRITE).unwrap(),
+        pins.attach(&mut nic, app(A), None, &region, Access::empty()).unwrap(),
     ];
     assert_eq!((pins.counters().hits, pins.registered().0), (49, 4));
     assert_eq!(others.into_iter().collect::<std::collections::BTreeSet<_>>().len(), 3);
@@ -142,4 +142,26 @@ fn what_is_pinned_is_bounded_for_each_application_and_for_all() {
     pins.forget(app(A));
     pins.run(at(3), &mut nic, true);
     assert_eq!(pins.registered().1, 8192, "nothing of an application that is gone is kept");
+}
+
+/// The bound of a tenant holds for all of its programs together, and what none of them uses makes room.
+#[test]
+fn what_is_pinned_is_bounded_for_each_tenant() {
+    let (mut pins, mut nic) = (Pins::new(true, PinLimits::default()), nic());
+    let tenant = TenantPins { apps: vec![app(A), app(B)], bytes_max: 8192, limit: 20_000 };
+    let mut attach = |pins: &mut Pins, whose: u32, tenant: Option<&TenantPins>| {
+        pins.attach(&mut nic, app(whose), tenant, &memory(4096), Access::LOCAL_WRITE)
+    };
+    let first = attach(&mut pins, A, Some(&tenant)).unwrap();
+    attach(&mut pins, B, Some(&tenant)).unwrap();
+    for whose in [A, B] {
+        let full = attach(&mut pins, whose, Some(&tenant)).unwrap_err();
+        assert_eq!(full, VerbsError::Full { what: TENANT_PINNED, limit: 20_000 });
+    }
+    let other = attach(&mut pins, 3, None).unwrap();
+    pins.detach(at(1), other);
+    assert!(attach(&mut pins, B, Some(&tenant)).is_err(), "memory of another tenant makes no room");
+    pins.detach(at(1), first);
+    attach(&mut pins, B, Some(&tenant)).unwrap();
+    assert_eq!((pins.bytes_of(app(A)), pins.bytes_of(app(B)), pins.counters().evicted), (0, 8192, 1));
 }

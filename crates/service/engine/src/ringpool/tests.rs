@@ -44,18 +44,18 @@ fn chunks_are_checked() {
 #[test]
 fn rings_are_asked_for_once_and_served_in_order() {
     let mut pool = RingPool::new(1 << 20, FIXED);
-    assert_eq!(pool.ask(RingSize::fixed(4096)), Ok(None), "nobody waits");
+    assert_eq!(pool.ask(RingSize::fixed(4096), u64::MAX), Ok(None), "nobody waits");
     pool.wait(RingSize::fixed(4096), waiter(1));
     pool.wait(RingSize::fixed(4096), waiter(2));
-    assert_eq!(pool.ask(RingSize::fixed(4096)), Ok(Some(CHUNK_RINGS_FIRST)));
-    assert_eq!(pool.ask(RingSize::fixed(4096)), Ok(None), "asked already");
+    assert_eq!(pool.ask(RingSize::fixed(4096), u64::MAX), Ok(Some(CHUNK_RINGS_FIRST)));
+    assert_eq!(pool.ask(RingSize::fixed(4096), u64::MAX), Ok(None), "asked already");
     add(&mut pool, 1, ChunkKind::Tx, 4096, 1);
     assert_eq!(pool.next_served(RingSize::fixed(4096)), None, "no rx ring yet");
     add(&mut pool, 2, ChunkKind::Rx, 4096, 1);
     assert_eq!(pool.next_served(RingSize::fixed(4096)), Some(waiter(1)));
     assert!(pool.take(RingSize::fixed(4096)).is_some());
     assert_eq!(pool.next_served(RingSize::fixed(4096)), None);
-    assert_eq!(pool.ask(RingSize::fixed(4096)), Ok(Some(CHUNK_RINGS_FIRST)), "one still waits");
+    assert_eq!(pool.ask(RingSize::fixed(4096), u64::MAX), Ok(Some(CHUNK_RINGS_FIRST)), "one still waits");
     assert_eq!(pool.refuse(RingSize::fixed(4096)), [waiter(2)]);
 }
 
@@ -63,13 +63,13 @@ fn rings_are_asked_for_once_and_served_in_order() {
 fn memory_is_bounded_with_what_was_asked_for() {
     let mut pool = RingPool::new(6 * 8192, FIXED);
     pool.wait(RingSize::fixed(4096), waiter(1));
-    assert_eq!(pool.ask(RingSize::fixed(4096)), Ok(Some(4)));
+    assert_eq!(pool.ask(RingSize::fixed(4096), u64::MAX), Ok(Some(4)));
     pool.wait(RingSize::fixed(8192), waiter(2));
-    assert_eq!(pool.ask(RingSize::fixed(8192)), Ok(Some(1)));
+    assert_eq!(pool.ask(RingSize::fixed(8192), u64::MAX), Ok(Some(1)));
     pool.wait(RingSize::fixed(16384), waiter(3));
-    assert_eq!(pool.ask(RingSize::fixed(16384)), Err(()));
+    assert_eq!(pool.ask(RingSize::fixed(16384), u64::MAX), Err(()));
     assert_eq!(pool.refuse_all().len(), 3);
-    assert_eq!(pool.ask(RingSize::fixed(5000)), Err(()));
+    assert_eq!(pool.ask(RingSize::fixed(5000), u64::MAX), Err(()));
 }
 
 #[test]
@@ -78,18 +78,18 @@ fn the_last_byte_of_the_bound_counts() {
     for (bytes_max, rings) in [(3 * 8192, 3), (3 * 8192 - 1, 2), (8192, 1)] {
         let mut pool = RingPool::new(bytes_max, FIXED);
         (0..4).for_each(|n| pool.wait(RingSize::fixed(4096), waiter(n)));
-        assert_eq!(pool.ask(RingSize::fixed(4096)), Ok(Some(rings)), "{bytes_max} bytes");
+        assert_eq!(pool.ask(RingSize::fixed(4096), u64::MAX), Ok(Some(rings)), "{bytes_max} bytes");
     }
     let mut pool = RingPool::new(8191, FIXED);
     pool.wait(RingSize::fixed(4096), waiter(1));
-    assert_eq!(pool.ask(RingSize::fixed(4096)), Err(()));
+    assert_eq!(pool.ask(RingSize::fixed(4096), u64::MAX), Err(()));
     // What was asked for counts as there.
     for (more, expected) in [(16_384, Ok(Some(1))), (16_383, Err(()))] {
         let mut pool = RingPool::new(4 * 8192 + more, FIXED);
         (0..4).for_each(|n| pool.wait(RingSize::fixed(4096), waiter(n)));
-        assert_eq!(pool.ask(RingSize::fixed(4096)), Ok(Some(4)));
+        assert_eq!(pool.ask(RingSize::fixed(4096), u64::MAX), Ok(Some(4)));
         pool.wait(RingSize::fixed(8192), waiter(9));
-        assert_eq!(pool.ask(RingSize::fixed(8192)), expected, "{more} bytes more");
+        assert_eq!(pool.ask(RingSize::fixed(8192), u64::MAX), expected, "{more} bytes more");
     }
 }
 
@@ -144,18 +144,18 @@ fn a_ring_grows_only_beside_what_was_asked_for() {
     };
     let mut pool = RingPool::new(2 * 8192, size);
     pool.wait(size, waiter(1));
-    assert_eq!(pool.ask(size), Ok(Some(2)));
+    assert_eq!(pool.ask(size, u64::MAX), Ok(Some(2)));
     add_growing(&mut pool, 1, ChunkKind::Tx);
     add_growing(&mut pool, 2, ChunkKind::Rx);
     let pair = pool.take(size).unwrap();
     pool.wait(FIXED, waiter(2));
-    assert_eq!(pool.ask(FIXED), Ok(Some(1)));
-    assert!(!pool.grow(&pair.tx), "the rest was asked for");
+    assert_eq!(pool.ask(FIXED, u64::MAX), Ok(Some(1)));
+    assert!(!pool.grow(&pair.tx, u64::MAX), "the rest was asked for");
     add(&mut pool, 3, ChunkKind::Tx, 4096, 1);
-    assert!(!pool.grow(&pair.tx), "half of it has not come");
+    assert!(!pool.grow(&pair.tx, u64::MAX), "half of it has not come");
     assert_eq!(pool.bytes(), 3 * 4096);
     add(&mut pool, 4, ChunkKind::Rx, 4096, 1);
-    assert!(!pool.grow(&pair.tx), "and now it counts");
+    assert!(!pool.grow(&pair.tx, u64::MAX), "and now it counts");
     assert_eq!(pool.bytes(), 2 * 8192);
 }
 
@@ -164,8 +164,8 @@ fn a_ring_that_grows_counts_with_what_it_uses() {
     let size = RingSize { first: 4096, grown: 16384 };
     let mut pool = RingPool::new(2 * 4096 + 12_288, size);
     pool.wait(size, waiter(1));
-    assert_eq!(pool.ask(size), Ok(Some(2)), "five rings of the first size have room");
-    assert_eq!(pool.ask(RingSize { first: 4096, grown: 8192 }), Err(()), "no other size grows");
+    assert_eq!(pool.ask(size, u64::MAX), Ok(Some(2)), "five rings of the first size have room");
+    assert_eq!(pool.ask(RingSize { first: 4096, grown: 8192 }, u64::MAX), Err(()), "no other size grows");
     for (number, kind) in [(1, ChunkKind::Tx), (2, ChunkKind::Rx)] {
         let region = Region::anonymous(16384).unwrap();
         assert_eq!(pool.check_chunk(number, size, &region), Ok(1));
@@ -174,10 +174,10 @@ fn a_ring_that_grows_counts_with_what_it_uses() {
     }
     assert_eq!((pool.take(FIXED), pool.bytes()), (None, 8192));
     let pair = pool.take(size).unwrap();
-    assert!(pool.grow(&pair.rx) && pool.grow(&pair.rx), "the second time nothing more counts");
-    assert_eq!((pool.grow(&pair.tx), pool.bytes()), (false, 8192 + 12_288));
+    assert!(pool.grow(&pair.rx, u64::MAX) && pool.grow(&pair.rx, u64::MAX), "the second time nothing more counts");
+    assert_eq!((pool.grow(&pair.tx, u64::MAX), pool.bytes()), (false, 8192 + 12_288));
     pool.shrink(&pair.rx);
-    assert!(pool.grow(&pair.tx));
+    assert!(pool.grow(&pair.tx, u64::MAX));
     pool.put_back(Time(1), pair);
     assert_eq!(pool.bytes(), 8192);
     let pages = |pool: &mut RingPool, place| pool.look_at_free(&place, Time(1));

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use control::Reason;
 use engine::{AppId, TenantPlace, TenantTerms};
 use shm::Opcode;
 
@@ -11,7 +12,7 @@ use crate::world::{World, addr};
 const MB: u64 = 1_000_000;
 
 fn terms(weight: u16, bytes_per_s: Option<u64>, operations_per_s: Option<u64>) -> TenantTerms {
-    TenantTerms { weight, bytes_per_s, operations_per_s }
+    TenantTerms { weight, bytes_per_s, operations_per_s, ..TenantTerms::default() }
 }
 
 /// Of both hosts: tenants with these terms.
@@ -163,4 +164,31 @@ fn a_stopped_program_dies_and_leaves_nothing() {
     w.settle();
     w.assert_clean();
     w.assert_empty();
+}
+
+/// Rings count too: a tenant that has what it may have gets no connection more, and another tenant does.
+#[test]
+fn what_is_registered_for_a_tenant_is_bounded() {
+    const MAX: u64 = 1 << 20;
+    let mut w = World::new(2, 64);
+    set(&mut w, &[terms(1, None, None), TenantTerms { pinned_bytes_max: Some(MAX), ..TenantTerms::default() }]);
+    let (a, b, c) = (w.attach(0, 512), w.attach(0, 512), w.attach(0, 512));
+    [a, b].into_iter().for_each(|app| w.hosts[0].engine.set_tenant(app, TenantPlace(1)));
+    let listener = w.attach(1, 512);
+    let to = w.listen(1, listener, 10, 300);
+    let mut made = 0;
+    let refused = loop {
+        match w.connect_wait(0, if made % 2 == 0 { a } else { b }, to, 256 << 10) {
+            Ok(_) => made += 1,
+            Err(why) => break why,
+        }
+        assert!(made < 64, "nothing bounds them");
+    };
+    assert_eq!(refused, Reason::TenantLimit);
+    assert!(made > 0);
+    let rows = w.hosts[0].engine.apps();
+    let pinned: u64 = rows.iter().map(|row| row.pinned_bytes).sum();
+    assert!((1..=MAX).contains(&pinned), "{pinned}");
+    assert!(w.connect_wait(0, c, to, 256 << 10).is_ok(), "another tenant has no bound");
+    w.assert_clean();
 }

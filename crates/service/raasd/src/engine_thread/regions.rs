@@ -1,8 +1,8 @@
 //! What the control plane asks about regions that cross hosts, carried out by the engine.
 
 use control::{Reason, RegionGrant, RegionRefusal};
-use engine::LaneAt;
-use verbs::Provider;
+use engine::{LaneAt, TENANT_PINNED};
+use verbs::{Provider, VerbsError};
 
 use super::EngineThread;
 use crate::command::{FromEngine, RegionCommand};
@@ -64,13 +64,16 @@ impl<P: Provider> EngineThread<P> {
                 self.held.push_back(FromEngine::RegionOpened { open, result });
             }
             RegionCommand::Attach { client, app, number, memory, writable } => {
-                let attached = memory.and_then(|memory| {
+                let attached = memory.map_err(|error| (error, Reason::LocalLimit)).and_then(|memory| {
                     let attached = engine.attach_local_region(device, app, number, &memory, writable);
-                    attached.map_err(|error| error.to_string())
+                    attached.map_err(|error| {
+                        let is_tenants = matches!(error, VerbsError::Full { what: TENANT_PINNED, .. });
+                        (error.to_string(), if is_tenants { Reason::TenantLimit } else { Reason::LocalLimit })
+                    })
                 });
-                let result = attached.map_err(|error| {
-                    tracing::warn!(error, "the device does not take a region as local memory of a program");
-                    RegionRefusal::Reason(Reason::LocalLimit)
+                let result = attached.map_err(|(error, reason)| {
+                    tracing::warn!(error, "a region cannot be local memory of a program");
+                    RegionRefusal::Reason(reason)
                 });
                 self.held.push_back(FromEngine::RegionAttached { client, number, result });
             }

@@ -29,14 +29,17 @@ impl Hub {
         }
     }
 
-    /// Tells the engines how the tenants are served. Each engine has its part of a rate.
+    /// Tells the engines how the tenants are served. Each engine has its part of a rate, and of the
+    /// registered memory.
     pub(super) fn tell_tenants(&mut self) {
         let engines = self.engines.count();
-        let part = |rate: Option<u64>| rate.map(|rate| (rate / u64::from(engines)).max(1));
+        let share = |all: u64| all / u64::from(engines);
+        let part = |rate: Option<u64>| rate.map(|rate| share(rate).max(1));
         let terms = |tenant: &Tenant| TenantTerms {
             weight: tenant.rights.weight,
             bytes_per_s: part(tenant.rights.bytes_per_s),
             operations_per_s: part(tenant.rights.operations_per_s),
+            pinned_bytes_max: tenant.rights.pinned_bytes_max.map(share),
         };
         let terms: Vec<TenantTerms> = self.admission.policy().tenants().iter().map(terms).collect();
         for engine in 0..engines {

@@ -61,13 +61,14 @@ fn to_text(tenants: &[TenantRow], apps: &[AppRow]) -> String {
         ("LISTENERS", Align::Right),
         ("CONNECTIONS", Align::Right),
         ("REGIONS", Align::Right),
+        ("PINNED", Align::Right),
         ("WEIGHT", Align::Right),
         ("RATES", Align::Left),
         ("SENT", Align::Right),
         ("RECEIVED", Align::Right),
         ("OPERATIONS", Align::Right),
     ])
-    .spare(&["OPERATIONS", "RECEIVED", "RATES", "WEIGHT"]);
+    .spare(&["OPERATIONS", "PINNED", "RECEIVED", "RATES", "WEIGHT"]);
     let number = |n: u32| table::grouped(u64::from(n));
     let of = |has: String, max: Option<String>| max.map_or_else(|| has.clone(), |max| format!("{has} of {max}"));
     for tenant in tenants {
@@ -78,6 +79,7 @@ fn to_text(tenants: &[TenantRow], apps: &[AppRow]) -> String {
             of(number(tenant.listeners), tenant.listeners_max.map(number)),
             of(number(tenant.connections), tenant.connections_max.map(number)),
             of(table::bytes(tenant.region_bytes), tenant.region_bytes_max.map(table::bytes)),
+            table::bytes(carried.pinned_bytes),
             tenant.weight.to_string(),
             rates(tenant),
             table::bytes(carried.tx_bytes),

@@ -135,7 +135,8 @@ impl Engine {
         writable: bool,
     ) -> Result<(), VerbsError> {
         self.apps.get_here(app).ok_or(VerbsError::NoSuch("application"))?;
-        self.ops.locals.attach(nic, (app, number), memory, writable)
+        let tenant = self.tenant_pins(app);
+        self.ops.locals.attach(nic, (app, number), tenant.as_ref(), memory, writable)
     }
 
     /// Gives that up, as soon as no operation uses it.
