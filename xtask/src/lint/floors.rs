@@ -25,9 +25,11 @@ const TEST_SUITE: &str = "conformance";
 const HOUSE: &str = "ARCHITECTURE.md";
 
 /// Crates without I/O.
-const PURE: &[&str] = &["rnic", "roce", "iwarp", "engine", "plane", "verbs", "netmodel"];
+const PURE: &[&str] = &["rnic", "records", "roce", "iwarp", "engine", "plane", "verbs", "netmodel"];
 /// Crates that bring sockets, an event loop or the system's randomness.
 const IO_CRATES: &[&str] = &["tokio", "mio", "async-std", "smol", "socket2", "quinn-udp", "getrandom"];
+/// AES-GCM, whose crate can make keys of other kinds from the system's randomness too. `records` gives it its keys.
+const CIPHER: &str = "graviola";
 /// Features of `rand` that reach for the system's randomness; they are in its default set.
 const RAND_OS_FEATURES: &[&str] = &["os_rng", "thread_rng", "getrandom", "default"];
 const TREE_LIMIT: Duration = Duration::from_secs(120);
@@ -124,19 +126,46 @@ pub(super) fn io_free(repo: &Repo) -> Result<Vec<String>> {
     for package in repo.packages.iter().filter(|package| PURE.contains(&package.name.as_str())) {
         let reaching = package.dependencies.iter().filter(|dependency| reaches_os_randomness(dependency));
         findings.extend(reaching.map(|_| format!("{}: rand with the system's randomness", package.name)));
-        let args = ["tree", "--package", &package.name, "--edges", "normal", "--prefix", "none", "--format", "{p}"];
+        let args = [
+            "tree",
+            "--package",
+            &package.name,
+            "--edges",
+            "normal",
+            "--prefix",
+            "none",
+            "--format",
+            "{p}",
+            "--prune",
+            CIPHERS,
+        ];
         let tree = child::run_quiet(&mut repo.command("cargo", &args), TREE_LIMIT)?;
         if !tree.success() {
             findings.push(format!("cargo {}: {}\n{}", args.join(" "), tree.describe(), tree.text(Stream::Err)));
         }
         let text = tree.text(Stream::Out);
-        let names = text.lines().filter_map(|line| line.split_whitespace().next());
-        let mut found: Vec<&str> = names.filter(|name| IO_CRATES.contains(name)).collect();
-        found.sort_unstable();
-        found.dedup();
+        let found = io_crates(&text);
         findings.extend(found.iter().map(|name| format!("{} pulls in {name}", package.name)));
     }
     Ok(findings)
+}
+
+/// The crates with I/O in a tree of `cargo tree --prefix depth`, without what the cipher alone brings.
+fn io_crates(tree: &str) -> BTreeSet<&str> {
+    let mut cipher = None;
+    let mut found = BTreeSet::new();
+    for line in tree.lines() {
+        let mut words = line.split_whitespace();
+        let (Some(depth), Some(name)) = (words.next().and_then(|word| word.parse::<u32>().ok()), words.next()) else {
+            continue;
+        };
+        if cipher.is_some_and(|cipher| depth > cipher) {
+            continue;
+        }
+        cipher = (name == CIPHER).then_some(depth);
+        found.extend(IO_CRATES.contains(&name).then_some(name));
+    }
+    found
 }
 
 fn reaches_os_randomness(dependency: &Dependency) -> bool {
@@ -162,6 +191,15 @@ mod tests {
             dependencies: dependencies.iter().map(dependency).collect(),
             targets: vec![],
         }
+    }
+
+    #[test]
+    fn a_cipher_may_reach_for_randomness_and_nobody_else() {
+        let sealed =
+            "0 roce v0.1.0\n1 records v0.1.0\n2 graviola v0.4.4\n3 getrandom v0.4.3\n4 libc v0.2.1\n1 rand v1.0.0";
+        assert_eq!(io_crates(sealed), BTreeSet::new());
+        assert_eq!(io_crates(&format!("{sealed}\n2 getrandom v0.4.3 (*)")), BTreeSet::from(["getrandom"]));
+        assert_eq!(io_crates("0 plane v0.1.0\n1 tokio v1.0.0\n1 graviola v0.4.4"), BTreeSet::from(["tokio"]));
     }
 
     #[test]

@@ -9,6 +9,7 @@
 
 mod back;
 mod ending;
+mod kernel_tcp;
 mod readiness;
 mod reading;
 mod sharing;

@@ -5,6 +5,8 @@
 //! direction. Chunks come from the daemon when they are asked for; what waits for them waits here, in order. A ring that
 //! may grow counts with the bytes that it uses: the pages of the others do not exist.
 
+mod retired;
+
 use std::collections::VecDeque;
 
 use control::{ChunkKind, Path};
@@ -15,6 +17,8 @@ use crate::frame::WireRing;
 use crate::ids::{BindId, ConnectId, OpenId, QueueBindId};
 use crate::limits::{CHUNK_BYTES_TARGET, CHUNK_RINGS_FIRST, CHUNKS_PER_APP_MAX, RING_BYTES_MIN, RING_CLASSES};
 use crate::ring_size::RingSize;
+
+pub(crate) use retired::{Retired, Slice};
 
 /// Where a ring lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,39 +130,6 @@ pub(crate) struct PutBack {
     pub(crate) retired: Vec<Retired>,
     /// Rings that have pages, in chunks that stay.
     pub(crate) used: Vec<Place>,
-}
-
-/// A chunk that left the pool and is to be deregistered.
-#[derive(Debug)]
-pub(crate) struct Retired {
-    pub(crate) number: u32,
-    pub(crate) mr: MrId,
-    /// The registration by which peers read it.
-    pub(crate) lent: Option<MrId>,
-    pub(crate) bytes: u64,
-    /// So many of them were given back to the system.
-    emptied: u64,
-}
-
-/// A part of a chunk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Slice {
-    pub(crate) mr: MrId,
-    pub(crate) offset: u64,
-    pub(crate) bytes: u64,
-}
-
-impl Retired {
-    /// The next part of at most `max` bytes that has pages. `None`: all were given back.
-    pub(crate) fn next_slice(&self, max: u64) -> Option<Slice> {
-        let bytes = max.min(self.bytes - self.emptied);
-        (bytes > 0).then_some(Slice { mr: self.mr, offset: self.emptied, bytes })
-    }
-
-    /// So many bytes more were given back.
-    pub(crate) fn on_emptied(&mut self, bytes: u64) {
-        self.emptied += bytes;
-    }
 }
 
 /// Chunks that were asked for and have not come.

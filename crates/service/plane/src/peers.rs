@@ -32,8 +32,6 @@ pub use paths::{LinkPath, PATH_MISSES, Ways};
 const REDIAL: Duration = Duration::from_millis(100);
 /// Such dials in a row, then the wish for a lane fails.
 const REDIALS_MAX: u32 = 20;
-/// Numbers of leased lanes that a daemon gives on a link before it begins again.
-const LEASES_PER_LINK_MAX: u32 = 1 << 29;
 /// Leased lanes of a link that are used or being made, at most. The daemons' own limits are smaller.
 const LEASED_PER_LINK_MAX: usize = 4096;
 /// How long one's own dial waits for an incoming link that may still prove itself.
@@ -283,22 +281,6 @@ impl Peers {
     /// The link to a peer that is up, if there is one.
     pub fn link_to(&self, peer: IpAddr) -> Option<LinkId> {
         Some(self.peers.get(&peer)?.established.as_ref()?.link)
-    }
-
-    /// Lanes to a peer whose link is up: as many as the daemon with fewer engines has.
-    pub fn lanes_to(&self, peer: IpAddr) -> Option<u32> {
-        let established = self.peers.get(&peer.to_canonical())?.established.as_ref()?;
-        Some(u32::try_from(established.lanes.len()).unwrap_or(u32::MAX))
-    }
-
-    /// A number for one more leased lane to a peer, that neither daemon gave before on this link; none if there is no
-    /// link. Daemons give even and odd numbers.
-    pub fn lane_number(&mut self, peer: IpAddr) -> Option<u32> {
-        let own = self.config.instance;
-        let established = self.peers.get_mut(&peer.to_canonical())?.established.as_mut()?;
-        let number = LEASED_LANE_FIRST + 2 * established.leases + u32::from(own < established.instance);
-        established.leases = (established.leases + 1) % LEASES_PER_LINK_MAX;
-        (!established.leased.contains_key(&number)).then_some(number)
     }
 
     fn entry(&mut self, peer: IpAddr) -> Option<&mut Peer> {

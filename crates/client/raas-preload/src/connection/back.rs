@@ -13,7 +13,7 @@ use std::net::Shutdown;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::ending::{has_peer_ended, show_end};
+use super::kernel_tcp::{has_peer_ended, show_end};
 use super::waiting::{Awaited, Until};
 use super::{Connection, ReadPart, Role, lock};
 use crate::prelude::{Heard, WORD_BYTES, Word};

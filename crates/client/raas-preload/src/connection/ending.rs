@@ -14,21 +14,14 @@ use std::time::Instant;
 use raas::Readiness;
 
 use super::back::{PATIENCE, PAUSE, put, take, unread_of_tcp};
+use super::kernel_tcp::{
+    CLOSE, CLOSE_WAIT, ESTABLISHED, FIN_WAIT1, FIN_WAIT2, TIME_WAIT, end, has_peer_ended, show_end,
+};
 use super::readiness::has_tcp_ended;
 use super::{Connection, ReadPart, lock};
 use crate::prelude::{WORD_BYTES, Word};
 use crate::real::{self, PollBits};
 use crate::{errno, inside};
-
-// States of a TCP connection (`tcp_states.h` of Linux).
-const ESTABLISHED: u8 = 1;
-const FIN_WAIT1: u8 = 4;
-const FIN_WAIT2: u8 = 5;
-const TIME_WAIT: u8 = 6;
-const CLOSE: u8 = 7;
-const CLOSE_WAIT: u8 = 8;
-/// Those in which the other end may still send bytes.
-const RECEIVES: [u8; 3] = [ESTABLISHED, FIN_WAIT1, FIN_WAIT2];
 
 impl Connection {
     /// Ends a direction or both, as the kernel's `shutdown`.
@@ -206,30 +199,6 @@ impl Connection {
         let is_over = self.owes_end() && self.read_part() == ReadPart::Tail && has_tcp_ended(fd);
         if is_over { libc::POLLHUP } else { 0 }
     }
-}
-
-fn end(fd: c_int, how: c_int) -> isize {
-    // SAFETY: the call takes no pointers.
-    unsafe { real::shutdown(fd, how) as isize }
-}
-
-/// Has the kernel's socket show an end to who reads and waits, although the other end's has not sent it. Bytes that
-/// come later are read all the same.
-pub(super) fn show_end(fd: c_int) {
-    let code = errno::get();
-    end(fd, libc::SHUT_RD);
-    errno::set(code);
-}
-
-/// Whether the other end's kernel has ended its direction, or the connection is over.
-pub(super) fn has_peer_ended(fd: c_int) -> bool {
-    let mut state = [0u8; 1];
-    let mut len = state.len() as libc::socklen_t;
-    // SAFETY: there is room for so many bytes; the state is the first one of the structure, of which the kernel gives
-    // as much as there is room for.
-    let result =
-        unsafe { real::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, state.as_mut_ptr().cast(), &raw mut len) };
-    result == 0 && !RECEIVES.contains(&state[0])
 }
 
 #[cfg(test)]

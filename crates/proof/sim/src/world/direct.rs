@@ -9,6 +9,7 @@ use control::{CHALLENGE_BYTES, Reason};
 use engine::BulkStream;
 use plane::{BulkOf, DirectAction, DirectHello, DirectProof, Side};
 
+use super::event::{DirectStep, PeerOffer};
 use super::{Event, World};
 use crate::address::{At, address};
 use crate::app::Reply;
@@ -17,24 +18,6 @@ use crate::links::Input;
 
 /// TCP asks again for what a cut path swallowed.
 const AGAIN: Duration = Duration::from_millis(200);
-
-/// An offer of a peer.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct PeerOffer {
-    peer: IpAddr,
-    number: u64,
-    token: [u8; CHALLENGE_BYTES],
-    connection: u64,
-}
-
-/// A step that takes time.
-#[derive(Debug)]
-pub(super) enum DirectStep {
-    /// The engine is asked which stream a peer means.
-    AskRoute { peer: IpAddr, number: u64, lane: u32, route: u32 },
-    /// Somebody comes to the port of a host for an offer.
-    Hello { from: usize, from_life: u32, offer: PeerOffer, nonce: [u8; CHALLENGE_BYTES] },
-}
 
 impl World {
     /// An engine tells of a stream of bulk.

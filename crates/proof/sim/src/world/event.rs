@@ -1,6 +1,8 @@
 //! What is going to happen in the world.
 
-use control::Reason;
+use std::net::IpAddr;
+
+use control::{CHALLENGE_BYTES, Reason};
 use engine::{Admission, AppId, OpenId, RingSize};
 use plane::{LaneCommand, LinkId};
 use verbs::Region;
@@ -13,7 +15,23 @@ use crate::links::Input;
 use crate::streams::{Carried, EndId};
 use crate::tcp::{EndOf, Segment};
 
-use super::direct::DirectStep;
+/// An offer of a peer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PeerOffer {
+    pub(super) peer: IpAddr,
+    pub(super) number: u64,
+    pub(super) token: [u8; CHALLENGE_BYTES],
+    pub(super) connection: u64,
+}
+
+/// A step that takes time.
+#[derive(Debug)]
+pub(super) enum DirectStep {
+    /// The engine is asked which stream a peer means.
+    AskRoute { peer: IpAddr, number: u64, lane: u32, route: u32 },
+    /// Somebody comes to the port of a host for an offer.
+    Hello { from: usize, from_life: u32, offer: PeerOffer, nonce: [u8; CHALLENGE_BYTES] },
+}
 
 /// Something that is going to happen. `life` is that of the host it happens on.
 #[derive(Debug)]

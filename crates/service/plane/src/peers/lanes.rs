@@ -12,7 +12,26 @@ use super::{Established, LEASED_PER_LINK_MAX, LaneSetUp, PeerAction, Peers, engi
 use crate::lane_round::{LaneRound, RoundAction};
 use crate::{LaneAnswer, LaneCommand, LinkId};
 
+/// Numbers of leased lanes that a daemon gives on a link before it begins again.
+const LEASES_PER_LINK_MAX: u32 = 1 << 29;
+
 impl Peers {
+    /// Lanes to a peer whose link is up: as many as the daemon with fewer engines has.
+    pub fn lanes_to(&self, peer: IpAddr) -> Option<u32> {
+        let established = self.peers.get(&peer.to_canonical())?.established.as_ref()?;
+        Some(u32::try_from(established.lanes.len()).unwrap_or(u32::MAX))
+    }
+
+    /// A number for one more leased lane to a peer, that neither daemon gave before on this link; none if there is no
+    /// link. Daemons give even and odd numbers.
+    pub fn lane_number(&mut self, peer: IpAddr) -> Option<u32> {
+        let own = self.config.instance;
+        let established = self.peers.get_mut(&peer.to_canonical())?.established.as_mut()?;
+        let number = LEASED_LANE_FIRST + 2 * established.leases + u32::from(own < established.instance);
+        established.leases = (established.leases + 1) % LEASES_PER_LINK_MAX;
+        (!established.leased.contains_key(&number)).then_some(number)
+    }
+
     /// A message of a link that is up.
     pub fn handle_message(&mut self, now: Time, link: LinkId, message: PeerMessage) {
         let Some(&peer) = self.links.get(&link) else { return };

@@ -27,7 +27,7 @@ fn peers() -> Peers {
         paths: std::collections::BTreeMap::new(),
     });
     let other = Identity::new(2, ip(2), 2, [0; 32]);
-    assert_eq!(peers.handle_hello(ms(0), LINK, ip(2), other.clone()), crate::Verdict::Proceed);
+    assert_eq!(peers.handle_hello(ms(0), LINK, ip(2), other), crate::Verdict::Proceed);
     peers.handle_up(ms(0), LINK, other);
     while peers.poll_action().is_some() {}
     peers

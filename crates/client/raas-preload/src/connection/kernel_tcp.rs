@@ -1,0 +1,43 @@
+//! The kernel's TCP connection below a connection: its state, and its ends.
+//!
+//! It must leave errno as it was where it looks on its own account.
+
+use std::ffi::c_int;
+
+use crate::errno;
+use crate::real;
+
+// States of a TCP connection (`tcp_states.h` of Linux).
+pub(super) const ESTABLISHED: u8 = 1;
+pub(super) const FIN_WAIT1: u8 = 4;
+pub(super) const FIN_WAIT2: u8 = 5;
+pub(super) const TIME_WAIT: u8 = 6;
+pub(super) const CLOSE: u8 = 7;
+pub(super) const CLOSE_WAIT: u8 = 8;
+/// Those in which the other end may still send bytes.
+const RECEIVES: [u8; 3] = [ESTABLISHED, FIN_WAIT1, FIN_WAIT2];
+
+/// Ends directions of it (shutdown(2)).
+pub(super) fn end(fd: c_int, how: c_int) -> isize {
+    // SAFETY: the call takes no pointers.
+    unsafe { real::shutdown(fd, how) as isize }
+}
+
+/// Whether the other end's kernel has ended its direction, or the connection is over.
+pub(super) fn has_peer_ended(fd: c_int) -> bool {
+    let mut state = [0u8; 1];
+    let mut len = state.len() as libc::socklen_t;
+    // SAFETY: there is room for so many bytes; the state is the first one of the structure, of which the kernel gives
+    // as much as there is room for.
+    let result =
+        unsafe { real::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, state.as_mut_ptr().cast(), &raw mut len) };
+    result == 0 && !RECEIVES.contains(&state[0])
+}
+
+/// Has the kernel's socket show an end to who reads and waits, although the other end's has not sent it. Bytes that
+/// come later are read all the same.
+pub(super) fn show_end(fd: c_int) {
+    let code = errno::get();
+    end(fd, libc::SHUT_RD);
+    errno::set(code);
+}
