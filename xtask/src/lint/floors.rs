@@ -126,19 +126,7 @@ pub(super) fn io_free(repo: &Repo) -> Result<Vec<String>> {
     for package in repo.packages.iter().filter(|package| PURE.contains(&package.name.as_str())) {
         let reaching = package.dependencies.iter().filter(|dependency| reaches_os_randomness(dependency));
         findings.extend(reaching.map(|_| format!("{}: rand with the system's randomness", package.name)));
-        let args = [
-            "tree",
-            "--package",
-            &package.name,
-            "--edges",
-            "normal",
-            "--prefix",
-            "none",
-            "--format",
-            "{p}",
-            "--prune",
-            CIPHERS,
-        ];
+        let args = ["tree", "--package", &package.name, "--edges", "normal", "--prefix", "depth", "--format", " {p}"];
         let tree = child::run_quiet(&mut repo.command("cargo", &args), TREE_LIMIT)?;
         if !tree.success() {
             findings.push(format!("cargo {}: {}\n{}", args.join(" "), tree.describe(), tree.text(Stream::Err)));
