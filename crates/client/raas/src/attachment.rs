@@ -28,6 +28,8 @@ use crate::patience::{WaitPolicy, YieldTurns};
 use crate::reactor::Reactor;
 use crate::region_table::RegionTable;
 use crate::tables::Tables;
+#[cfg(feature = "tokio")]
+use crate::task_patience::Reads;
 
 /// How long the control socket may be full before the daemon counts as silent.
 pub(crate) const SEND_TIMEOUT: Duration = Duration::from_secs(10);
@@ -68,6 +70,8 @@ pub(crate) trait Recover: std::fmt::Debug + Send + Sync {
 pub(crate) struct Attachment {
     pub(crate) config: Config,
     pub(crate) turns: YieldTurns,
+    #[cfg(feature = "tokio")]
+    pub(crate) reads: Reads,
     /// What took its place when the daemon was lost.
     pub(crate) successor: Mutex<Option<Arc<Self>>>,
     /// What was opened in it.
@@ -116,6 +120,8 @@ impl Attachment {
         Ok(Arc::new(Self {
             config,
             turns: YieldTurns::new(),
+            #[cfg(feature = "tokio")]
+            reads: Reads::new(),
             successor: Mutex::new(None),
             recoverable: Mutex::default(),
             addresses,

@@ -29,6 +29,8 @@ use crate::error::{SessionError, StreamError};
 use crate::flags::Flags;
 use crate::park::lock;
 use crate::peer_timeout::peer_timeout_ms;
+#[cfg(feature = "tokio")]
+use crate::task_patience::Conversation;
 
 /// One end of a connection. Dropping it closes.
 #[derive(Debug)]
@@ -41,6 +43,8 @@ pub(crate) struct Conn {
     nonblocking: AtomicBool,
     /// Bytes of large reads since this side last looked whether the daemon says something.
     unlooked: AtomicU64,
+    #[cfg(feature = "tokio")]
+    conversation: Conversation,
     /// Nanoseconds, 0 for none.
     timeouts: [AtomicU64; 2],
     /// The verb of calls that name none: a value of `shm::slot_verb`.
@@ -64,6 +68,8 @@ impl Conn {
             bell,
             nonblocking: AtomicBool::new(false),
             unlooked: AtomicU64::new(0),
+            #[cfg(feature = "tokio")]
+            conversation: Conversation::default(),
             timeouts: Default::default(),
             verb: AtomicU32::new(0),
         })

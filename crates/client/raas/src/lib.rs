@@ -113,6 +113,8 @@ mod socket_watch;
 mod stream;
 mod successor;
 mod tables;
+#[cfg(feature = "tokio")]
+mod task_patience;
 mod tcp;
 mod tcp_listener;
 mod tcp_row;

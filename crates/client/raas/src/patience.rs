@@ -55,6 +55,30 @@ impl YieldTurns {
         // Taken before it is known whether it is there: a refused turn is given back by its drop.
         if self.taken.fetch_add(1, Ordering::Relaxed) < self.max { Some(turn) } else { None }
     }
+
+    /// How many.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn max(&self) -> u32 {
+        self.max
+    }
+
+    /// Yields the core once, for a task. False: yields are late now, or this one was.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn yield_core(&self) -> bool {
+        !self.is_crowded() && self.crowding.yield_core()
+    }
+
+    /// Yields are late now.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.crowding.is_crowded()
+    }
+
+    /// What a task waited for came between yields of which none was late.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn on_time(&self) {
+        self.crowding.on_time();
+    }
 }
 
 impl Drop for YieldTurn<'_> {

@@ -1,4 +1,5 @@
-//! Reading and writing for tasks: what cannot be done now wakes the task when it can.
+//! Reading and writing for tasks: what cannot be done now wakes the task when it can. A reader looks again for a while
+//! first.
 //!
 //! Owns nothing beyond the order: the waker stands before the announcement and the last look.
 
@@ -9,6 +10,7 @@ use raas_core::{Rx, Side};
 
 use super::Conn;
 use super::lent::{Lent, Room};
+use crate::attachment::Attachment;
 
 impl Conn {
     pub(crate) fn poll_read(&self, context: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
@@ -18,7 +20,11 @@ impl Conn {
         let mut rx = self.lock_ring(&self.rx)?;
         let mut attempt = |rx: &mut Rx| rx.take(&self.endpoint, buf);
         if let Some(count) = self.receive_once(&mut rx, &mut attempt)? {
+            self.conversation.on_read(&self.attachment.reads, &self.attachment.turns);
             return Poll::Ready(Ok(count));
+        }
+        if self.looks_again(&mut rx, context) {
+            return Poll::Pending;
         }
         self.wake_later(Side::Read, context)?;
         ready(self.receive_now(&mut rx, &mut attempt))
@@ -30,6 +36,7 @@ impl Conn {
         }
         let mut tx = self.lock_ring(&self.tx)?;
         if let Some(count) = self.write_once(&mut tx, bufs)? {
+            self.conversation.on_written();
             return Poll::Ready(Ok(count));
         }
         self.wake_later(Side::Write, context)?;
@@ -76,6 +83,18 @@ impl Conn {
             Ok(room) => Poll::Ready(Ok(room)),
             Err(_tx) => Poll::Pending,
         }
+    }
+
+    /// Whether the task, which found nothing to read, is polled again soon by itself. Between hosts it is not: the bytes
+    /// come by way of two engines, and where these need the processor a call took half as long again.
+    fn looks_again(&self, rx: &mut Rx, context: &mut Context<'_>) -> bool {
+        let Attachment { reads, turns, .. } = &*self.attachment;
+        let policy = || self.policy_of_reader(rx);
+        let looks = !self.endpoint.is_lane() && self.conversation.looks_again(reads, turns, policy, context);
+        if looks {
+            rx.publish();
+        }
+        looks
     }
 
     /// The task is woken when something changes. Afterwards the caller looks.

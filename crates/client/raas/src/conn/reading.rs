@@ -10,7 +10,7 @@ use raas_core::{End, Rx, Side};
 use super::Conn;
 use super::lent::{Attempt, Lent};
 use super::waiting::Waits;
-use crate::patience::{Look, Patience};
+use crate::patience::{Look, Patience, WaitPolicy};
 
 /// A read of so many bytes is one of a stream that moves much.
 const LARGE_READ: usize = 16 << 10;
@@ -87,10 +87,7 @@ impl Conn {
         if self.is_nonblocking() {
             return self.receive_now(rx, attempt)?.ok_or_else(|| io::ErrorKind::WouldBlock.into());
         }
-        // Asked before the wait begins: what counts is how much came since the last one.
-        let waits = if rx.takes_stream(&self.endpoint) { Waits::Stream } else { Waits::Answer };
-        let policy = waits.policy(self.endpoint.is_lane(), rx.is_direct(), self.attachment.config.policy);
-        let mut patience = Patience::new(policy, &self.attachment.turns, self.timeout(Side::Read));
+        let mut patience = Patience::new(self.policy_of_reader(rx), &self.attachment.turns, self.timeout(Side::Read));
         loop {
             if let Some(count) = self.receive_once(rx, attempt)? {
                 return Ok(count);
@@ -104,6 +101,12 @@ impl Conn {
                 rx.sees_news() || self.endpoint.read_end().is_some()
             })?;
         }
+    }
+
+    /// Asked before a wait begins: what counts is how much came since the last one.
+    pub(super) fn policy_of_reader(&self, rx: &mut Rx) -> WaitPolicy {
+        let waits = if rx.takes_stream(&self.endpoint) { Waits::Stream } else { Waits::Answer };
+        waits.policy(self.endpoint.is_lane(), rx.is_direct(), self.attachment.config.policy)
     }
 
     /// Does not wait. None: nothing is there, and the poller's user is notified when something is.
