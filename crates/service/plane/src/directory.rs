@@ -265,24 +265,10 @@ impl Directory {
         self.names.insert(spec.name.clone(), region);
         self.programs.entry(client).or_default().insert(open, region);
         self.actions.push_back(DirectoryAction::Make { region, bytes: spec.bytes, huge_pages: spec.huge_pages });
-        let entry = Entry {
-            spec,
-            uid,
-            tenant: tenant.name,
-            owner: Some(Owner { client, pid, open }),
-            epoch: epoch.saturating_add(1),
-            stamp: self.stamps.next_stamp(),
-            word,
-            stage: Stage::Making { client, request, returns: epoch > 0 },
-            handles: Handles::default(),
-            remote: BTreeMap::new(),
-            leases: BTreeMap::new(),
-            is_registered: false,
-            has_runs: false,
-            waiting: VecDeque::new(),
-            tags: VecDeque::new(),
-            untaken: VecDeque::new(),
-        };
+        let stage = Stage::Making { client, request, returns: epoch > 0 };
+        let time = (epoch.saturating_add(1), self.stamps.next_stamp(), word);
+        let owner = Some(Owner { client, pid, open });
+        let entry = Entry { owner, ..Entry::unowned(spec, (uid, tenant.name), time, stage) };
         self.entries.insert(region, entry);
         Ok(())
     }

@@ -6,9 +6,38 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use control::{REGION_BYTES_MAX, REGION_EPOCH_MAX, RegionRefusal, region_stamp};
+use control::{REGION_BYTES_MAX, REGION_EPOCH_MAX, RegionRefusal, RegionSpec, region_stamp};
 
 use super::{Directory, DirectoryAction, Entry, Handles, KeptRegion, Stage, TenantShare, check_name, too_many};
+
+impl Entry {
+    /// That nobody owns and nobody has opened, of a user's and a tenant's program, with its epoch, stamp and word.
+    pub(super) fn unowned(
+        spec: RegionSpec,
+        (uid, tenant): (u32, Arc<str>),
+        (epoch, stamp, word): (u64, u64, u32),
+        stage: Stage,
+    ) -> Self {
+        Self {
+            spec,
+            uid,
+            tenant,
+            owner: None,
+            epoch,
+            stamp,
+            word,
+            stage,
+            handles: Handles::default(),
+            remote: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            is_registered: false,
+            has_runs: false,
+            waiting: VecDeque::new(),
+            tags: VecDeque::new(),
+            untaken: VecDeque::new(),
+        }
+    }
+}
 
 impl Directory {
     /// Has the driver keep what is known of a region whose owner has left it behind.
@@ -43,24 +72,7 @@ impl Directory {
         self.last_region += 1;
         let (region, stamp) = (self.last_region, self.stamps.next_stamp());
         self.names.insert(spec.name.clone(), region);
-        let entry = Entry {
-            spec,
-            uid,
-            tenant,
-            owner: None,
-            epoch: epoch + 1,
-            stamp,
-            word,
-            stage: Stage::Live,
-            handles: Handles::default(),
-            remote: BTreeMap::new(),
-            leases: BTreeMap::new(),
-            is_registered: false,
-            has_runs: false,
-            waiting: VecDeque::new(),
-            tags: VecDeque::new(),
-            untaken: VecDeque::new(),
-        };
+        let entry = Entry::unowned(spec, (uid, tenant), (epoch + 1, stamp, word), Stage::Live);
         self.entries.insert(region, entry);
         self.stamp(word, region_stamp::of(stamp, region_stamp::LIVE));
         self.keep(region);
