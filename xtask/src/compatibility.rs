@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn versions_are_read_and_compared() {
-        let text = "raas 0.1.0\ncommit unknown\nwire 6\ncontrol 5\nlayout 3\n";
+        let text = "raas 0.1.0\ncommit unknown\nwire 6\ncontrol 5\nlayout 4\n";
         let versions = Versions::parse(text).unwrap();
         assert_eq!(versions.wire, "6");
         let other = Versions { wire: "5".into(), ..versions.clone() };

@@ -16,7 +16,8 @@ pub(super) const REASON_AT: u64 = 24;
 pub(super) const GENERATION_AT: u64 = 28;
 pub(super) const OWNER_PID_AT: u64 = 32;
 pub(super) const GROWN_AT_AT: u64 = 40;
-pub(super) const GIVEN_BACK_AT: u64 = 48;
+/// On a line of its own: the peer polls those before it, and looks at this one seldom.
+pub(super) const GIVEN_BACK_AT: u64 = 64;
 
 /// A ring of a pair uses so many bytes at first, and all that it has once it carries a stream that fills these.
 const PAIR_FIRST_BYTES: u32 = 256 << 10;

@@ -184,6 +184,7 @@ fn the_engine_page_and_the_pair_are_as_documented() {
         ("owner_pid", OWNER_PID_AT, 4),
         ("reserved", OWNER_PID_AT + 4, 4),
         ("grown_at", GROWN_AT_AT, 8),
+        ("unused", GROWN_AT_AT + 8, GIVEN_BACK_AT - GROWN_AT_AT - 8),
         ("given_back", GIVEN_BACK_AT, 8),
         ("zero", GIVEN_BACK_AT + 8, u64::from(SLOT_BYTES) - GIVEN_BACK_AT - 8),
     ];
@@ -202,7 +203,7 @@ fn the_words_of_a_pair_slot_lie_where_they_are_documented() {
     for slot in 0..SLOTS {
         let words = pair.slot(slot);
         let base = slot as usize * 128;
-        for (word, at) in [(&words.tail, 0), (&words.head, 8), (&words.grown_at, 40), (&words.given_back, 48)] {
+        for (word, at) in [(&words.tail, 0), (&words.head, 8), (&words.grown_at, 40), (&words.given_back, 64)] {
             let value = 0x0101_0101_0101_0101 * (1 + u64::from(slot) * 16 + at / 8);
             word.store(value, Ordering::Relaxed);
             expected[base + at as usize..][..8].copy_from_slice(&value.to_le_bytes());
