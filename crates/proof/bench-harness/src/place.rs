@@ -143,7 +143,7 @@ impl Place {
         } else {
             place.set_up(End::Client, &["link", "add", INTERFACE, "type", "bridge"])?;
             for (number, other) in place.others.iter().enumerate() {
-                let (port, pid) = (format!("port{number}"), other.pid().to_string());
+                let (port, pid) = (port(number), other.pid().to_string());
                 let add = ["link", "add", &port, "type", "veth", "peer", "name", INTERFACE, "netns", &pid];
                 place.set_up(End::Client, &add)?;
                 let mtu = mtu.to_string();
@@ -396,9 +396,22 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.stop_daemons();
+        // The next place has the same names. A bridge stays without its namespaces, and a veth pair for a moment.
+        if !self.others.is_empty() {
+            let ports = (0..self.others.len()).map(port);
+            for name in ports.chain([INTERFACE.to_owned()]) {
+                let delete = ["ip", "link", "delete", &name];
+                let _absent = child::run_quiet(&mut self.command(End::Client, &delete), SETUP_LIMIT);
+            }
+        }
         // What is left lies in the system's directory for such things.
         let _ = std::fs::remove_dir_all(&self.dir);
     }
+}
+
+/// The client's end of the way to a further host, where there are more than two.
+fn port(number: usize) -> String {
+    format!("port{number}")
 }
 
 /// Whether a program can be started.
