@@ -588,8 +588,8 @@ void epoll_cases(void) {
     add("epoll/level", level, 0, 0);
     add("epoll/edge", edge, 0, 0);
     add("epoll/edge-both", edge_both, 0, 0);
-    add("epoll/edge-requests-64", edge_requests, 64, 20000);
-    add("epoll/edge-requests-8192", edge_requests, 8192, 2000);
+    add("epoll/edge-requests-64", edge_requests, 64, 3000);
+    add("epoll/edge-requests-8192", edge_requests, 8192, 1000);
     add("epoll/edge-blocks", edge_blocks, 60, 0);
     add("epoll/edge-of-the-end", edge_of_the_end, 0, 0);
     add("epoll/one-shot", one_shot, 0, 0);
