@@ -18,7 +18,7 @@ pub(crate) use sleeping::Asleep;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -78,7 +78,8 @@ impl Found {
 /// See the head of this file.
 #[derive(Debug)]
 pub(crate) struct EpollSet {
-    fd: c_int,
+    /// One of the program's descriptors of it: another one when that is closed.
+    fd: AtomicI32,
     state: Mutex<State>,
     /// Linked connections.
     linked: AtomicUsize,
@@ -122,7 +123,7 @@ impl Watcher for EpollSet {
 impl EpollSet {
     pub(crate) fn new(fd: c_int) -> Self {
         Self {
-            fd,
+            fd: AtomicI32::new(fd),
             state: Mutex::default(),
             linked: AtomicUsize::new(0),
             told: Mutex::default(),
@@ -138,7 +139,13 @@ impl EpollSet {
     }
 
     pub(crate) fn fd(&self) -> c_int {
-        self.fd
+        self.fd.load(Ordering::Acquire)
+    }
+
+    /// The program closes `closing`: from now on the set is asked by `other`.
+    pub(crate) fn use_other(&self, closing: c_int, other: c_int) {
+        // Where it is asked by another one already nothing changes.
+        let _before = self.fd.compare_exchange(closing, other, Ordering::AcqRel, Ordering::Acquire);
     }
 
     fn ring(&self) {
@@ -161,7 +168,7 @@ impl EpollSet {
             libc::EPOLL_CTL_DEL => return self.remove(fd, event),
             libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD if !event.is_null() => {}
             // SAFETY: the program's own arguments.
-            _ => return unsafe { real::epoll_ctl(self.fd, what, fd, event) },
+            _ => return unsafe { real::epoll_ctl(self.fd(), what, fd, event) },
         }
         // Who has it in a set waits for it, and others may wait in the same set: a parent and its children share it.
         connection.regain();
@@ -182,7 +189,7 @@ impl EpollSet {
             self.update_kernel(fd, entry, connection, true);
         } else {
             // SAFETY: as above. The kernel decides what is wrong with it.
-            let result = unsafe { real::epoll_ctl(self.fd, what, fd, event) };
+            let result = unsafe { real::epoll_ctl(self.fd(), what, fd, event) };
             if result < 0 {
                 return result;
             }
@@ -237,7 +244,7 @@ impl EpollSet {
             return 0;
         }
         // SAFETY: the program's own arguments.
-        unsafe { real::epoll_ctl(self.fd, libc::EPOLL_CTL_DEL, fd, event) }
+        unsafe { real::epoll_ctl(self.fd(), libc::EPOLL_CTL_DEL, fd, event) }
     }
 
     /// From now on events of this connection come from here.
@@ -270,7 +277,7 @@ impl EpollSet {
         };
         for what in calls {
             // SAFETY: the event lives through the call.
-            unsafe { real::epoll_ctl(self.fd, *what, fd, &raw mut event) };
+            unsafe { real::epoll_ctl(self.fd(), *what, fd, &raw mut event) };
         }
         entry.of_kernel = wanted;
     }
@@ -443,13 +450,14 @@ impl EpollSet {
             if count == room.len() {
                 break;
             }
-            // Without the lock, as in `pump_unsettled`. What has come is counted before the look.
-            let edges = connection.edges();
+            // Without the lock, as in `pump_unsettled`.
             let mut ready = connection.ready(fd, bits_of_poll(events), How::Glance);
             let needs_word = announces && !self.is_announced(fd);
             if needs_word {
                 ready = connection.ready(fd, bits_of_poll(events), How::announce(is_edge(events)));
             }
+            // Behind the look: what came before the announcement is told by nobody, so it must be counted here.
+            let edges = connection.edges();
             let mut state = lock(&self.state);
             let State { registered, hot, .. } = &mut *state;
             let Some(entry) = registered.get_mut(&fd).filter(|entry| entry.is_of(&connection)) else { continue };

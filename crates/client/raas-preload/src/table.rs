@@ -138,6 +138,11 @@ pub(crate) fn descriptor_of(connection: &Arc<Connection>) -> Option<c_int> {
     known(0, usize::MAX).into_iter().find(|fd| socket(*fd).is_some_and(|one| Arc::ptr_eq(&one, connection)))
 }
 
+/// A descriptor that has this epoll set.
+pub(crate) fn descriptor_of_set(set: &Arc<EpollSet>) -> Option<c_int> {
+    known(0, usize::MAX).into_iter().find(|fd| epoll(*fd).is_some_and(|one| Arc::ptr_eq(&one, set)))
+}
+
 /// Descriptors that are known, from `first` to `last`.
 pub(crate) fn known(first: usize, last: usize) -> Vec<c_int> {
     let last = last.min(CHUNK * CHUNKS - 1);

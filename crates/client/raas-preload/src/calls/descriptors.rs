@@ -13,14 +13,22 @@ use crate::{errno, fork, heirs, inside, real};
 fn forget(fd: c_int) {
     if table::get(fd).is_some() && fork::is_owner() && !inside::is_inside() {
         let code = errno::get();
-        if let Some(Entry::Socket(connection)) = table::take(fd) {
-            if connection.is_lost() && table::descriptor_of(&connection).is_none() {
-                connection.renounce();
+        match table::take(fd) {
+            Some(Entry::Socket(connection)) => {
+                if connection.is_lost() && table::descriptor_of(&connection).is_none() {
+                    connection.renounce();
+                }
+                heirs::note_closing(fd, &connection);
+                if connection.is_switching() && table::descriptor_of(&connection).is_none() {
+                    connection.close(fd);
+                }
             }
-            heirs::note_closing(fd, &connection);
-            if connection.is_switching() && table::descriptor_of(&connection).is_none() {
-                connection.close(fd);
+            Some(Entry::Epoll(set)) if set.fd() == fd => {
+                if let Some(other) = table::descriptor_of_set(&set) {
+                    set.use_other(fd, other);
+                }
             }
+            _ => {}
         }
         errno::set(code);
     }

@@ -213,13 +213,21 @@ impl Connection {
         self.readers.is_closed() || self.writers.is_closed()
     }
 
-    /// What has come so far. To be asked for before the look to which it is compared.
+    /// What has come so far. While another thread is in a read it may be less, and never more.
     pub(crate) fn edges(&self) -> Edges {
         let come = match self.read_part() {
             ReadPart::Stream => self.stream_in.load(Ordering::Acquire) + self.unread().unwrap_or(0),
             _ => self.stream_in.load(Ordering::Acquire),
         };
         Edges { come, room: self.room_edges.load(Ordering::Relaxed) }
+    }
+
+    /// A write has just found no room. A thread that looked for an epoll set before this was noted took room that it
+    /// found for none that is new, and may sleep.
+    pub(super) fn tell_of_room(&self) {
+        if self.glance_at_stream().is_some_and(|found| found.contains(Readiness::WRITE)) {
+            self.sets.tell();
+        }
     }
 
     /// Whether the upgrade is under way: the session may have news for it.

@@ -333,33 +333,34 @@ impl Connection {
         let mut done = 0;
         let takes = flags & libc::MSG_PEEK == 0;
         for part in parts {
-            if skip >= part.iov_len {
-                skip -= part.iov_len;
-                continue;
-            }
-            let len = part.iov_len - skip;
-            let result = if flags & libc::MSG_TRUNC != 0 && flags & libc::MSG_PEEK == 0 {
-                let mut waste = vec![0; len.min(DISCARD)];
-                stream.read(&mut waste)
-            } else {
-                // SAFETY: the program vouches for its buffers, and nobody else writes them during its call.
-                let buffer = unsafe { std::slice::from_raw_parts_mut(part.iov_base.cast::<u8>().add(skip), len) };
-                if flags & libc::MSG_PEEK != 0 { stream.peek(buffer) } else { stream.read(buffer) }
-            };
-            skip = 0;
-            match result {
-                Ok(count) => {
-                    done += count;
-                    if takes {
-                        self.stream_in.fetch_add(count as u64, Ordering::AcqRel);
-                    }
-                    if count < len || flags & libc::MSG_PEEK != 0 {
-                        return Ok(done);
-                    }
+            // Event loops take a short read for the last one and wait for an edge: it is short only if nothing is left.
+            while skip < part.iov_len {
+                let len = part.iov_len - skip;
+                let result = if takes && flags & libc::MSG_TRUNC != 0 {
+                    let mut waste = vec![0; len.min(DISCARD)];
+                    stream.read(&mut waste)
+                } else {
+                    // SAFETY: the program vouches for its buffers, and nobody else writes them during its call.
+                    let buffer = unsafe { std::slice::from_raw_parts_mut(part.iov_base.cast::<u8>().add(skip), len) };
+                    if takes { stream.read(buffer) } else { stream.peek(buffer) }
+                };
+                let count = match result {
+                    Ok(count) => count,
+                    Err(_) if done > 0 => return Ok(done),
+                    Err(error) => return Err(errno::of(&error)),
+                };
+                done += count;
+                skip += count;
+                if !takes {
+                    return Ok(done);
                 }
-                Err(_) if done > 0 => return Ok(done),
-                Err(error) => return Err(errno::of(&error)),
+                self.stream_in.fetch_add(count as u64, Ordering::AcqRel);
+                // Behind the count: what comes after this look is an edge to every thread.
+                if count == 0 || skip < part.iov_len && !self.has_unread() {
+                    return Ok(done);
+                }
             }
+            skip -= part.iov_len;
         }
         Ok(done)
     }

@@ -36,8 +36,13 @@ impl Connection {
                 let result = original();
                 if let Ok(count) = u64::try_from(result) {
                     self.tcp_out.fetch_add(count, Ordering::AcqRel);
-                } else if errno::get() == libc::EAGAIN {
-                    // Room is an edge, also if it is the stream's.
+                }
+                // Room is an edge then, also if it is the stream's. Who was given less room than asked for waits for it.
+                let is_short = match usize::try_from(result) {
+                    Ok(count) => count < parts.iter().fold(0, |sum: usize, part| sum.saturating_add(part.iov_len)),
+                    Err(_) => errno::get() == libc::EAGAIN,
+                };
+                if is_short {
                     self.is_full.store(true, Ordering::Release);
                 }
                 return result;
@@ -92,6 +97,7 @@ impl Connection {
                 Err(code) => {
                     if code == libc::EAGAIN {
                         self.is_full.store(true, Ordering::Release);
+                        self.tell_of_room();
                     }
                     return Some(if done > 0 { done as isize } else { fail(code) });
                 }

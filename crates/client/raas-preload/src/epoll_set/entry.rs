@@ -131,7 +131,8 @@ impl Registered {
         ready.now |= told;
     }
 
-    /// Whether the program is to be told of this; it is then taken as told. `edges` were taken before the look.
+    /// Whether the program is to be told of this; it is then taken as told. `edges` were taken behind the look, and
+    /// behind the announcement where there was one: only what comes after it is told by the stream.
     pub(super) fn reports(&mut self, ready: &Ready, edges: Edges) -> bool {
         let is_new = self.would_report(ready, edges);
         if is_new {
@@ -146,10 +147,13 @@ impl Registered {
             return false;
         }
         let Some(seen) = self.seen.filter(|_| is_edge(self.events)) else { return true };
+        // What `edges` counts may have come behind the look. So it counts as told only if the event had the bit: the
+        // program reads or writes after the event, and finds it.
+        let rises = |bits: PollBits| ready.now & bits != 0 && seen.bits & bits == 0;
         let has_come = edges.come > seen.edges.come && ready.now & IN_BITS != 0;
         let has_room = edges.room != seen.edges.room && ready.now & OUT_BITS != 0;
         let has_ended = ready.now & !seen.bits & END_BITS != 0;
-        has_come || has_room || has_ended || self.kernels != seen.kernels
+        has_come || has_room || has_ended || rises(IN_BITS) || rises(OUT_BITS) || self.kernels != seen.kernels
     }
 }
 
@@ -211,5 +215,22 @@ mod tests {
         assert!(!level.reports(&ready(0), edges(4, 0)));
         level.is_armed = false;
         assert!(!level.reports(&ready(libc::POLLIN), edges(4, 0)), "it was told once");
+    }
+
+    #[test]
+    fn what_was_counted_without_being_told_is_told_later() {
+        let connection = Arc::new(Connection::new(Role::Accepted, true));
+        let events = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLET) as u32;
+        let mut entry = Registered::new(&connection, epoll_event { events, u64: 7 });
+        let ready = |now| Ready { now, of_kernel: 0 };
+        let both = libc::POLLIN | libc::POLLOUT;
+        // A byte comes between the look, which finds room alone, and the count.
+        assert!(entry.reports(&ready(libc::POLLOUT), Edges { come: 1, room: 0 }));
+        assert!(entry.reports(&ready(both), Edges { come: 1, room: 0 }), "the byte was not told");
+        assert!(!entry.reports(&ready(both), Edges { come: 1, room: 0 }));
+        // The same with room.
+        assert!(entry.reports(&ready(libc::POLLIN), Edges { come: 2, room: 1 }));
+        assert!(entry.reports(&ready(both), Edges { come: 2, room: 1 }), "the room was not told");
+        assert!(!entry.reports(&ready(both), Edges { come: 2, room: 1 }));
     }
 }

@@ -117,7 +117,7 @@ impl EpollSet {
                 return false;
             }
             let bell = self.bell.get().map_or(-1, |bell| bell.as_fd().as_raw_fd());
-            let mut both = [self.fd, bell].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+            let mut both = [self.fd(), bell].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
             // SAFETY: the entries live through the call.
             let found = unsafe { real::poll(both.as_mut_ptr(), both.len() as libc::nfds_t, 0) };
             let [of_set, of_bell] = both.map(|one| one.revents != 0);
@@ -145,7 +145,7 @@ impl EpollSet {
     fn control_kernel(&self, what: c_int, fd: c_int, events: u32, data: u64) -> bool {
         let mut event = epoll_event { events, u64: data };
         // SAFETY: the event lives through the call.
-        unsafe { real::epoll_ctl(self.fd, what, fd, &raw mut event) == 0 }
+        unsafe { real::epoll_ctl(self.fd(), what, fd, &raw mut event) == 0 }
     }
 
     /// Has the kernel's set watch these descriptors of sessions, and no others.
@@ -255,7 +255,7 @@ impl EpollSet {
         // Rounded up, as a wait must not end before its time.
         let millis = timeout.map_or(-1, |t| c_int::try_from(t.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX));
         // SAFETY: `room` has room for `max` events; the mask is the program's own, or none.
-        let found = unsafe { real::epoll_pwait(self.fd, room.as_mut_ptr(), max, millis, mask) };
+        let found = unsafe { real::epoll_pwait(self.fd(), room.as_mut_ptr(), max, millis, mask) };
         let found = usize::try_from(found).map_err(drop)?;
         self.asked_at.store(self.now(), Ordering::Relaxed);
         let mut asked = Asked::default();
@@ -352,9 +352,10 @@ impl EpollSet {
         self.pump_unsettled();
         let mut has_events = false;
         for (fd, connection, events) in self.hot() {
-            let edges = connection.edges();
             let how = if self.is_announced(fd) { How::Glance } else { How::announce(is_edge(events)) };
             let mut ready = connection.ready(fd, bits_of_poll(events), how);
+            // Behind the announcement, as in `look`.
+            let edges = connection.edges();
             let mut state = lock(&self.state);
             let Some(entry) = state.registered.get_mut(&fd).filter(|entry| entry.is_of(&connection)) else { continue };
             entry.is_announced = true;
