@@ -3,6 +3,8 @@
 //!
 //! `cargo nextest run -p roce --test pair_owed --no-capture` prints the counts.
 
+#![expect(clippy::disallowed_macros, reason = "it prints the counts")]
+
 mod pair;
 
 use pair::*;
