@@ -391,13 +391,25 @@ impl Nic {
         }
     }
 
-    /// Acknowledges everything that is owed to requesters which did not ask. The owner calls it when it is about to
-    /// sleep, as [`verbs::Provider::req_notify_cq`] does by itself, or to take a QP down, and then transmits.
+    /// Acknowledges everything that is owed to requesters which did not ask. The owner calls it when it is about to take
+    /// a QP down, or ends, and then transmits.
     pub fn pay_acknowledgements(&mut self) {
+        self.settle_debts(QueuePair::pay);
+    }
+
+    /// The owner is about to sleep. What is owed is acknowledged, so that it is not woken for that alone; but a QP for
+    /// which that was done a moment ago keeps its debt until it is due.
+    pub(crate) fn pay_before_sleep(&mut self) {
+        let now = self.now;
+        self.settle_debts(|qp| qp.pay_before_sleep(now));
+    }
+
+    /// QPs that still owe something afterwards stay debtors.
+    fn settle_debts(&mut self, pay: impl Fn(&mut QueuePair)) {
         for qpn in std::mem::take(&mut self.debtors) {
             let Some(qp) = self.qps.get_mut(&qpn) else { continue };
             qp.is_debtor = false;
-            qp.pay();
+            pay(qp);
             self.after_event(qpn);
         }
     }

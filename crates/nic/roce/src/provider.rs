@@ -166,7 +166,7 @@ impl Provider for Nic {
     fn req_notify_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<(), VerbsError> {
         self.dev.req_notify_cq(cq, solicited_only)?;
         // A caller that arms is about to sleep, and would be woken only for the ACKs that are owed.
-        self.pay_acknowledgements();
+        self.pay_before_sleep();
         Ok(())
     }
 

@@ -230,6 +230,13 @@ impl QueuePair {
         }
     }
 
+    /// The owner is about to sleep: acknowledges what is owed, but not after each batch.
+    pub(crate) fn pay_before_sleep(&mut self, now: Time) {
+        if let Service::Reliable(qp) = &mut self.service {
+            qp.pay_before_sleep(now);
+        }
+    }
+
     /// Whether [`Self::fill`] would send something.
     pub(crate) fn has_work(&self) -> bool {
         match &self.service {

@@ -257,6 +257,13 @@ impl Qp {
         }
     }
 
+    /// The owner is about to sleep.
+    pub(crate) fn pay_before_sleep(&mut self, now: Time) {
+        if self.is_connected() {
+            self.responder.responses.pay_before_sleep(now);
+        }
+    }
+
     /// Whether [`Self::fill`] would send something.
     pub(crate) fn has_work(&self) -> bool {
         (matches!(self.state, QpState::Rts | QpState::Sqd) && self.requester.has_work())

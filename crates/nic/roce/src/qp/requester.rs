@@ -273,8 +273,15 @@ impl Requester {
             || wqe.flags.contains(SendFlags::SIGNALED);
         let ack_request = ((is_awaited || is_short) && self.next + 1 == wqe.end())
             || self.unrequested + 1 >= self.unrequested_max()
-            || self.flow.is_full(packets + 1, bytes + charge);
+            || (self.flow.is_full(packets + 1, bytes + charge) && !self.is_answer_on_its_way(packets + 1));
         Some(Step::Data { ack_request })
+    }
+
+    /// Whether a full window of so many packets opens without another request: a packet of it asked, with less than a
+    /// quarter of the window behind it. If each ACK brought a request, as many ACKs as ever came in a round trip would
+    /// come in each later one. A peer that owes what was not asked for makes good what a lost ACK would cost.
+    fn is_answer_on_its_way(&self, packets: u64) -> bool {
+        self.peer.contains(Capabilities::OWES_ACKS) && (self.unrequested + 1) * 4 <= packets
     }
 
     /// Packets after which an ACK is asked for at the latest.

@@ -1,8 +1,9 @@
 //! What a responder has to send: READ responses and atomic answers in order, then one acknowledgement (IBTA 9.7.5).
 //!
-//! An acknowledgement that was not asked for is owed: it leaves as part of the next one that was, or when the owner of
-//! the NIC is about to sleep, or after [`OWED_ACK_MAX`] (a responder may acknowledge what it executed whenever it
-//! likes). Acknowledgements coalesce: only the latest leaves, and none overtakes the answer to a READ before it, which
+//! An acknowledgement that was not asked for is owed: it leaves as part of the next one that was, or after
+//! [`OWED_ACK_MAX`] (a responder may acknowledge what it executed whenever it likes). When the owner of the NIC is about
+//! to sleep it leaves at once, which spares a wake-up, but only once in that time: else a target that sleeps after each
+//! batch of WRITEs would acknowledge each. Acknowledgements coalesce: only the latest leaves, and none overtakes the answer to a READ before it, which
 //! the requester would take for lost. The answers to the last `max_dest_rd_atomic` READs and atomics are kept, so that
 //! a duplicate is answered again and no atomic runs twice.
 
@@ -98,6 +99,8 @@ pub(crate) struct Responses {
     reply: Reply,
     /// When the acknowledgement falls due that nobody asked for; nothing was acknowledged since.
     owed: Option<Time>,
+    /// When the owner's sleep brought one before its time.
+    paid_early: Option<Time>,
     /// An acknowledgement goes before the NAK that is to leave.
     ack_precedes_nak: bool,
     msn: u32,
@@ -196,6 +199,16 @@ impl Responses {
         if self.owed.is_some_and(|at| at <= now) {
             self.owed = None;
             self.acknowledge_latest();
+        }
+    }
+
+    /// The owner is about to sleep: acknowledges what is owed, unless the last sleep that did so was less than
+    /// [`OWED_ACK_MAX`] ago. Then the owner is woken for it, at most once in that time.
+    pub(crate) fn pay_before_sleep(&mut self, now: Time) {
+        let is_rare = self.paid_early.is_none_or(|at| now.saturating_since(at) >= OWED_ACK_MAX);
+        if is_rare && self.owed.is_some() {
+            self.paid_early = Some(now);
+            self.pay(Time(u64::MAX));
         }
     }
 
