@@ -1,7 +1,7 @@
 //! An application that lies on its stream's own TCP connection, to a polite reader on another host.
 //!
-//! Owns the lies, and what the reader may find. A lie may spoil its own stream; what the reader gets is what was written,
-//! from the beginning on, and then an end that it is told.
+//! Owns the lies, and what the reader may find. A lie may spoil its own stream; what the reader gets is what was
+//! written, from the beginning on, and then an end that it is told.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};

@@ -1,7 +1,7 @@
 //! Somebody between two daemons: control links pass, and what comes for an offer of a TCP connection is meddled with.
 //!
-//! Owns the bytes on their way. It has no key: what it may cost is the TCP connection of one stream, which then stays on
-//! its lane.
+//! Owns the bytes on their way. It has no key: what it may cost is the TCP connection of one stream, which then stays
+//! on its lane.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
