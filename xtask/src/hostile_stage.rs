@@ -19,6 +19,7 @@ const JUDGES: &[(&str, &str, &str, u64)] = &[
     ("kernels", "iwarp", "1", 13),
     ("network", "iwarp", "1", 22),
     ("transfers", "iwarp", "1", 3),
+    ("direct", "iwarp", "1", 29),
     ("siege", "roce", "1", 26),
     ("kills", "roce", "1", 29),
     ("kernels", "roce", "1", 13),

@@ -235,6 +235,11 @@ impl Endpoint {
         }
     }
 
+    /// Whether the lane says that the peer writes no more.
+    pub(crate) fn is_lane_finished(&self) -> bool {
+        matches!(&self.link, Link::Lane(end) if end.read_end(None) == Some(End::Finished))
+    }
+
     /// Why writing is over, if it is.
     #[inline]
     pub fn write_end(&self) -> Option<End> {

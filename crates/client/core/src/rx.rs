@@ -143,10 +143,13 @@ impl Rx {
         let Some(direct) = at.direct() else { return Ok(false) };
         direct.advance();
         let Some(from) = direct.peer_from() else { return Ok(false) };
+        // Before the ring is looked at: what the peer wrote to it is there then.
+        let is_finished = at.is_lane_finished();
         let available = self.ring.available().map_err(|fault| at.on_fault(fault))?;
         let end = self.ring.head().wrapping_add(available);
         if from > end {
-            return Ok(false);
+            // More comes by the ring, unless the peer lied.
+            return if is_finished { Err(at.on_spoiled()) } else { Ok(false) };
         }
         if from < end {
             return Err(at.on_spoiled());

@@ -34,6 +34,8 @@ enum Task {
     Kernels(Judge),
     /// Strangers on the network.
     Network(Judge),
+    /// Strangers, somebody between two daemons, and applications that lie, at the TCP connections of streams of bulk.
+    Direct(Judge),
     /// An ordinary user of a peer's host who forges packets of the peer, in network namespaces.
     Forger(Judge),
     /// The forger itself: does what its standard input says.
@@ -167,6 +169,15 @@ fn main() -> Result<ExitCode> {
         Task::Kills(judge) => judged(&judge, hostile::kills::run),
         Task::Kernels(judge) => judged(&judge, hostile::kernels::run),
         Task::Network(judge) => judged(&judge, hostile::network::run),
+        Task::Direct(judge) if !judge.wire.allows(Wire::Iwarp) => {
+            println!(
+                "SKIP direct: streams have TCP connections of their own beside lanes on TCP, not on {}",
+                judge.wire
+            );
+            println!("hostile: seed {}", judge.seed.unwrap_or_default());
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::Direct(judge) => judged(&judge, hostile::direct::run),
         Task::Forger(judge) if !judge.wire.allows(Wire::Roce) => {
             // Forged segments of TCP are the kernel's to refuse, by numbers that it does not tell. What an ordinary
             // user can send there is a connection of his own, which is what judge `network` brings.

@@ -333,7 +333,7 @@ fn hold(mut held: Vec<TcpStream>, sources: &[IpAddr], to: SocketAddr, stop: &Ato
     Ok(lost)
 }
 
-fn dial(from: IpAddr, to: SocketAddr) -> Result<TcpStream> {
+pub(crate) fn dial(from: IpAddr, to: SocketAddr) -> Result<TcpStream> {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
     rustix::net::bind(&socket, &SocketAddr::new(from, 0))?;
     rustix::net::connect(&socket, &to)?;

@@ -202,6 +202,13 @@ impl RawApp {
         }
     }
 
+    /// The TCP connection that the daemon made for a connection, if it has come by now.
+    pub fn given_direct(&mut self, connection: u64) -> Option<OwnedFd> {
+        let is_it = |reply: &Reply| matches!(reply, Reply::Direct { connection: c, .. } if *c == connection);
+        let at = self.kept.iter().position(|(reply, _)| is_it(reply))?;
+        self.kept.remove(at)?.1.into_iter().next()
+    }
+
     /// Takes what has come, without waiting; an end of the session is an error.
     pub fn drain(&mut self) -> Result<(), RawError> {
         loop {
