@@ -85,6 +85,8 @@ pub(crate) struct Host {
     /// What outlives a daemon that is killed.
     pub(crate) orphans: Orphans,
     patience: Duration,
+    /// Hosts to which there are two paths.
+    peers_with_standby: Vec<usize>,
     cut_max: usize,
 }
 
@@ -101,6 +103,7 @@ impl Host {
             is_off: false,
             orphans: Orphans::default(),
             patience: plan.link_timeout,
+            peers_with_standby: (0..plan.hosts.len()).filter(|other| plan.has_standby && *other != index).collect(),
             cut_max: plan.streams.cut_max,
         }
     }
@@ -206,10 +209,10 @@ impl Host {
             address(index),
             instance,
             daemon,
-            timeout,
-            self.patience,
+            (timeout, self.patience),
             admission,
             plan.bulk_bytes.is_some(),
+            &self.peers_with_standby,
         );
         control.pairs.begin_after(self.orphans.first_number());
         self.running = Some(Running {

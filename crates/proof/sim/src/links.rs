@@ -11,11 +11,12 @@ use control::{CHALLENGE_BYTES, PeerMessage, Reason};
 use engine::{AppId, BulkStream, OpenId};
 use plane::{
     Admission, ClientId, ClusterKey, ClusterKeys, ConnectRequest, ConnectionOver, Dialing, Directs, Heartbeat,
-    Identity, Introduction, LaneAnswer, LinkId, Opening, PairLimits, Pairs, Peers, PeersConfig, Place, Seal, Strangers,
-    Watch,
+    Identity, Introduction, LaneAnswer, LinkId, LinkNames, LinkPath, Opening, PairLimits, Pairs, Peers, PeersConfig,
+    Place, Seal, Strangers, Watch,
 };
 use verbs::Time;
 
+use crate::address::{PATHS, address_on, host_of, standby};
 use crate::check::AppUid;
 use crate::direct::SimSocket;
 use crate::plan::DaemonPlan;
@@ -29,6 +30,10 @@ const LANE_SETUP: Duration = Duration::from_secs(10);
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(5);
 /// As the daemon's default of `dial_attempts_max`.
 pub(crate) const DIAL_ATTEMPTS_MAX: u64 = 3;
+/// Before the next path is tried, as in raasd; which goes on with the one before beside it.
+pub(crate) const STAGGER: Duration = Duration::from_millis(100);
+/// Time of a handshake while there are other paths to try, as in raasd.
+pub(crate) const HANDSHAKE_OF_SEVERAL: Duration = Duration::from_secs(1);
 /// Small enough to be met.
 const PAIR_LIMITS: PairLimits = PairLimits {
     pairs_max: 64,
@@ -60,6 +65,11 @@ pub(crate) struct Link {
     /// The TCP connection, and which end of it is this host's.
     pub(crate) end: Option<(u64, usize)>,
     pub(crate) stage: Stage,
+    /// Over which paths it is dialed, and how many were tried since the last attempt began.
+    pub(crate) paths: Vec<usize>,
+    pub(crate) tried: usize,
+    /// The link whose place it takes; 0: none's.
+    pub(crate) replaces: u64,
     /// Of one that this host dials.
     pub(crate) dialing: Option<Dialing>,
     /// Of one that it accepted and that has not proven the key.
@@ -82,6 +92,9 @@ impl Link {
             peer,
             end: None,
             stage,
+            paths: Vec::new(),
+            tried: 0,
+            replaces: 0,
             dialing: None,
             place: None,
             seal: None,
@@ -179,11 +192,17 @@ impl ControlPlane {
         address: IpAddr,
         instance: u64,
         daemon: DaemonPlan,
-        connect_timeout: Duration,
-        patience: Duration,
+        (connect_timeout, patience): (Duration, Duration),
         admission: Admission,
         makes_directs: bool,
+        peers_with_standby: &[usize],
     ) -> Self {
+        let own = host_of(address);
+        let path = |peer, path| LinkPath { own: address_on(own, path), peer: address_on(peer, path) };
+        let paths = peers_with_standby.iter().map(|&peer| {
+            let paths = (0..PATHS).map(|number| path(peer, number)).collect();
+            (address_on(peer, 0), paths)
+        });
         let heartbeat = Heartbeat { interval: patience / MISSES, misses: MISSES };
         let config = PeersConfig {
             instance,
@@ -192,8 +211,8 @@ impl ControlPlane {
             lane_setup: LANE_SETUP,
             heartbeat: heartbeat.interval,
             connect_timeout,
-            sources: [].into(),
-            paths: BTreeMap::new(),
+            sources: peers_with_standby.iter().map(|&peer| (standby(peer), address_on(peer, 0))).collect(),
+            paths: paths.collect(),
         };
         Self {
             peers: Peers::new(config),
@@ -217,8 +236,11 @@ impl ControlPlane {
         }
     }
 
-    pub(crate) fn introduction(&self, challenge: [u8; CHALLENGE_BYTES]) -> Introduction {
+    /// Of a link that takes the place of the one with that name; 0: of none.
+    pub(crate) fn introduction(&self, challenge: [u8; CHALLENGE_BYTES], replaces: u64) -> Introduction {
         let identity = Identity::new(self.instance, self.address, self.daemon.engines, challenge);
+        let link = LinkNames { own: 0, replaces };
+        let identity = Identity { link, heartbeat: self.heartbeat.interval, ..identity };
         Introduction { version: self.daemon.wire_version, ..Introduction::of_this_release(identity) }
     }
 

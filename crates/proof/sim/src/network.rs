@@ -10,6 +10,7 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 use verbs::Time;
 
+use crate::address::PATHS;
 use crate::plan::{Cut, LinkConditions, Switch};
 
 /// Bytes of a packet on an Ethernet beside its UDP payload: headers of Ethernet, IPv4 and UDP; preamble, check sum, gap.
@@ -35,6 +36,8 @@ pub(crate) struct Network {
     transmitters: [BTreeMap<usize, Bottleneck>; 2],
     data_cut: BTreeSet<(usize, usize)>,
     control_cut: BTreeSet<(usize, usize)>,
+    /// Paths that carry nothing, by the hosts between which they are.
+    down: BTreeSet<((usize, usize), usize)>,
     pub(crate) packets: u64,
     pub(crate) lost: u64,
     /// Packets that found a long queue at a port of the switch.
@@ -55,6 +58,7 @@ impl Network {
             transmitters: Default::default(),
             data_cut: BTreeSet::new(),
             control_cut: BTreeSet::new(),
+            down: BTreeSet::new(),
             packets: 0,
             lost: 0,
             marked: 0,
@@ -89,11 +93,12 @@ impl Network {
         }
     }
 
-    /// A packet of `bytes` leaves `from` for `to`: no, one or two copies arrive, at `to` or at the switch before it.
+    /// A packet of `bytes` leaves `from` for `to` over the first path: no, one or two copies arrive, at `to` or at the
+    /// switch before it.
     pub(crate) fn send(&mut self, now: Time, from: usize, to: usize, bytes: usize) -> [Option<Delivery>; 2] {
         self.packets += 1;
         let conditions = self.conditions;
-        let lost = self.data_cut.contains(&(from, to)) || self.chance(conditions.loss);
+        let lost = self.is_data_cut(from, to, 0) || self.chance(conditions.loss);
         let Some(sent) = (!lost).then(|| self.pass(now, from, to, bytes)).flatten() else {
             self.lost += 1;
             return [None; 2];
@@ -155,9 +160,30 @@ impl Network {
         self.data_cut.iter().chain(&self.control_cut).map(|&(a, b)| pair(a, b)).collect()
     }
 
-    /// Whether packets from one host to another vanish.
-    pub(crate) fn is_data_cut(&self, from: usize, to: usize) -> bool {
-        self.data_cut.contains(&(from, to))
+    /// One of the paths between two hosts goes down, or comes up again.
+    pub(crate) fn set_path(&mut self, a: usize, b: usize, path: usize, is_up: bool) {
+        if is_up {
+            self.down.remove(&(pair(a, b), path));
+        } else {
+            self.down.insert((pair(a, b), path));
+        }
+    }
+
+    /// The paths that are down.
+    pub(crate) fn paths_down(&self) -> Vec<((usize, usize), usize)> {
+        self.down.iter().copied().collect()
+    }
+
+    /// Whether everything passes between two hosts, on all paths.
+    pub(crate) fn is_whole(&self, a: usize, b: usize) -> bool {
+        (0..PATHS).all(|path| {
+            !self.is_control_cut(a, b, path) && !self.is_data_cut(a, b, path) && !self.is_data_cut(b, a, path)
+        })
+    }
+
+    /// Whether packets from one host to another vanish on a path.
+    pub(crate) fn is_data_cut(&self, from: usize, to: usize, path: usize) -> bool {
+        self.data_cut.contains(&(from, to)) || self.down.contains(&(pair(from, to), path))
     }
 
     /// Whether TCP has to send a segment of a stream again, and waits for its timer before it does.
@@ -166,9 +192,10 @@ impl Network {
         (lost, lost && self.rng.random_range(0..4) == 0)
     }
 
-    /// Whether two hosts' control link passes nothing in one direction or both.
-    pub(crate) fn is_control_cut(&self, a: usize, b: usize) -> bool {
-        self.control_cut.contains(&(a, b)) || self.control_cut.contains(&(b, a))
+    /// Whether two hosts' control link passes nothing on a path, in one direction or both.
+    pub(crate) fn is_control_cut(&self, a: usize, b: usize, path: usize) -> bool {
+        let is_cut = self.control_cut.contains(&(a, b)) || self.control_cut.contains(&(b, a));
+        is_cut || self.down.contains(&(pair(a, b), path))
     }
 
     /// Time of a message on a control link that works.
@@ -235,11 +262,22 @@ mod tests {
         n.cut(0, 1, Cut { one_way: true, ..Cut::DATA });
         assert_eq!(n.send(Time(9), 0, 1, 10)[0], None);
         assert!(n.send(Time(9), 1, 0, 10)[0].is_some());
-        assert!(!n.is_control_cut(0, 1));
+        assert!(!n.is_control_cut(0, 1, 0));
         n.cut(1, 2, Cut { one_way: true, ..Cut::CONTROL });
-        assert!(n.is_control_cut(2, 1) && n.send(Time(9), 1, 2, 10)[0].is_some());
+        assert!(n.is_control_cut(2, 1, 0) && n.send(Time(9), 1, 2, 10)[0].is_some());
         n.heal(1, 0);
         n.heal(2, 1);
         assert!(n.send(Time(9), 0, 1, 10)[0].is_some() && n.cut_pairs().is_empty());
+    }
+
+    #[test]
+    fn a_path_that_is_down_takes_nothing_of_the_other_one() {
+        let mut n = network(LinkConditions::default());
+        n.set_path(1, 0, 0, false);
+        assert_eq!(n.send(Time(9), 0, 1, 10)[0], None);
+        assert!(n.is_control_cut(0, 1, 0) && n.is_data_cut(1, 0, 0) && !n.is_whole(0, 1));
+        assert!(!n.is_control_cut(0, 1, 1) && !n.is_data_cut(0, 1, 1) && n.is_whole(0, 2));
+        n.set_path(0, 1, 0, true);
+        assert!(n.send(Time(9), 0, 1, 10)[0].is_some() && n.paths_down().is_empty() && n.is_whole(0, 1));
     }
 }

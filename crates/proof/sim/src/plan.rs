@@ -29,6 +29,8 @@ pub struct Plan {
     pub streams: StreamPlan,
     /// What joins the hosts, if it has limits of its own: then many that send to one host share its port.
     pub switch: Option<Switch>,
+    /// Each host has a second address, and each two of them a second path between these. Its lanes are over TCP.
+    pub has_standby: bool,
     /// Silence after which an end of a control link gives it up.
     pub link_timeout: Duration,
     /// Longest time that a message between application and daemon takes.
@@ -273,6 +275,10 @@ pub enum Fault {
     Hold { from: usize, to: usize },
     /// They arrive after all, in order.
     Release { from: usize, to: usize },
+    /// One of the two paths between two hosts carries nothing.
+    PathDown { a: usize, b: usize, path: usize },
+    /// It does again.
+    PathUp { a: usize, b: usize, path: usize },
     /// All cuts between two hosts end.
     Heal { a: usize, b: usize },
     /// The host (or its daemon, with all applications) dies. `told`: its kernel tells the peers.
@@ -501,6 +507,7 @@ impl Plan {
             conditions: LinkConditions::default(),
             streams: StreamPlan::default(),
             switch: None,
+            has_standby: false,
             link_timeout: Duration::from_secs(5),
             daemon_delay_max: Duration::from_micros(50),
             chunk_refusals: 0,

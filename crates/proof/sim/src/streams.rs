@@ -35,6 +35,8 @@ pub(crate) enum Standing {
 #[derive(Debug)]
 struct End {
     host: usize,
+    /// The stream's.
+    path: usize,
     /// The life of the host whose kernel has it; none before it was accepted.
     life: Option<u32>,
     is_open: bool,
@@ -98,11 +100,17 @@ impl Streams {
         self.end(end)?.life
     }
 
+    /// The path between its hosts that it goes over.
+    pub(crate) fn path(&self, end: EndId) -> usize {
+        self.end(end).map_or(0, |end| end.path)
+    }
+
     // ---- what processes do
 
-    pub(crate) fn connect(&mut self, host: usize, life: u32, peer: usize) -> EndId {
+    pub(crate) fn connect(&mut self, host: usize, life: u32, peer: usize, path: usize) -> EndId {
         let end = |host, life: Option<u32>| End {
             host,
+            path,
             life,
             is_open: life.is_some(),
             is_connected: false,
@@ -247,11 +255,11 @@ impl Streams {
     }
 
     /// What waited for the path from one host to another.
-    pub(crate) fn release(&mut self, from: usize, to: usize) -> Vec<(EndId, Carried)> {
+    pub(crate) fn release(&mut self, from: usize, to: usize, path: usize) -> Vec<(EndId, Carried)> {
         let mut all = Vec::new();
         for (number, ends) in &mut self.streams {
             for side in 0..2 {
-                if ends[side].host == to && ends[1 - side].host == from {
+                if ends[side].path == path && ends[side].host == to && ends[1 - side].host == from {
                     all.extend(std::mem::take(&mut ends[side].held).into_iter().map(|c| ((*number, side), c)));
                 }
             }
@@ -315,7 +323,7 @@ mod tests {
     #[test]
     fn bytes_come_in_order_and_no_more_than_there_is_room() {
         let mut streams = Streams::new(10);
-        let a = streams.connect(0, 1, 1);
+        let a = streams.connect(0, 1, 1, 0);
         assert_eq!(streams.standing(a), Standing::Dialing);
         deliver(&mut streams);
         assert_eq!((streams.standing(a), streams.room(a)), (Standing::Open, 10));
@@ -340,7 +348,7 @@ mod tests {
     #[test]
     fn who_closes_with_bytes_unread_resets() {
         let mut streams = Streams::new(10);
-        let a = streams.connect(0, 1, 1);
+        let a = streams.connect(0, 1, 1, 0);
         deliver(&mut streams);
         streams.send(a, &[1], || 1);
         deliver(&mut streams);
@@ -348,7 +356,7 @@ mod tests {
         deliver(&mut streams);
         assert_eq!(streams.standing(a), Standing::Broken);
         // Nobody listens.
-        let refused = streams.connect(0, 1, 1);
+        let refused = streams.connect(0, 1, 1, 0);
         while let Some((to, carried)) = streams.next_departure() {
             streams.arrive(to, carried, None);
         }

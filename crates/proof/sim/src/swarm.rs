@@ -8,6 +8,7 @@ mod ciphers;
 mod daemons;
 mod directs;
 mod engines;
+mod paths;
 mod restarts;
 mod sockets;
 mod switches;
@@ -66,6 +67,7 @@ impl Plan {
             conditions: conditions(rng),
             streams: StreamPlan::default(),
             switch: None,
+            has_standby: false,
             link_timeout: us(500_000..=5_000_000, rng),
             daemon_delay_max: us(1..=pick(&[10, 200, 3000], rng), rng),
             chunk_refusals: if rng.random_bool(0.1) { rng.random_range(1..=500) } else { 0 },
@@ -91,6 +93,7 @@ impl Plan {
         switches::draw(&mut plan);
         restarts::draw(&mut plan, quiet_us);
         directs::draw(&mut plan, quiet_us);
+        paths::draw(&mut plan, quiet_us);
         plan
     }
 }

@@ -59,6 +59,8 @@ impl Segment {
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) host: usize,
+    /// The connection's.
+    path: usize,
     /// The life of the host whose daemon has it; none before it was accepted.
     pub(crate) life: Option<u32>,
     pub(crate) is_open: bool,
@@ -80,9 +82,10 @@ pub(crate) type EndOf = (u64, usize);
 
 impl Tcp {
     /// A connection of which only the dialing end exists.
-    pub(crate) fn connect(&mut self, host: usize, life: u32, peer: usize) -> u64 {
+    pub(crate) fn connect(&mut self, host: usize, life: u32, peer: usize, path: usize) -> u64 {
         let end = |host, life: Option<u32>| End {
             host,
+            path,
             life,
             is_open: life.is_some(),
             last_at: Time::ZERO,
@@ -103,6 +106,11 @@ impl Tcp {
         Some((ends[side].host, ends[1 - side].host))
     }
 
+    /// The path that a connection goes over.
+    pub(crate) fn path(&self, connection: u64) -> usize {
+        self.connections.get(&connection).map_or(0, |ends| ends[0].path)
+    }
+
     /// A segment to this end waits for the path.
     pub(crate) fn hold(&mut self, to: EndOf, segment: Segment) {
         if let Some(end) = self.end(to) {
@@ -110,12 +118,12 @@ impl Tcp {
         }
     }
 
-    /// What waited for the path between two hosts.
-    pub(crate) fn release(&mut self, a: usize, b: usize) -> Vec<(EndOf, Segment)> {
+    /// What waited for these paths between two hosts.
+    pub(crate) fn release(&mut self, a: usize, b: usize, paths: &[usize]) -> Vec<(EndOf, Segment)> {
         let mut all = Vec::new();
         for (number, ends) in &mut self.connections {
             let hosts = [ends[0].host, ends[1].host];
-            if hosts == [a, b] || hosts == [b, a] {
+            if (hosts == [a, b] || hosts == [b, a]) && paths.contains(&ends[0].path) {
                 for (side, end) in ends.iter_mut().enumerate() {
                     all.extend(std::mem::take(&mut end.held).into_iter().map(|segment| ((*number, side), segment)));
                 }

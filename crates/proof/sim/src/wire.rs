@@ -20,11 +20,11 @@ use softnic::wires::{
 };
 use verbs::Provider as _;
 use verbs::{
-    AcceptAttr, Endpoint, Link as Connected, OfferAttr, Psn, QpModify, QpState, QpStatus, Qpn, RecvWr, Rkey,
+    AcceptAttr, Endpoint, Gid, Link as Connected, OfferAttr, Psn, QpModify, QpState, QpStatus, Qpn, RecvWr, Rkey,
     RoceEndpoint, SendWr, Time, VerbsError, Wire, WirePolicy,
 };
 
-use crate::address::UDP_PORT;
+use crate::address::{UDP_PORT, host_of, path_of};
 use crate::streams::{EndId, Standing, Streams};
 
 /// The exchange at the start is over by then.
@@ -137,7 +137,7 @@ impl TcpSide {
             max_rd_atomic: device.max_rd_atomic,
             rx_budget_bytes: device.rx_budget_bytes,
         };
-        let (gid, max_rd_atomic) = (device.gid, device.max_rd_atomic);
+        let (gid, max_rd_atomic) = (attr.local.map_or(device.gid, Gid::from), device.max_rd_atomic);
         verbs::Provider::modify_qp(nic, qpn, &QpModify::Init { access: attr.access, qkey: verbs::Qkey(0) })?;
         let mut token = [0; TOKEN_BYTES];
         self.rng.fill_bytes(&mut token);
@@ -159,7 +159,9 @@ impl TcpSide {
             encryption,
             seals_packets: true,
         };
-        let wires = Wires { roce: Some(roce), tcp: Some(tcp), sealed: None }.allowed(self.policy).allowed(attr.wire);
+        // At another address than the device's there are queue pairs over TCP alone, as of the software NIC.
+        let roce = attr.local.is_none().then_some(roce);
+        let wires = Wires { roce, tcp: Some(tcp), sealed: None }.allowed(self.policy).allowed(attr.wire);
         let none = VerbsError::NoCommonWire { own: self.policy.to_string(), peer: attr.wire.to_string() };
         wires.to_endpoint().unwrap_or(Err(none))
     }
@@ -316,8 +318,8 @@ impl TcpSide {
         let mut moved = false;
         match link.stage {
             Stage::Dial => {
-                let peer = crate::address::host_of(link.peer.gid.ip());
-                link.stage = Stage::Connecting(streams.connect(here.host, here.life, peer));
+                let (peer, path) = (host_of(link.peer.gid.ip()), path_of(link.own.gid.ip()));
+                link.stage = Stage::Connecting(streams.connect(here.host, here.life, peer, path));
                 moved = true;
             }
             Stage::Connecting(end) => match streams.standing(end) {

@@ -205,6 +205,11 @@ impl Causes {
         self.troubles.push(((a.min(b), a.max(b)), now, None));
     }
 
+    /// A host's link to another one went over to another path, with the lanes.
+    pub(crate) fn on_moved(&mut self, now: Time, a: usize, b: usize) {
+        self.troubles.push(((a.min(b), a.max(b)), now, Some(now)));
+    }
+
     /// A packet between two hosts did not arrive as it was sent.
     pub(crate) fn on_harm(&mut self, now: Time, a: usize, b: usize) {
         let harms = self.harms.entry((a.min(b), a.max(b))).or_default();

@@ -1,15 +1,19 @@
 //! The daemons' control planes: the shipped state machines of `plane`, driven as the daemon's tasks drive them.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use control::{PeerMessage, Reason, decode, encode};
-use plane::{AfterAttempt, Dialing, LinkId, Opening, OpeningAction, PeerAction, Refusal, Verdict, Watch, WatchAction};
+use plane::{
+    AfterAttempt, Dialing, Identity, LinkId, LinkPath, Opening, OpeningAction, PeerAction, Refusal, Verdict, Watch,
+    WatchAction, Ways,
+};
 use rand::RngExt;
 use verbs::Time;
 
 use super::{Event, World};
-use crate::address::{At, address};
-use crate::links::{ControlPlane, DIAL_ATTEMPTS_MAX, HANDSHAKE, Input, Link, Stage};
+use crate::address::{At, address, address_on, path_of};
+use crate::links::{ControlPlane, DIAL_ATTEMPTS_MAX, HANDSHAKE, HANDSHAKE_OF_SEVERAL, Input, Link, STAGGER, Stage};
 use crate::plan::DaemonPlan;
 use crate::tcp::Segment;
 
@@ -49,13 +53,13 @@ impl World {
                 self.on_verdict(host, link, verdict);
             }
             Input::Up { link, peer } => {
-                if let Some(link) = plane.links.get_mut(&link) {
-                    link.is_known = true;
-                }
-                plane.peers.handle_up(now, link, peer);
+                self.on_up(host, link, peer);
             }
             Input::Message { link, message } => plane.peers.handle_message(now, link, message),
-            Input::Silent { link, silent } => plane.peers.handle_silent(link, silent),
+            Input::Silent { link, silent } => {
+                plane.peers.handle_silent(link, silent);
+                plane.peers.seek_path(now, link, silent);
+            }
             Input::Down { link, reason } => plane.peers.handle_down(now, link, reason),
             Input::DialFailed { link, reason } => plane.peers.handle_dial_failed(now, link, reason),
             Input::ConnectRequest { open, asked } => self.on_connect_request(host, open, &asked),
@@ -79,10 +83,34 @@ impl World {
         self.settle_plane(host);
     }
 
+    /// A link has proven the key.
+    fn on_up(&mut self, host: usize, id: LinkId, identity: Identity) {
+        let now = self.now;
+        let Some(link) = self.link(host, id) else { return self.tell_up(host, id, identity, None) };
+        link.is_known = true;
+        let (peer, end) = (link.peer, link.end);
+        let path = end.map(|(connection, _)| self.tcp.path(connection));
+        let path = path.map(|path| LinkPath { own: address_on(host, path), peer: address_on(peer, path) });
+        let moves = |world: &mut Self| world.plane(host).map_or(0, |plane| plane.peers.path_changes());
+        let before = moves(self);
+        self.tell_up(host, id, identity, path);
+        if moves(self) > before {
+            self.trace.note(now, "host {} reaches {} over another path", &[host as u64, peer as u64]);
+            self.checks.causes.on_moved(now, host, peer);
+        }
+    }
+
+    fn tell_up(&mut self, host: usize, id: LinkId, identity: Identity, path: Option<LinkPath>) {
+        let now = self.now;
+        if let Some(plane) = self.plane(host) {
+            plane.peers.handle_up_over(now, id, identity, path);
+        }
+    }
+
     fn settle_plane(&mut self, host: usize) {
         while let Some(action) = self.plane(host).and_then(|plane| plane.peers.poll_action()) {
             match action {
-                PeerAction::Dial { link, peer, deadline, .. } => self.start_dial(host, link, peer, deadline),
+                PeerAction::Dial { link, peer, deadline, ways } => self.start_dial(host, link, (peer, ways), deadline),
                 PeerAction::CancelDial { link } => {
                     if self.link(host, link).is_some_and(|link| !link.is_known) {
                         self.end_link(host, link);
@@ -141,7 +169,7 @@ impl World {
 
     // ---- dials
 
-    fn start_dial(&mut self, host: usize, link: LinkId, peer: std::net::IpAddr, deadline: Time) {
+    fn start_dial(&mut self, host: usize, link: LinkId, (peer, ways): (IpAddr, Ways), deadline: Time) {
         let now = self.now;
         let Some(to) = self.host_at(peer) else {
             return self.checks.fail(now, "set-up", format!("host {host} dials {peer}"));
@@ -149,18 +177,25 @@ impl World {
         self.trace.note(now, "host {} dials {}", &[host as u64, to as u64]);
         let Some(plane) = self.plane(host) else { return };
         let dialing = Some(Dialing::new(deadline, DIAL_ATTEMPTS_MAX));
-        plane.links.insert(link, Link { dialing, ..Link::new(to, Stage::Pausing(now)) });
+        let paths = if ways.paths.is_empty() { vec![0] } else { ways.paths.iter().map(|p| path_of(p.own)).collect() };
+        let replaces = ways.replaces;
+        plane.links.insert(link, Link { dialing, paths, replaces, ..Link::new(to, Stage::Pausing(now)) });
         self.attempt(host, link);
     }
 
     fn attempt(&mut self, host: usize, id: LinkId) {
         let (life, now) = (self.life(host), self.now);
-        let Some(peer) = self.link(host, id).map(|link| link.peer) else { return };
-        let connection = self.tcp.connect(host, life, peer);
+        let Some(link) = self.link(host, id) else { return };
+        let Some(path) = link.paths.get(link.tried).copied() else { return };
+        let peer = link.peer;
+        let connection = self.tcp.connect(host, life, peer, path);
         let Some(plane) = self.plane(host) else { return };
         let Some(link) = plane.links.get_mut(&id) else { return };
         let Some(dialing) = &link.dialing else { return };
-        (link.stage, link.end) = (Stage::Connecting(dialing.connect_by(now)), Some((connection, 0)));
+        let connect_by = dialing.connect_by(now);
+        let is_last = link.tried + 1 == link.paths.len();
+        let by = if is_last { connect_by } else { connect_by.min(now + STAGGER) };
+        (link.stage, link.end) = (Stage::Connecting(by), Some((connection, 0)));
         plane.by_connection.insert(connection, id);
         self.send_segment((connection, 0), Segment::Syn);
         self.arm(host, id);
@@ -172,10 +207,21 @@ impl World {
         let Some(plane) = self.plane(host) else { return };
         let Some(link) = plane.links.get_mut(&id) else { return };
         let end = link.end.take();
+        let was_connecting = matches!(link.stage, Stage::Connecting(_));
         let Some(dialing) = &mut link.dialing else { return };
-        let next = match reason {
-            Some(reason) => dialing.handle_failed(now, reason),
-            None => dialing.handle_late(now),
+        let next = if was_connecting && link.tried + 1 < link.paths.len() && now < dialing.deadline() {
+            link.tried += 1;
+            AfterAttempt::Again(now)
+        } else {
+            if !was_connecting {
+                // It goes wrong there, so the others are tried first.
+                link.paths[link.tried..].rotate_left(1);
+            }
+            link.tried = 0;
+            match reason {
+                Some(reason) => dialing.handle_failed(now, reason),
+                None => dialing.handle_late(now),
+            }
         };
         if let AfterAttempt::Again(at) = next {
             link.stage = Stage::Pausing(at);
@@ -205,15 +251,16 @@ impl World {
         if let Some(until) = self.stalled(host) {
             return self.queue.push(until, Event::Accept { host, life, peer, connection });
         }
+        let source = address_on(peer, self.tcp.path(connection));
         let (now, challenge, secret) = (self.now, self.fresh(), self.fresh());
         let Some(plane) = self.plane(host) else { return };
         let id = plane.next_accepted();
-        let entered = plane.strangers.enter(address(peer));
+        let entered = plane.strangers.enter(source);
         let crowded_out = entered.evicted.and_then(|number| {
             let holds = |link: &Link| link.place.as_ref().is_some_and(|place| place.number() == number);
             plane.links.iter().find(|(_, link)| holds(link)).map(|(id, _)| *id)
         });
-        let opening = Opening::accept(now, plane.introduction(challenge), plane.keys(), secret, HANDSHAKE);
+        let opening = Opening::accept(now, plane.introduction(challenge, 0), plane.keys(), secret, HANDSHAKE);
         let stage = Stage::Opening(Box::new(opening));
         let (end, place) = (Some((connection, 1)), Some(entered.place));
         plane.links.insert(id, Link { end, place, ..Link::new(peer, stage) });
@@ -267,10 +314,12 @@ impl World {
     fn start_opening(&mut self, host: usize, id: LinkId) {
         let (now, challenge, secret) = (self.now, self.fresh(), self.fresh());
         let Some(plane) = self.plane(host) else { return };
-        let (introduction, keys) = (plane.introduction(challenge), plane.keys());
+        let Some(replaces) = plane.links.get(&id).map(|link| link.replaces) else { return };
+        let (introduction, keys) = (plane.introduction(challenge, replaces), plane.keys());
         let Some(link) = plane.links.get_mut(&id) else { return };
+        let limit = if link.paths.len() > 1 { HANDSHAKE_OF_SEVERAL } else { HANDSHAKE };
         let left = link.dialing.as_ref().map_or(HANDSHAKE, |dialing| dialing.deadline().saturating_since(now));
-        let opening = Opening::dial(now, introduction, keys, secret, address(link.peer), HANDSHAKE.min(left));
+        let opening = Opening::dial(now, introduction, keys, secret, address(link.peer), limit.min(left));
         link.stage = Stage::Opening(Box::new(opening));
         self.drive_opening(host, id);
     }
@@ -303,7 +352,9 @@ impl World {
                 }
                 Some(OpeningAction::Judge(hello)) => {
                     link.said_hello = true;
-                    let source = address(link.peer);
+                    let (peer, end) = (link.peer, link.end);
+                    let path = end.map_or(0, |(connection, _)| self.tcp.path(connection));
+                    let source = address_on(peer, path);
                     self.tell_plane(host, Input::Hello { link: id, source, hello });
                 }
                 Some(OpeningAction::Up(peer)) => {

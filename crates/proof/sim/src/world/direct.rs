@@ -122,7 +122,7 @@ impl World {
         let now = self.now;
         let proof = DirectProof { number: offer.number, token: offer.token, nonce };
         let hello = DirectHello { number: offer.number, nonce, mac: proof.mac(Side::Dialer) };
-        let is_reached = !self.network.is_control_cut(from, host) && self.stalled(host).is_none();
+        let is_reached = !self.network.is_control_cut(from, host, 0) && self.stalled(host).is_none();
         let answer = self.up(host).filter(|_| is_reached).map(|running| running.control.directs.judge(now, &hello));
         let result = match answer {
             None => Err(Reason::PeerUnreachable),
@@ -165,7 +165,7 @@ impl World {
         if self.hosts[host].is_off {
             return;
         }
-        if self.network.is_data_cut(from, host) || self.network.is_data_cut(host, from) {
+        if self.network.is_data_cut(from, host, 0) || self.network.is_data_cut(host, from, 0) {
             return self.queue.push(self.now + AGAIN, Event::Direct { to, hosts: (from, host), carried });
         }
         if self.directs.arrive(to, carried) {

@@ -32,6 +32,12 @@ impl World {
                 self.checks.causes.on_cut(now, from, to);
             }
             Fault::Release { from, to } => self.release(from, to),
+            Fault::PathDown { a, b, path } => {
+                self.network.set_path(a, b, path, false);
+                self.checks.causes.on_cut(now, a, b);
+                self.on_streams_cut_on(a, b, path);
+            }
+            Fault::PathUp { a, b, path } => self.path_up(a, b, path),
             Fault::Heal { a, b } => self.heal(a, b),
             Fault::Crash { host, told } => self.crash(host, told),
             Fault::Restart { host } => self.restart(host),
@@ -114,12 +120,26 @@ impl World {
     }
 
     pub(super) fn heal(&mut self, a: usize, b: usize) {
-        let was_cut = self.network.is_control_cut(a, b);
+        let was_cut = self.network.is_control_cut(a, b, 0) || self.network.is_control_cut(a, b, 1);
         self.network.heal(a, b);
-        self.checks.causes.on_healed(self.now, a, b);
+        self.on_mended(a, b);
         self.on_streams_back(a, b);
         if was_cut {
             self.on_path_back(a, b);
+        }
+    }
+
+    fn path_up(&mut self, a: usize, b: usize, path: usize) {
+        self.network.set_path(a, b, path, true);
+        self.on_mended(a, b);
+        self.on_streams_back(a, b);
+        self.on_path_back(a, b);
+    }
+
+    /// Cuts and paths that are down excuse failures until all are mended.
+    fn on_mended(&mut self, a: usize, b: usize) {
+        if self.network.is_whole(a, b) {
+            self.checks.causes.on_healed(self.now, a, b);
         }
     }
 
@@ -175,6 +195,9 @@ impl World {
         self.fuses.clear();
         for (a, b) in self.network.cut_pairs() {
             self.heal(a, b);
+        }
+        for ((a, b), path) in self.network.paths_down() {
+            self.path_up(a, b, path);
         }
         for (from, to) in self.held.keys().copied().collect::<Vec<_>>() {
             self.release(from, to);

@@ -35,9 +35,9 @@ impl World {
         let (engine, tap) = (&mut driven.engine, &mut driven.tap);
         tap.now = now;
         let answer = match *command {
-            LaneCommand::Offer { peer, round, .. } => {
+            LaneCommand::Offer { peer, round, local } => {
                 driven.given_up.remove(&named(peer));
-                let result = engine.lane_offer(tap, named(peer));
+                let result = engine.lane_offer_from(tap, named(peer), local);
                 let result = result.map_err(|error| self.refusal(at, named(peer), &error, Reason::LocalLimit));
                 Some((peer, LaneAnswer::Offered { round, result }))
             }

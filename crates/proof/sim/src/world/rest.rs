@@ -5,7 +5,7 @@ use std::time::Duration;
 use verbs::{Provider, QpState, Qpn, Time};
 
 use super::World;
-use crate::address::{At, address, is_shared};
+use crate::address::{At, address, is_shared, path_of};
 use crate::check::{End, LinkAtRest};
 use crate::links::{HANDSHAKE, Stage};
 use crate::plan::{AppPlan, Break, Fault, SocketPlan, Talk};
@@ -16,6 +16,8 @@ const FINISH: Duration = Duration::from_secs(30);
 const SLOWEST_BYTES_PER_US: u64 = 1;
 /// On top of a link's silence: heartbeats of both ends.
 const NOTICE: Duration = Duration::from_secs(3);
+/// Links are over the first path again this long after it works: the longest pause between tries, and two tries.
+const RETURN: Duration = Duration::from_secs(130);
 /// New connections between all hosts are made and served within this time.
 const PROBE: Duration = Duration::from_secs(20);
 /// Everything is given back within this time.
@@ -44,6 +46,7 @@ impl World {
             let still = still.map_or(Duration::ZERO, |until| until.saturating_since(self.now));
             // A handshake with a machine that died ends by its time limit alone.
             self.pass(still + self.plan.link_timeout.max(HANDSHAKE) + NOTICE);
+            self.return_to_first_paths();
             self.judge_users();
             for (index, host) in self.hosts.iter().enumerate() {
                 let Some(running) = &host.running else { continue };
@@ -55,6 +58,7 @@ impl World {
         if self.goes_on() {
             self.reset_silently_broken();
             self.probe();
+            self.return_to_first_paths();
         }
         if self.goes_on() {
             self.give_everything_back();
@@ -74,6 +78,25 @@ impl World {
 
     fn goes_on(&self) -> bool {
         self.is_sound() && !self.is_cut_short()
+    }
+
+    /// All links are over the first path again, some time after it works.
+    fn return_to_first_paths(&mut self) {
+        let end = self.now + RETURN;
+        if !self.run_while(end, |w| w.is_any_elsewhere()) && self.goes_on() {
+            self.checks.fail(self.now, "liveness", format!("links are not over the first path after {RETURN:?}"));
+        }
+    }
+
+    /// Whether the link between two hosts, as the first one has it, is over their second path.
+    pub fn is_elsewhere(&self, host: usize, peer: usize) -> bool {
+        let running = self.hosts[host].running.as_ref();
+        running.and_then(|r| r.control.peers.path_to(address(peer))).is_some_and(|(path, _)| path_of(path.own) > 0)
+    }
+
+    fn is_any_elsewhere(&self) -> bool {
+        let hosts = 0..self.hosts.len();
+        self.plan.has_standby && hosts.clone().any(|a| hosts.clone().any(|b| self.is_elsewhere(a, b)))
     }
 
     fn finish_connections(&mut self) {
@@ -145,7 +168,11 @@ impl World {
                 ring_bytes: 64 << 10,
                 ..socket
             };
-            let mut plan = AppPlan::new(host, Talk::exactly(PROBE_BYTES)).listening(PROBE_PORT, 64).binding(socket);
+            let mut plan = AppPlan::new(host, Talk::exactly(PROBE_BYTES)).listening(PROBE_PORT, 64);
+            // A host that fell silent before is dialed at its second address first, at which there are no datagrams.
+            if !self.plan.has_standby {
+                plan = plan.binding(socket);
+            }
             for peer in peers(host) {
                 plan = plan.connecting(peer, PROBE_PORT, at, 1, 4096);
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use verbs::Time;
 
 use super::{Event, World};
-use crate::address::{At, host_of};
+use crate::address::{At, PATHS, host_of};
 use crate::host::Driven;
 use crate::streams::{Carried, EndId};
 use crate::wire::Here;
@@ -24,8 +24,8 @@ const GOES: usize = 32;
 pub(super) struct StreamTimes {
     /// When the last of what goes to an end arrives.
     last: BTreeMap<EndId, Time>,
-    /// How often the path between two hosts was cut.
-    cuts: BTreeMap<(usize, usize), u64>,
+    /// The last cut of each path between two hosts.
+    cuts: BTreeMap<((usize, usize), usize), u64>,
     next_cut: u64,
 }
 
@@ -89,7 +89,8 @@ impl World {
 
     fn send_on_stream(&mut self, to: EndId, carried: Carried) {
         let Some((receiver, sender)) = self.streams.hosts(to) else { return };
-        let is_kept = self.network.is_data_cut(sender, receiver) || self.held.contains_key(&(sender, receiver));
+        let is_cut = self.network.is_data_cut(sender, receiver, self.streams.path(to));
+        let is_kept = is_cut || self.held.contains_key(&(sender, receiver));
         // The order of a direction is kept, also of what waits.
         if is_kept || self.streams.is_held(to) {
             return self.streams.hold(to, carried);
@@ -152,10 +153,17 @@ impl World {
 
     /// Nothing passes between two hosts any more, or in one direction: acknowledgements neither.
     pub(super) fn on_streams_cut(&mut self, from: usize, to: usize) {
+        (0..PATHS).for_each(|path| self.on_streams_cut_on(from, to, path));
+    }
+
+    /// As before, on one path.
+    pub(super) fn on_streams_cut_on(&mut self, from: usize, to: usize, path: usize) {
         self.streams_at.next_cut += 1;
         let cut = self.streams_at.next_cut;
-        self.streams_at.cuts.insert(pair(from, to), cut);
-        for end in self.streams.between(from, to) {
+        self.streams_at.cuts.insert((pair(from, to), path), cut);
+        let mut ends = self.streams.between(from, to);
+        ends.retain(|end| self.streams.path(*end) == path);
+        for end in ends {
             let at = self.now + SILENCE + self.some(SILENCE / 4);
             self.queue.push(at, Event::StreamSilence { end, cut });
         }
@@ -163,7 +171,7 @@ impl World {
 
     pub(super) fn on_stream_silence(&mut self, end: EndId, cut: u64) {
         let Some((host, peer)) = self.streams.hosts(end) else { return };
-        if self.streams_at.cuts.get(&pair(host, peer)) == Some(&cut) {
+        if self.streams_at.cuts.get(&(pair(host, peer), self.streams.path(end))) == Some(&cut) {
             self.streams.break_end(end);
             self.settle(At { host, engine: 0 });
         }
@@ -171,14 +179,18 @@ impl World {
 
     /// The path carries packets again: what waited is sent again, after a while.
     pub(super) fn on_streams_back(&mut self, a: usize, b: usize) {
+        (0..PATHS).for_each(|path| self.on_streams_back_on(a, b, path));
+    }
+
+    fn on_streams_back_on(&mut self, a: usize, b: usize, path: usize) {
         for (from, to) in [(a, b), (b, a)] {
-            if self.network.is_data_cut(from, to) || self.held.contains_key(&(from, to)) {
+            if self.network.is_data_cut(from, to, path) || self.held.contains_key(&(from, to)) {
                 return;
             }
         }
-        self.streams_at.cuts.remove(&pair(a, b));
+        self.streams_at.cuts.remove(&(pair(a, b), path));
         for (from, to) in [(a, b), (b, a)] {
-            for (end, carried) in self.streams.release(from, to) {
+            for (end, carried) in self.streams.release(from, to, path) {
                 let delay = self.some(RETRANSMISSION);
                 self.arrive_after(end, carried, delay);
             }
@@ -201,9 +213,11 @@ impl World {
     /// A machine is back: it knows nothing of the streams that others still have to it.
     pub(super) fn on_streams_orphaned(&mut self, host: usize) {
         for peer in 0..self.hosts.len() {
-            let is_cut = self.network.is_data_cut(host, peer) || self.network.is_data_cut(peer, host);
-            if peer != host && !is_cut {
-                self.streams_at.cuts.remove(&pair(host, peer));
+            for path in (0..PATHS).filter(|_| peer != host) {
+                let network = &self.network;
+                if !network.is_data_cut(host, peer, path) && !network.is_data_cut(peer, host, path) {
+                    self.streams_at.cuts.remove(&(pair(host, peer), path));
+                }
             }
         }
         for end in self.streams.orphans(host) {

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::{Event, World};
+use crate::address::PATHS;
 use crate::tcp::{EndOf, Segment};
 
 impl World {
@@ -12,7 +13,7 @@ impl World {
         let Some((from, to)) = self.tcp.hosts((connection, side)) else { return };
         self.trace.note(self.now, "link {}: {} tells {} {}", &[connection, from as u64, to as u64, segment.code()]);
         let target = (connection, 1 - side);
-        if self.network.is_control_cut(from, to) {
+        if self.network.is_control_cut(from, to, self.tcp.path(connection)) {
             return self.tcp.hold(target, segment);
         }
         let delay = self.network.link_delay();
@@ -33,9 +34,10 @@ impl World {
         self.tcp.close(end);
     }
 
-    /// The path works again: what was held is sent again.
+    /// Something between two hosts works again: what was held for a path that does is sent again.
     pub(super) fn on_path_back(&mut self, a: usize, b: usize) {
-        for (to, segment) in self.tcp.release(a, b) {
+        let paths: Vec<usize> = (0..PATHS).filter(|path| !self.network.is_control_cut(a, b, *path)).collect();
+        for (to, segment) in self.tcp.release(a, b, &paths) {
             let delay = self.some(Duration::from_millis(200));
             self.deliver_after(to, segment, delay);
         }
@@ -44,9 +46,7 @@ impl World {
     /// A machine is back: what was sent to it in the meantime is sent again.
     pub(super) fn on_machine_back(&mut self, host: usize) {
         for peer in (0..self.hosts.len()).filter(|peer| *peer != host) {
-            if !self.network.is_control_cut(peer, host) {
-                self.on_path_back(peer, host);
-            }
+            self.on_path_back(peer, host);
         }
     }
 

@@ -1,0 +1,64 @@
+//! Hosts with two addresses (docs/failover.md) in a plan: in a part of those whose hosts all have TCP. Paths go
+//! down and come up again, one at a time or both.
+//!
+//! It is drawn apart from everything else, as datagram sockets are. Plans with datagrams, regions and streams of bulk
+//! have one path: they end, or are not carried, while hosts reach each other by the second one.
+
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use verbs::{Time, WirePolicy};
+
+use super::{pick, up_to};
+use crate::address::PATHS;
+use crate::content::mix;
+use crate::plan::{Fault, HostPlan, Plan};
+
+/// What tells this draw from the others of a seed.
+const LABEL: u64 = 0x0fa1_105e;
+/// Times that a path goes down, at most.
+const DOWN_MAX: u32 = 5;
+/// How long connections wait for another path, where the plan lets them wait for nothing.
+const PEER_RETURN: Duration = Duration::from_secs(5);
+
+pub(super) fn draw(plan: &mut Plan, quiet_us: u64) {
+    let mut rng = StdRng::seed_from_u64(mix(plan.seed ^ mix(LABEL)));
+    let rng = &mut rng;
+    let may_have = |h: &HostPlan| h.wire == WirePolicy::Auto && h.bulk_bytes.is_none() && h.daemon.engines == 1;
+    let has_sockets = plan.apps.iter().any(|app| !app.sockets.is_empty());
+    if !plan.hosts.iter().all(may_have) || has_sockets || !plan.users.is_empty() || rng.random_bool(0.3) {
+        return;
+    }
+    plan.has_standby = true;
+    for host in plan.hosts.iter_mut().filter(|host| host.peer_return.is_zero()) {
+        host.peer_return = PEER_RETURN;
+    }
+    let hosts = plan.hosts.len();
+    let at = |us: u64| Time::ZERO + Duration::from_micros(us);
+    for _ in 0..rng.random_range(1..=DOWN_MAX) {
+        let start = rng.random_range(0..quiet_us);
+        let long = up_to(&[3_000, 100_000, 1_000_000, 6_000_000, 15_000_000], rng);
+        let a = rng.random_range(0..hosts);
+        let b = (a + rng.random_range(1..hosts)) % hosts;
+        let path = pick(&[0, 0, 0, PATHS - 1], rng);
+        plan.faults.push((at(start), Fault::PathDown { a, b, path }));
+        plan.faults.push((at(start + long), Fault::PathUp { a, b, path }));
+    }
+    plan.faults.retain(|(at, _)| *at < plan.quiet_at);
+    plan.faults.sort_by_key(|(at, _)| *at);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_the_seeds_with_tcp_has_two_paths_of_which_one_goes_down() {
+        let plans: Vec<Plan> = (1..=600).map(Plan::from_seed).filter(|plan| plan.has_standby).collect();
+        assert!((15..=80).contains(&plans.len()), "{} of 600", plans.len());
+        let falls = |fault: &Fault| matches!(fault, Fault::PathDown { .. });
+        assert!(plans.iter().all(|plan| plan.faults.iter().any(|(_, fault)| falls(fault))));
+        assert!(plans.iter().flat_map(|plan| &plan.hosts).all(|host| host.wire == WirePolicy::Auto));
+    }
+}
