@@ -219,12 +219,13 @@ impl Lending {
             return Ok(true);
         }
         self.attachment.check_fork()?;
+        if lock(&self.loans).is_back(loan, serial) {
+            return Ok(true);
+        }
         let conn = self.conn.upgrade();
         {
             let mut loans = lock(&self.loans);
-            if !loans.is_back(loan, serial) {
-                loans.collect(conn.as_ref().and_then(|conn| conn.endpoint().loans_back()));
-            }
+            loans.collect(conn.as_ref().and_then(|conn| conn.endpoint().loans_back()));
             if loans.is_back(loan, serial) {
                 return Ok(true);
             }
