@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(versions.wire, "6");
         let other = Versions { wire: "5".into(), ..versions.clone() };
         assert!(versions.serves(&other) && versions != other);
-        assert!(!versions.serves(&Versions { layout: "4".into(), ..versions.clone() }));
+        assert!(!versions.serves(&Versions { layout: "3".into(), ..versions.clone() }));
         assert!(!versions.serves(&Versions { control: "4".into(), ..versions.clone() }));
         assert!(Versions::parse("raas 0.1.0\nwire 6\n").is_err());
     }
