@@ -21,6 +21,7 @@ pub(crate) mod taking;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use control::Reason;
 use genslab::GenSlab;
 use shm::{OperationStatus, Submission};
 
@@ -117,6 +118,8 @@ pub(crate) struct Operation {
     pub(crate) verdict: Option<Outcome>,
     /// The application has its completion, and the memory is still in use.
     pub(crate) is_told: bool,
+    /// One before it in its chain may not have been done on the queue pair that is gone.
+    pub(crate) is_cut_off: bool,
 }
 
 impl Operation {
@@ -133,6 +136,15 @@ impl Operation {
 
     pub(crate) fn is_read(&self) -> bool {
         matches!(self.submission.opcode, shm::Opcode::Read)
+    }
+
+    /// How it ends behind one that may not have been done, if the owner was not asked for it.
+    pub(crate) fn cut_off(&self, reason: Reason) -> Outcome {
+        if self.posted > 0 && !self.is_read() {
+            Outcome::of(OperationStatus::OutcomeUnknown, reason.code().into())
+        } else {
+            Outcome::of(OperationStatus::ChainBroken, 0)
+        }
     }
 }
 

@@ -191,6 +191,7 @@ impl Operations {
             asked: None,
             verdict: None,
             is_told: false,
+            is_cut_off: false,
         });
         // The table has room for as many as all lanes may have.
         let Some(op) = op else { return Next::LaneFull };

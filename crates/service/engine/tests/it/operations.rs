@@ -255,6 +255,44 @@ fn reads_and_writes_end_across_resets() {
     assert!(unknown > 0, "no reset met a WRITE");
 }
 
+/// An addition behind a WRITE in a chain is not done without it, at whichever moment the queue pair breaks.
+#[test]
+fn what_is_behind_a_write_is_not_done_without_it_across_resets() {
+    const CHAINS: u64 = 30;
+    let (mut unknown, mut broken) = (0, 0);
+    for seed in 730..760 {
+        let mut u = Use::new(seed);
+        u.read(0, 8);
+        u.ended.clear();
+        for i in 0..CHAINS {
+            let write = u.submission(Opcode::Write, 65536 + i * 8, 8);
+            u.submit(&Submission { flags: submission_flag::CHAINED, ..write }, &(i + 1).to_le_bytes());
+            let add = Submission { operand: 1, ..u.submission(Opcode::FetchAdd, 8192 + i * 8, 8) };
+            u.submit(&add, &[]);
+        }
+        u.w.wake();
+        for _ in 0..seed % 30 * 12 {
+            u.w.step();
+        }
+        u.break_lane(seed as usize % 2);
+        let last = u.fetch_add();
+        u.w.wake();
+        u.wait(last);
+        u.w.settle();
+        u.collect();
+        for i in 0..CHAINS {
+            let (written, added) = (u.word(65536 + i * 8), u.word(8192 + i * 8));
+            assert!(added <= 1 && (added == 0 || written == i + 1), "seed {seed}, chain {i}: {written}, {added}");
+        }
+        let of = |status| u.ended.iter().filter(|e| e.status == status).count();
+        unknown += of(OperationStatus::OutcomeUnknown);
+        broken += of(OperationStatus::ChainBroken);
+        assert_eq!(u.ended.len() as u64, 2 * CHAINS + 1, "all ended");
+        assert_eq!(u.w.hosts[0].lane_failures.len(), 0);
+    }
+    assert!(unknown > 0 && broken > 0, "no reset came between a WRITE and what is behind it: {unknown}, {broken}");
+}
+
 #[test]
 fn a_revoked_region_is_left_alone_before_it_is_said() {
     for seed in 730..738 {

@@ -1,8 +1,11 @@
 //! Operations when a lane's queue pair is gone: READs begin again, what owners were asked for is asked again if it did
-//! not arrive, and WRITEs that may have been placed end with an unknown outcome.
+//! not arrive, and WRITEs that may have been placed end with an unknown outcome. What is behind such a WRITE in its chain
+//! is not asked for again: it must not take effect without the WRITE.
 //!
 //! Owns that nothing is done twice. Frames have numbers that go on over queue pairs, and a report says which the peer
 //! handled: what was in these was done once, what was in later ones was not done.
+
+use std::collections::BTreeSet;
 
 use control::Reason;
 use shm::OperationStatus;
@@ -19,18 +22,26 @@ impl Engine {
     /// The queue pair is destroyed, and the lane goes on with another one, or will.
     /// `reason`: of what may have been done.
     pub(in crate::engine) fn keep_operations(&mut self, id: LaneId, reason: Reason) {
+        let mut failed = BTreeSet::new();
         for op_id in self.ops.of_lane(id) {
+            let Some(op) = self.ops.get_mut(op_id) else { continue };
+            let chain = (op.queue, op.chain);
+            op.is_cut_off |= failed.contains(&chain);
             let Some(op) = self.ops.get(op_id) else { continue };
             // What waits for the owner's engine: `hear_operations` knows whether it arrived.
-            if op.is_placed {
+            if op.is_placed && (op.asked.is_some() || !op.is_cut_off) {
                 continue;
             }
             let outcome = match op.verdict {
                 // The device is done with it now.
                 Some(verdict) => Some(verdict),
+                None if op.is_cut_off && !op.is_read() => Some(op.cut_off(reason)),
                 None if op.may_have_effect() => Some(unknown(reason)),
                 None => self.ops.regions.verdict(op.handle),
             };
+            if outcome.as_ref().is_some_and(|outcome| outcome.status != OperationStatus::Ok) {
+                failed.insert(chain);
+            }
             let Some(lane) = self.lanes.get_mut(id) else { return };
             match outcome {
                 Some(outcome) => {
@@ -67,6 +78,11 @@ impl Engine {
                 continue;
             }
             op.asked = None;
+            if op.is_cut_off {
+                let outcome = op.cut_off(Reason::LaneFailed);
+                self.end_operation(id, op_id, outcome);
+                continue;
+            }
             let (has_effect, handle) = (op.may_have_effect(), op.handle);
             match self.ops.regions.verdict(handle) {
                 None => again.push((asked.order, op_id)),
