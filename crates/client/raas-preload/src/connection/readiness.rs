@@ -146,9 +146,25 @@ impl Connection {
                 return poll_now(fd, asked) | self.hang_up(fd);
             }
         }
+        let told = self.without_words(fd, asked, told);
         let told = if told == 0 { told } else { told | self.hang_up(fd) };
         let is_hidden = self.hides_end() && told & libc::POLLERR == 0;
         if is_hidden { told & !(libc::POLLRDHUP | libc::POLLHUP) } else { told }
+    }
+
+    /// The other end may have switched since the stream was looked at: then what came are its words, and a read of the
+    /// program would find nothing.
+    fn without_words(&self, fd: c_int, asked: PollBits, told: PollBits) -> PollBits {
+        let part = self.read_part();
+        if told & libc::POLLIN == 0 || part == ReadPart::Tail || self.stream().is_none() || !self.is_unsettled() {
+            return told;
+        }
+        self.drive();
+        match self.read_part() {
+            now if now == part => told,
+            ReadPart::Stream => told & !READ_BITS,
+            _ => poll_now(fd, asked),
+        }
     }
 
     /// The stream's end was seen. If there is nothing more to be read, TCP's end is next.

@@ -268,6 +268,10 @@ impl EpollSet {
             if self.is_for_nothing(event.u64) {
                 continue;
             }
+            if let Some(fd) = self.linked_meanwhile(event) {
+                self.note_linked(fd, &mut asked);
+                continue;
+            }
             self.note_one_shot(event.u64);
             room[asked.found] = event;
             asked.found += 1;
@@ -291,12 +295,35 @@ impl EpollSet {
                 self.control_kernel(libc::EPOLL_CTL_DEL, fd, 0, 0);
             }
         } else {
-            if let Some(entry) = lock(&self.state).registered.get_mut(&fd) {
-                entry.note_kernel();
-            }
-            lock(&self.told).insert(fd);
-            self.has_told.store(true, Ordering::SeqCst);
+            self.note_linked(fd, asked);
         }
+    }
+
+    /// The kernel said something of a linked connection: the next look asks what is the program's.
+    fn note_linked(&self, fd: c_int, asked: &mut Asked) {
+        asked.is_told = true;
+        if let Some(entry) = lock(&self.state).registered.get_mut(&fd) {
+            entry.note_kernel();
+        }
+        lock(&self.told).insert(fd);
+        self.has_told.store(true, Ordering::SeqCst);
+    }
+
+    /// The descriptor of a connection that is linked now, and was not when the kernel had this event for the program:
+    /// what came may be the first word of the other end's library, and a read would find nothing.
+    fn linked_meanwhile(&self, event: epoll_event) -> Option<c_int> {
+        if event.events & libc::EPOLLIN as u32 == 0 {
+            return None;
+        }
+        let (fd, connection) = {
+            let state = lock(&self.state);
+            let found = |fd: &c_int| Some((*fd, state.registered.get(fd).filter(|one| one.data == event.u64)?));
+            let (fd, entry) = state.unsettled.iter().find_map(found)?;
+            (fd, entry.connection.upgrade()?)
+        };
+        // Without the lock: it is linked in this very set.
+        connection.pump(fd);
+        lock(&self.state).registered.get(&fd).is_some_and(|entry| entry.is_linked).then_some(fd)
     }
 
     /// The kernel has reported a one-shot entry of the program's: it is over for the stream too.
