@@ -8,6 +8,8 @@ use std::sync::atomic::Ordering;
 use raas::Readiness;
 
 use super::{Connection, Edges, ReadPart, Role, Waits};
+use crate::inside;
+use crate::prelude::Heard;
 use crate::real::{self, PollBits};
 
 /// How a stream is asked.
@@ -51,16 +53,10 @@ impl Connection {
             // Who waits is told when that is over.
             return Ready { now: 0, of_kernel: 0 };
         }
-        let part = self.read_part();
-        let Some(mut found) = self.look(how) else {
+        let Some((part, found)) = self.look_behind_words(fd, how) else {
             let now = if self.is_lost() { wanted & (READ_BITS | WRITE_BITS) | libc::POLLERR } else { 0 };
             return Ready { now, of_kernel: if self.is_lost() { 0 } else { wanted } };
         };
-        // The other end may have switched just now. What was found before were its words, not the program's bytes.
-        self.pump(fd);
-        if self.read_part() != part {
-            found = self.look(how).unwrap_or(Readiness::ERR);
-        }
         if found.contains(Readiness::HUP) && !self.is_read_shut.load(Ordering::Acquire) {
             // How TCP ended counts too: by a reset, perhaps.
             self.is_end_seen.store(true, Ordering::Release);
@@ -74,7 +70,7 @@ impl Connection {
         {
             self.room_edges.fetch_add(1, Ordering::Relaxed);
         }
-        let (reads, writes) = (self.read_part() == ReadPart::Stream, self.writes_stream());
+        let (reads, writes) = (part == ReadPart::Stream, self.writes_stream());
         let (mut now, mut of_kernel) = (0, 0);
         if reads {
             let is_over = found.contains(Readiness::HUP) || found.contains(Readiness::ERR);
@@ -113,6 +109,28 @@ impl Connection {
         now |= self.hang_up(fd);
         let always = libc::POLLHUP | libc::POLLERR;
         Ready { now: now & (wanted | always), of_kernel: of_kernel & wanted }
+    }
+
+    /// What the stream can do, and which part is read. While the other end may switch, what comes are its words and not
+    /// the program's bytes; and a look that found them has announced nothing. None: there is no stream.
+    fn look_behind_words(&self, fd: c_int, how: How<'_>) -> Option<(ReadPart, Readiness)> {
+        loop {
+            let part = self.read_part();
+            let found = self.look(how)?;
+            if part == ReadPart::Both && found.contains(Readiness::READ) && !inside::is_inside() {
+                // Another thread may be hearing them: this waits for it.
+                let is_heard =
+                    matches!(self.ask_link(), None | Some((Heard::Switched { .. }, ..) | (_, true, _) | (_, _, true)));
+                if is_heard && self.read_part() == part {
+                    return Some((part, found));
+                }
+                continue;
+            }
+            self.pump(fd);
+            if self.read_part() == part {
+                return Some((part, found));
+            }
+        }
     }
 
     fn look(&self, how: How<'_>) -> Option<Readiness> {

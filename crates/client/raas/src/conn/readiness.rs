@@ -6,11 +6,15 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
-use std::sync::{MutexGuard, TryLockError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::time::{Duration, Instant};
 
 use raas_core::{Readiness, Side};
 
 use super::Conn;
+
+/// How long a look waits for a call of another thread, which copies bytes or looks itself.
+const BUSY_MAX: Duration = Duration::from_millis(10);
 
 impl Conn {
     pub(crate) fn set_nonblocking(&self, on: bool) -> io::Result<()> {
@@ -96,7 +100,25 @@ impl Conn {
     }
 
     fn look(&self, room: u64) -> Readiness {
-        raas_core::readiness(&self.endpoint, free(self.rx.try_lock()), free(self.tx.try_lock()), room)
+        raas_core::readiness(&self.endpoint, self.soon_free(&self.rx), self.soon_free(&self.tx), room)
+    }
+
+    /// The lock of a ring. Where changes are told to a function nobody waits with a ring, so one that is in use is free
+    /// soon; calling it ready would be news that nobody finds. Unless a signal handler asks, which interrupted the call
+    /// of its own thread that uses it.
+    fn soon_free<'a, T>(&self, ring: &'a Mutex<T>) -> Option<MutexGuard<'a, T>> {
+        let found = free(ring.try_lock());
+        if found.is_some() || !self.bell.poller.has_hook() {
+            return found;
+        }
+        let until = Instant::now() + BUSY_MAX;
+        loop {
+            std::thread::yield_now();
+            let found = free(ring.try_lock());
+            if found.is_some() || Instant::now() > until {
+                return found;
+            }
+        }
     }
 
     /// Tells the peer of all room, unless another thread is reading, which does it itself.
@@ -107,7 +129,7 @@ impl Conn {
     }
 }
 
-/// A direction in which another thread is busy, perhaps asleep, counts as ready: it is to be tried.
+/// None: another thread is busy in this direction, perhaps asleep. It counts as ready: it is to be tried.
 fn free<'a, T>(tried: Result<MutexGuard<'a, T>, TryLockError<MutexGuard<'a, T>>>) -> Option<MutexGuard<'a, T>> {
     match tried {
         Ok(guard) => Some(guard),

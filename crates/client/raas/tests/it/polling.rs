@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -353,5 +354,27 @@ fn a_thread_that_sleeps_elsewhere_follows_the_session_itself() {
             // A call that finds nothing does not announce it: the writer makes no system call for the next byte.
             assert!(would_block(t.client.read(&mut byte)));
         }
+    }
+}
+
+#[test]
+fn a_thread_that_looks_is_no_news_for_another() {
+    let _watchdog = Watchdog::start("a_thread_that_looks_is_no_news_for_another");
+    const LOOKS: u32 = 50_000;
+    for (host, _) in PATHS {
+        let t = two(host, 4096);
+        t.client.set_nonblocking(true).unwrap();
+        assert!(t.client.on_change(|| ()).unwrap());
+        let has_looked = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !has_looked.load(Ordering::Relaxed) {
+                    assert_eq!(t.client.unread_bytes().unwrap(), 0);
+                }
+            });
+            let early = (0..LOOKS).filter(|_| t.client.glance().unwrap().contains(Readiness::READ)).count();
+            has_looked.store(true, Ordering::Relaxed);
+            assert_eq!(early, 0, "nothing came");
+        });
     }
 }
