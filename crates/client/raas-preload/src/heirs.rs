@@ -238,7 +238,8 @@ pub(crate) fn descriptor(connection: &Arc<Connection>) -> Option<Arc<OwnedFd>> {
         let is_its_own = !connection.is_used() || connection.is_of_socket(copy.as_raw_fd());
         is_its_own.then(|| Arc::new(copy))
     };
-    connection.kept().or_else(known)
+    // In this order: what is kept is kept before the program's own is gone.
+    known().or_else(|| connection.kept())
 }
 
 fn duplicate(fd: c_int) -> Option<OwnedFd> {
@@ -248,17 +249,28 @@ fn duplicate(fd: c_int) -> Option<OwnedFd> {
     (copy >= 0).then(|| shm::raised(unsafe { OwnedFd::from_raw_fd(copy) }))
 }
 
-/// The program closes a descriptor, which `connection` is no more in the table. A child may want it later.
-pub(crate) fn note_closing(fd: c_int, connection: &Arc<Connection>) {
+/// The program is about to close a descriptor, which is still in the table. A child may want the connection at any
+/// moment, so there is a descriptor of it at every moment.
+pub(crate) fn keep_for_children(fd: c_int, connection: &Arc<Connection>) {
+    if !connection.has_heirs() || !connection.is_used() || connection.is_the_kernels() {
+        return;
+    }
+    let _inside = inside::enter();
+    if connection.kept().is_none()
+        && let Some(copy) = duplicate(fd)
+    {
+        connection.keep(copy);
+    }
+}
+
+/// The descriptor is in the table no more. A connection that nobody used is its children's alone.
+pub(crate) fn note_closing(connection: &Arc<Connection>) {
     if !connection.has_heirs() || table::descriptor_of(connection).is_some() {
         return;
     }
     let _inside = inside::enter();
     if !connection.is_used() || connection.is_the_kernels() {
-        return families().iter().for_each(|family| family.forget(connection));
-    }
-    if let Some(copy) = duplicate(fd) {
-        connection.keep(copy);
+        families().iter().for_each(|family| family.forget(connection));
     }
 }
 

@@ -11,14 +11,18 @@ use crate::{errno, fork, heirs, inside, real};
 
 /// The program closes a descriptor: what is known of it ends first.
 fn forget(fd: c_int) {
-    if table::get(fd).is_some() && fork::is_owner() && !inside::is_inside() {
+    let known = table::get(fd);
+    if known.is_some() && fork::is_owner() && !inside::is_inside() {
         let code = errno::get();
+        if let Some(Entry::Socket(connection)) = known {
+            heirs::keep_for_children(fd, &connection);
+        }
         match table::take(fd) {
             Some(Entry::Socket(connection)) => {
                 if connection.is_lost() && table::descriptor_of(&connection).is_none() {
                     connection.renounce();
                 }
-                heirs::note_closing(fd, &connection);
+                heirs::note_closing(&connection);
                 if connection.is_switching() && table::descriptor_of(&connection).is_none() {
                     connection.close(fd);
                 }
