@@ -13,8 +13,9 @@ use raas_core::{Readiness, Side};
 
 use super::Conn;
 
-/// How long a look waits for a call of another thread, which copies bytes or looks itself.
-const BUSY_MAX: Duration = Duration::from_millis(10);
+/// How long a look waits for a call of another thread, which copies bytes or looks itself, and may stand still for a
+/// while where many threads want a processor.
+const BUSY_MAX: Duration = Duration::from_millis(250);
 
 impl Conn {
     pub(crate) fn set_nonblocking(&self, on: bool) -> io::Result<()> {
