@@ -454,4 +454,6 @@ pub struct DirectHello {
 }
 
 #[cfg(test)]
+mod liar_tests;
+#[cfg(test)]
 mod tests;
