@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use raas::{Listener, Stream};
+use raas::{DatagramSocket, Listener, Session, Stream};
 use rig::namespace::in_namespace;
 use rig::{Cluster, Daemon, Running, WATCHDOG, pattern, raas, run, wait_until};
 use sha2::{Digest, Sha256};
@@ -24,7 +24,19 @@ const PIECE_BYTES: usize = 20_000;
 #[test]
 fn an_interface_that_is_taken_down_and_up_loses_nothing() {
     const NAME: &str = "an_interface_that_is_taken_down_and_up_loses_nothing";
-    in_namespace(NAME, &[], fail_over);
+    in_namespace(NAME, &[], || fail_over("wire = \"auto\"", ["iwarp", "in the clear"]));
+}
+
+#[test]
+fn lanes_on_roce_fail_over_too() {
+    const NAME: &str = "lanes_on_roce_fail_over_too";
+    in_namespace(NAME, &[], || fail_over("wire = \"roce\"", ["roce", "in the clear"]));
+}
+
+#[test]
+fn encrypted_lanes_on_roce_and_datagrams_fail_over_too() {
+    const NAME: &str = "encrypted_lanes_on_roce_and_datagrams_fail_over_too";
+    in_namespace(NAME, &[], || fail_over("wire = \"roce\"\nencrypt = \"required\"", ["roce", "encrypted"]));
 }
 
 #[test]
@@ -101,7 +113,8 @@ fn join(other: &OtherHost, (name, addresses): (&str, [&str; 2])) {
 }
 
 /// A daemon of one of the hosts, which knows both addresses of the other one if there are two networks.
-fn daemon(cluster: &Cluster, host: usize, other: Option<&OtherHost>, networks: usize) -> Daemon {
+/// `more`: lines of its configuration.
+fn daemon(cluster: &Cluster, host: usize, other: Option<&OtherHost>, networks: usize, more: &str) -> Daemon {
     let [first, standby] = NETWORKS.map(|(_, addresses)| addresses);
     let peer = 1 - host;
     let listen: IpAddr = first[host].parse().unwrap();
@@ -111,7 +124,7 @@ fn daemon(cluster: &Cluster, host: usize, other: Option<&OtherHost>, networks: u
         _ => format!("standby = [\"{}\"]\n", standby[host]),
     });
     let text = format!(
-        "listen = \"{listen}\"\n{own}socket = {socket:?}\nkey_file = {:?}\n[limits]\npeer_return_ms = 60000\n\
+        "listen = \"{listen}\"\n{own}socket = {socket:?}\nkey_file = {:?}\n{more}\n[limits]\npeer_return_ms = 60000\n\
          [[peer]]\naddress = \"{}\"\n{theirs}",
         cluster.key(),
         first[peer],
@@ -211,11 +224,52 @@ impl Traffic {
     }
 }
 
-/// Inside: the first network fails under a stream and comes back, twice.
-fn fail_over() {
+/// Two datagram sockets, one at each host.
+struct Datagrams([DatagramSocket; 2]);
+
+impl Datagrams {
+    fn bind(sessions: &[Session; 2], hosts: [&Daemon; 2]) -> Self {
+        let sockets = [0, 1].map(|i: usize| DatagramSocket::bind_with(&sessions[i], (hosts[i].ip, 7100)).unwrap());
+        for socket in &sockets {
+            socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        }
+        Self(sockets)
+    }
+
+    /// Each host sends until the other one has a datagram of this round, from the address that the host is named by.
+    fn pass(&self, round: u8) {
+        for (near, far) in [(&self.0[0], &self.0[1]), (&self.0[1], &self.0[0])] {
+            let (from, to) = (near.local_addr().unwrap(), far.local_addr().unwrap());
+            let payload = [&[round][..], &pattern(900)].concat();
+            let mut buffer = [0; 2048];
+            wait_until("a datagram", || {
+                near.send_to(&payload, to).unwrap();
+                // What was under way before may come first.
+                while let Ok((bytes, source)) = far.recv_from(&mut buffer) {
+                    assert_eq!((bytes, source), (payload.len(), from));
+                    assert!(buffer[1..bytes] == payload[1..] && buffer[0] <= round);
+                    if buffer[0] == round {
+                        return true;
+                    }
+                }
+                false
+            });
+        }
+    }
+}
+
+/// Datagrams that came to a host over a lane.
+fn datagrams_of(host: &Daemon) -> u64 {
+    let stat = run(&mut host.command(&["stat", "--json"])).json();
+    stat["counters"]["datagrams_received"].as_u64().unwrap()
+}
+
+/// Inside: the first network fails under a stream and comes back, twice; datagrams pass in between. `more`: lines of both
+/// configurations. `expected`: the wire of the lane, and whether it is encrypted.
+fn fail_over(more: &str, expected: [&str; 2]) {
     let (cluster, other) = (Cluster::new(), OtherHost::new());
     NETWORKS.into_iter().for_each(|network| join(&other, network));
-    let (a, b) = (daemon(&cluster, 0, None, 2), daemon(&cluster, 1, Some(&other), 2));
+    let (a, b) = (daemon(&cluster, 0, None, 2, more), daemon(&cluster, 1, Some(&other), 2, more));
     let sessions = [a.session("failover"), b.session("failover")];
     let listener = Listener::bind_with(&sessions[1], (b.ip, 7000)).unwrap();
     let near = Stream::connect_with(&sessions[0], listener.local_addr().unwrap()).unwrap();
@@ -223,22 +277,35 @@ fn fail_over() {
     await_path([&a, &b], 0);
     let traffic = Traffic::start(near, far);
     traffic.goes_on();
-    for round in 0..2 {
+    let datagrams = Datagrams::bind(&sessions, [&a, &b]);
+    datagrams.pass(0);
+    let lane = |host: &Daemon| {
+        let stat = run(&mut host.command(&["stat", "--json"])).json();
+        let lane = &stat["lanes"][0];
+        let is_encrypted = lane["encrypted"] == true;
+        (lane["wire"].as_str().unwrap_or_default().to_owned(), is_encrypted)
+    };
+    let expected = (expected[0].to_owned(), expected[1] == "encrypted");
+    for round in 0..2_u8 {
         ip(&["link", "set", NETWORKS[0].0, "down"]);
         await_path([&a, &b], 1);
         let pause = traffic.goes_on();
         eprintln!("round {round}: nothing arrived for {pause} ms when the interface went down");
         let why = run(&mut a.command(&["why", &b.ip.to_string()]));
         assert!(why.stdout.contains("10.98.2.1 to 10.98.2.2: number 2 of 2"), "{why:?}");
+        assert_eq!([lane(&a), lane(&b)], [expected.clone(), expected.clone()], "round {round}");
+        datagrams.pass(2 * round + 1);
         ip(&["link", "set", NETWORKS[0].0, "up"]);
         await_path([&a, &b], 0);
         let pause = traffic.goes_on();
         eprintln!("round {round}: nothing arrived for {pause} ms on the way back");
+        datagrams.pass(2 * round + 2);
         assert_eq!(path(&a).1, "number 1 of 2: it is there again, and preferred to 10.98.2.1 to 10.98.2.2");
     }
     let bytes = traffic.finish();
     eprintln!("{bytes} bytes, the same at both ends");
-    drop((listener, sessions));
+    assert!([&a, &b].iter().all(|host| datagrams_of(host) >= 5), "each passed over a lane");
+    drop((listener, datagrams, sessions));
     a.stop();
     b.stop();
 }
@@ -264,7 +331,7 @@ fn change_wires() {
         return eprintln!("SKIP {NAME}: no packets can be dropped here (iptables): {why}");
     }
     join(&other, NETWORKS[0]);
-    let (a, b) = (daemon(&cluster, 0, None, 1), daemon(&cluster, 1, Some(&other), 1));
+    let (a, b) = (daemon(&cluster, 0, None, 1, ""), daemon(&cluster, 1, Some(&other), 1, ""));
     let sessions = [a.session("wires"), b.session("wires")];
     let listener = Listener::bind_with(&sessions[1], (b.ip, 7000)).unwrap();
     let near = Stream::connect_with(&sessions[0], listener.local_addr().unwrap()).unwrap();
