@@ -42,7 +42,13 @@ fn encrypted_lanes_on_roce_and_datagrams_fail_over_too() {
 #[test]
 fn a_wire_that_fails_on_a_living_link_is_left_and_taken_again() {
     const NAME: &str = "a_wire_that_fails_on_a_living_link_is_left_and_taken_again";
-    in_namespace(NAME, &[], change_wires);
+    in_namespace(NAME, &[], || change_wires(NAME, 1));
+}
+
+#[test]
+fn a_wire_that_fails_at_the_standby_addresses_is_left_too() {
+    const NAME: &str = "a_wire_that_fails_at_the_standby_addresses_is_left_too";
+    in_namespace(NAME, &[], || change_wires(NAME, 2));
 }
 
 fn ip(args: &[&str]) {
@@ -319,19 +325,19 @@ fn await_wire(hosts: [&Daemon; 2], wire: &str) {
     });
 }
 
-/// Inside: packets of one wire are dropped under a stream, and pass again, while those of the control link always pass.
-fn change_wires() {
-    const NAME: &str = "a_wire_that_fails_on_a_living_link_is_left_and_taken_again";
+/// Inside: packets of one wire are dropped under a stream, and pass again, while those of the control link always pass. Of
+/// two networks the first one is down meanwhile.
+fn change_wires(name: &str, networks: usize) {
     let (cluster, other) = (Cluster::new(), OtherHost::new());
     let filters = Command::new("iptables").args(["-w", "-L", "INPUT"]).output();
     if let Some(why) =
         filters.map_or_else(|e| Some(e.to_string()), |out| (!out.status.success()).then(|| format!("{out:?}")))
     {
         assert!(!std::env::var("CI").is_ok_and(|value| value == "true"), "no packets can be dropped here: {why}");
-        return eprintln!("SKIP {NAME}: no packets can be dropped here (iptables): {why}");
+        return eprintln!("SKIP {name}: no packets can be dropped here (iptables): {why}");
     }
-    join(&other, NETWORKS[0]);
-    let (a, b) = (daemon(&cluster, 0, None, 1, ""), daemon(&cluster, 1, Some(&other), 1, ""));
+    NETWORKS.into_iter().take(networks).for_each(|network| join(&other, network));
+    let (a, b) = (daemon(&cluster, 0, None, networks, ""), daemon(&cluster, 1, Some(&other), networks, ""));
     let sessions = [a.session("wires"), b.session("wires")];
     let listener = Listener::bind_with(&sessions[1], (b.ip, 7000)).unwrap();
     let near = Stream::connect_with(&sessions[0], listener.local_addr().unwrap()).unwrap();
@@ -339,6 +345,12 @@ fn change_wires() {
     await_wire([&a, &b], "iwarp");
     let traffic = Traffic::start(near, far);
     traffic.goes_on();
+    if networks == 2 {
+        ip(&["link", "set", NETWORKS[0].0, "down"]);
+        await_path([&a, &b], 1);
+        await_wire([&a, &b], "iwarp");
+        traffic.goes_on();
+    }
     for round in 0..2 {
         let_pass(&other, "tcp", false);
         await_wire([&a, &b], "roce");
