@@ -1,8 +1,8 @@
 //! Hosts with two addresses (docs/failover.md) in a plan: in most of those whose hosts all have TCP, and in a part of the
-//! others, with lanes on RoCEv2 and datagram sockets. Paths go down and come up again, one at a time or both.
+//! others, with lanes on RoCEv2, datagram sockets and regions. Paths go down and come up again, one at a time or both.
 //!
-//! It is drawn apart from everything else, as datagram sockets are. Plans with regions and streams of bulk have one path:
-//! these end, or are not carried, while hosts reach each other by the second one.
+//! It is drawn apart from everything else, as datagram sockets are. Plans with streams of bulk have one path: these are not
+//! carried by connections of their own while hosts have two.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub(super) fn draw(plan: &mut Plan, quiet_us: u64) {
     let has_sockets = plan.apps.iter().any(|app| !app.sockets.is_empty());
     let all_have_tcp = plan.hosts.iter().all(|host| host.wire == WirePolicy::Auto);
     let with_one = if all_have_tcp && !has_sockets { WITH_ONE_OF_TCP } else { WITH_ONE };
-    if !plan.hosts.iter().all(may_have) || !plan.users.is_empty() || rng.random_bool(with_one) {
+    if !plan.hosts.iter().all(may_have) || rng.random_bool(with_one) {
         return;
     }
     plan.has_standby = true;
@@ -71,5 +71,6 @@ mod tests {
         let [tcp, roce] = wires.map(|wire| plans.iter().filter(|p| p.hosts.iter().all(|h| h.wire == wire)).count());
         assert!(tcp >= 10 && roce >= 10, "{tcp} with TCP, {roce} with RoCEv2 alone");
         assert!(count(|plan| plan.apps.iter().any(|app| !app.sockets.is_empty())) >= 5);
+        assert!(count(|plan| !plan.users.is_empty()) >= 5);
     }
 }
