@@ -112,8 +112,11 @@ type Pair = fn(&Networks) -> Result<[f64; 2]>;
 
 impl Pairs {
     fn new(raas: &std::path::Path, only: Option<&str>) -> Result<Self> {
-        let all: [(Pair, [&str; 2]); 2] =
-            [(Networks::interface, ["interface-down", "interface-up"]), (Networks::wire, ["wire-cut", "wire-back"])];
+        let all: [(Pair, [&str; 2]); 3] = [
+            (Networks::interface, ["interface-down", "interface-up"]),
+            (Networks::interface_with_roce, ["roce-interface-down", "roce-interface-up"]),
+            (Networks::wire, ["wire-cut", "wire-back"]),
+        ];
         let is_asked = |names: &[&str; 2]| only.is_none_or(|only| names.iter().any(|name| name.contains(only)));
         let mut cases: Vec<_> = all.into_iter().filter(|(_, names)| is_asked(names)).collect();
         let networks = if cases.is_empty() { None } else { Some(Networks::join(raas)?) };

@@ -91,7 +91,16 @@ impl Networks {
 
     /// The pauses of a flow when the first network fails, and when it is there again.
     pub(crate) fn interface(&self) -> Result<[f64; 2]> {
-        let hosts = Hosts::start(self)?;
+        self.interface_with("auto")
+    }
+
+    /// The same with lanes on RoCEv2.
+    pub(crate) fn interface_with_roce(&self) -> Result<[f64; 2]> {
+        self.interface_with("roce")
+    }
+
+    fn interface_with(&self, wire: &str) -> Result<[f64; 2]> {
+        let hosts = Hosts::start(self, wire)?;
         let flow = hosts.flow()?;
         let down = hosts.pause(&flow, || self.set_first(false), "link_path", NETWORKS[1].1[0])?;
         let up = hosts.pause(&flow, || self.set_first(true), "link_path", NETWORKS[0].1[0])?;
@@ -101,7 +110,7 @@ impl Networks {
 
     /// The pauses of a flow when packets of TCP are dropped on the lane's port, and when they pass again.
     pub(crate) fn wire(&self) -> Result<[f64; 2]> {
-        let hosts = Hosts::start(self)?;
+        let hosts = Hosts::start(self, "auto")?;
         let flow = hosts.flow()?;
         let cut = hosts.pause(&flow, || self.let_tcp_pass(false), "wire", "roce");
         // Also after a failure, or the next round finds no network.
@@ -133,7 +142,7 @@ struct Hosts {
 }
 
 impl Hosts {
-    fn start(networks: &Networks) -> Result<Self> {
+    fn start(networks: &Networks, wire: &str) -> Result<Self> {
         let mut hosts = Self { daemons: Vec::new(), sessions: Vec::new(), sockets: Vec::new() };
         let [first, standby] = NETWORKS.map(|(_, addresses)| addresses);
         let key = networks.directory.join("key");
@@ -143,8 +152,8 @@ impl Hosts {
             let [socket, config] = ["sock", "toml"].map(|kind| networks.directory.join(format!("{host}.{kind}")));
             let (own, peer) = (host, 1 - host);
             let text = format!(
-                "listen = \"{}\"\nstandby = [\"{}\"]\nsocket = {socket:?}\nkey_file = {key:?}\n[limits]\n\
-                 peer_return_ms = 60000\n[[peer]]\naddress = \"{}\"\nstandby = [\"{}\"]\n",
+                "listen = \"{}\"\nstandby = [\"{}\"]\nsocket = {socket:?}\nkey_file = {key:?}\nwire = \"{wire}\"\n\
+                 [limits]\npeer_return_ms = 60000\n[[peer]]\naddress = \"{}\"\nstandby = [\"{}\"]\n",
                 first[own], standby[own], first[peer], standby[peer]
             );
             std::fs::write(&config, text)?;

@@ -225,12 +225,20 @@ pub struct AddressVector {
     pub hop_limit: u8,
     /// IPv4 TOS, IPv6 traffic class.
     pub traffic_class: u8,
+    /// The address of this host that packets leave from, and at which those of a connected peer must arrive, where the
+    /// device has several (verbs: the source GID index); none: its first. A device refuses one that is not its own.
+    pub source: Option<Gid>,
 }
 
 impl AddressVector {
-    /// The port of `gid` at UDP 4791, hop limit 64.
+    /// From the device's first address to the port of `gid` at UDP 4791, hop limit 64.
     pub const fn new(gid: Gid) -> Self {
-        Self { gid, udp_port: ROCE_UDP_PORT, hop_limit: 64, traffic_class: 0 }
+        Self { gid, udp_port: ROCE_UDP_PORT, hop_limit: 64, traffic_class: 0, source: None }
+    }
+
+    /// The same, from another address of the device.
+    pub const fn from_source(self, source: Option<Gid>) -> Self {
+        Self { source, ..self }
     }
 }
 

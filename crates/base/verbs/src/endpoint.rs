@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::{Access, Capabilities, Encrypt, PathMtu, UdDest, VerbsError, Wire, WirePolicy};
+use crate::{Access, Capabilities, Encrypt, Gid, PathMtu, UdDest, VerbsError, Wire, WirePolicy};
 
 /// Longest [`Endpoint`] in bytes.
 pub const ENDPOINT_BYTES_MAX: usize = 128;
@@ -54,6 +54,28 @@ pub struct OfferAttr {
     /// The address of this host at which the connection is to be; none: the device's own. A device that has no other
     /// address refuses.
     pub local: Option<IpAddr>,
+}
+
+/// How datagrams go to a host and come from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DatagramAttr {
+    /// Whether they are to be encrypted.
+    pub encrypt: Encrypt,
+    /// The address of this host that they leave from and come to; none: the device's own. A device that has no other
+    /// address refuses.
+    pub local: Option<IpAddr>,
+}
+
+impl DatagramAttr {
+    /// At the device's own address.
+    pub const fn new(encrypt: Encrypt) -> Self {
+        Self { encrypt, local: None }
+    }
+
+    /// The address, as an [`crate::AddressVector`] has it.
+    pub fn source(&self) -> Option<Gid> {
+        self.local.map(Gid::from)
+    }
 }
 
 /// How a consumer wants a connection to run.

@@ -5,10 +5,14 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crate::{
-    AcceptAttr, Access, AddressVector, AhId, Capabilities, Completion, CqId, DatagramLink, DeviceAttr, Encrypt,
-    Endpoint, Link, Mr, MrId, OfferAttr, PathMarks, PathMtu, PostError, Psn, Qkey, QpInit, QpModify, QpStatus, Qpn,
-    RecvWr, Region, RoceEndpoint, RocePort, RtrAttr, RtsAttr, SendWr, SrqId, SrqInit, UdDest, VerbsError, Wire,
+    AcceptAttr, Access, AddressVector, AhId, Capabilities, Completion, CqId, DatagramAttr, DatagramLink, DeviceAttr,
+    Encrypt, Endpoint, Gid, Link, Mr, MrId, OfferAttr, PathMarks, PathMtu, PostError, Psn, Qkey, QpInit, QpModify,
+    QpStatus, Qpn, RecvWr, Region, RoceEndpoint, RocePort, RtrAttr, RtsAttr, SendWr, SrqId, SrqInit, UdDest,
+    VerbsError, Wire,
 };
+
+/// Why a device refuses [`OfferAttr::local`] and [`DatagramAttr::local`].
+const NOT_AT: &str = "an address that is none of its own: give it that address when it is opened";
 
 /// Something that happened to an object outside its work requests (IBTA 11.6.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,6 +109,12 @@ pub trait Provider {
 
     // ---- set-up of a connection, whatever the device
 
+    /// Whether the device is at this address, so that [`OfferAttr::local`], [`DatagramAttr::local`] and
+    /// [`AddressVector::source`] may name it.
+    fn is_at(&self, gid: Gid) -> bool {
+        self.device().gid == gid
+    }
+
     /// How packets of connections and ways that [`Self::accept`] and [`Self::accept_datagrams`] make are marked.
     fn path_marks(&self) -> PathMarks {
         PathMarks::default()
@@ -121,13 +131,18 @@ pub trait Provider {
         if attr.encrypt == Encrypt::Required {
             return Err(VerbsError::NotEncrypted("this host's device cannot encrypt: use the software NIC"));
         }
+        let gid = attr.local.map_or(self.device().gid, Gid::from);
+        if !self.is_at(gid) {
+            let device = self.device().name.clone();
+            return Err(VerbsError::Unsupported { device, what: NOT_AT });
+        }
         self.modify_qp(qpn, &QpModify::Init { access: attr.access, qkey: Qkey(0) })?;
         let device = self.device();
         let own = RoceEndpoint {
             qp_type,
             qpn,
             psn: Psn::new(attr.entropy),
-            gid: device.gid,
+            gid,
             udp_port: device.udp_port,
             mtu: device.mtu.min(attr.mtu_max),
             max_rd_atomic: device.max_rd_atomic,
@@ -144,12 +159,13 @@ pub trait Provider {
         let (own, peer) = (RoceEndpoint::parse(own)?, RoceEndpoint::parse(peer)?);
         own.check_service(&peer)?;
         let mtu = own.mtu.min(peer.mtu);
+        let source = Some(own.gid).filter(|gid| *gid != self.device().gid);
         self.modify_qp(
             qpn,
             &QpModify::Rtr(RtrAttr {
                 dest_qpn: peer.qpn,
                 rq_psn: peer.psn,
-                av: self.path_marks().on(peer.address_vector()),
+                av: self.path_marks().on(peer.address_vector()).from_source(source),
                 mtu,
                 max_dest_rd_atomic: own.max_rd_atomic,
                 min_rnr_timer: attr.min_rnr_timer,
@@ -188,12 +204,16 @@ pub trait Provider {
         false
     }
 
-    /// Says what peers need to know of a UD queue pair with this key. With [`Encrypt::Required`] it tells nobody where
+    /// Says what peers need to know of a UD queue pair with this key, at one address of the device. With [`Encrypt::Required`] it tells nobody where
     /// datagrams in the clear would go.
-    fn offer_datagrams(&self, qpn: Qpn, qkey: Qkey, encrypt: Encrypt) -> Endpoint {
+    fn offer_datagrams(&self, qpn: Qpn, qkey: Qkey, attr: &DatagramAttr) -> Result<Endpoint, VerbsError> {
         let device = self.device();
-        let udp_port = if encrypt == Encrypt::Required { 0 } else { device.udp_port };
-        RocePort { qpn, qkey, gid: device.gid, udp_port }.to_endpoint()
+        let udp_port = if attr.encrypt == Encrypt::Required { 0 } else { device.udp_port };
+        let gid = attr.local.map_or(device.gid, Gid::from);
+        if !self.is_at(gid) {
+            return Err(VerbsError::Unsupported { device: device.name.clone(), what: NOT_AT });
+        }
+        Ok(RocePort { qpn, qkey, gid, udp_port }.to_endpoint())
     }
 
     /// Makes the way to a peer's datagram port, which is the peer's input as in [`Self::accept`]. `beside`: the
@@ -204,14 +224,15 @@ pub trait Provider {
         &mut self,
         peer: &Endpoint,
         beside: Qpn,
-        encrypt: Encrypt,
+        attr: &DatagramAttr,
     ) -> Result<Option<DatagramLink>, VerbsError> {
         let _ = beside;
         let peer = RocePort::parse(peer)?;
-        if encrypt == Encrypt::Required || peer.udp_port == 0 {
+        if attr.encrypt == Encrypt::Required || peer.udp_port == 0 {
             return Ok(None);
         }
-        let ah = self.create_ah(&self.path_marks().on(peer.address_vector()))?;
+        let to = self.path_marks().on(peer.address_vector()).from_source(attr.source());
+        let ah = self.create_ah(&to)?;
         let dest = UdDest { ah, qpn: peer.qpn, qkey: peer.qkey };
         Ok(Some(DatagramLink { dest, address: peer.gid.ip(), cipher: None }))
     }

@@ -27,6 +27,7 @@ impl Pair {
         let nic = |side: usize| {
             let config = NicConfig {
                 local: addresses[side],
+                standby: Vec::new(),
                 mtu,
                 limits: NicLimits::default(),
                 rx_budget_bytes: u32::MAX,

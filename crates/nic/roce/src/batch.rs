@@ -26,6 +26,8 @@ pub enum Ipv4IdMode {
 /// Where and how a built send goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transmit {
+    /// The address of the NIC that it leaves from: [`crate::NicConfig::local`], or another one of its own.
+    pub source: SocketAddr,
     /// The peer's UDP address.
     pub destination: SocketAddr,
     /// Size of each segment except the last, if there is more than one.

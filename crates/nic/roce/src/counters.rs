@@ -47,6 +47,8 @@ counters! {
     drop_unknown_qp,
     /// The source address is not the QP's peer.
     drop_wrong_source,
+    /// It came to an address of this host that is not the one of the QP, or of the peer's datagrams under these keys.
+    drop_wrong_destination,
     /// The source port is not the one from which the QP's peer sends, a software NIC: somebody else of its host, or a
     /// device on the way that changes ports.
     drop_wrong_port,

@@ -38,6 +38,6 @@ pub mod wire;
 pub use batch::{Ipv4IdMode, Transmit};
 pub use counters::NicCounters;
 pub use limits::{NicLimits, PACKET_CHARGE_BYTES};
-pub use nic::{Nic, NicConfig};
+pub use nic::{Arrived, Nic, NicConfig};
 pub use qp::LentQp;
 pub use seals::DatagramSeal;

@@ -19,6 +19,7 @@ use crate::batch::{Batch, BatchLimits, Ipv4IdMode, Transmit};
 use crate::counters::NicCounters;
 use crate::device::Device;
 use crate::limits::{MAX_MESSAGE_BYTES, MAX_WINDOW_PACKETS, NicLimits, RECENT_QPNS};
+use crate::path::Source;
 use crate::peer::NotForUs;
 use crate::qp::LentQp;
 use crate::queue_pair::QueuePair;
@@ -31,6 +32,8 @@ use crate::wire::{Body, Bth, Checked, ICRC_BYTES, Unchecked, sealed_bth};
 pub struct NicConfig {
     /// The port's address: IP address (a specific one, because the ICRC covers it) and UDP port, normally 4791.
     pub local: SocketAddr,
+    /// Further addresses of the port, at the same UDP port ([`verbs::AddressVector::source`]).
+    pub standby: Vec<IpAddr>,
     /// Largest path MTU of the port.
     pub mtu: PathMtu,
     /// What the NIC can hold.
@@ -52,13 +55,36 @@ fn inner_bytes(opened: &[u8]) -> usize {
     opened.len() + ICRC_BYTES
 }
 
+/// How a datagram came, or several that were received in one call.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrived {
+    /// Whence.
+    pub from: SocketAddr,
+    /// The address of the NIC that it came to.
+    pub to: IpAddr,
+    /// The place of the first in what was received at once ([`Nic::handle_datagram`]).
+    pub place: u16,
+    /// Their IP headers are marked with Congestion Experienced.
+    pub is_marked: bool,
+}
+
 /// What is known of a received packet beside its bytes.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
+    /// The address of the NIC that it came to.
+    at: Source,
     /// Its place in what was received at once.
     place: u16,
     /// A switch on the way was congested.
     is_marked: bool,
+}
+
+/// Where a NIC is.
+fn addresses_of(config: &NicConfig) -> Vec<Source> {
+    let port = config.local.port();
+    let further = config.standby.iter().map(|ip| SocketAddr::new(*ip, port));
+    let all = std::iter::once(config.local).chain(further).enumerate();
+    all.map(|(index, address)| Source { index, address }).collect()
 }
 
 /// A RoCEv2 NIC as a state machine. It implements [`verbs::Provider`]; posting and polling only touch its state.
@@ -83,6 +109,8 @@ pub struct Nic {
     /// Overflows of CQs that QPs were told of.
     overflows_seen: u64,
     marks: PathMarks,
+    /// Those of `config`, the first one first.
+    addresses: Vec<Source>,
     /// What the last sealed packet had in it.
     opened: Vec<u8>,
 }
@@ -124,6 +152,7 @@ impl Nic {
             debtors: Vec::new(),
             overflows_seen: 0,
             marks: PathMarks::default(),
+            addresses: addresses_of(&config),
             opened: Vec::new(),
             config,
         }
@@ -138,38 +167,62 @@ impl Nic {
         self.marks
     }
 
-    /// Takes one received UDP payload, BTH to ICRC. `place`: that of a segment in what was received at once, 0 for a
+    /// [`NicConfig::local`].
+    pub(crate) const fn first(&self) -> Source {
+        Source { index: 0, address: self.config.local }
+    }
+
+    /// The address of the NIC with this IP address.
+    pub(crate) fn at(&self, ip: IpAddr) -> Option<Source> {
+        let ip = ip.to_canonical();
+        self.addresses.iter().find(|at| at.address.ip().to_canonical() == ip).copied()
+    }
+
+    /// Takes one received UDP payload that came to [`NicConfig::local`], BTH to ICRC. `place`: that of a segment in what was received at once, 0 for a
     /// packet that came alone. Its IPv4 identification is guessed from it and from those before; a wrong guess costs
     /// time and 16 of 32 check bits.
     pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, payload: &[u8], place: u16) {
         let mut touched = None;
-        self.take_segment(now, from, payload, Seen { place, is_marked: false }, &mut touched);
+        let seen = Seen { at: self.first(), place, is_marked: false };
+        self.take_segment(now, from, payload, seen, &mut touched);
         if let Some(qpn) = touched {
             self.after_event(qpn);
         }
     }
 
-    /// Takes several segments that were received in one call: each `stride` bytes long, the last perhaps shorter. They
+    /// Takes several segments that came to [`NicConfig::local`] in one call: each `stride` bytes long, the last perhaps shorter. They
     /// were probably sent together and numbered from 0.
     pub fn handle_batch(&mut self, now: Time, from: SocketAddr, payload: &[u8], stride: usize) {
-        self.take_batch(now, from, payload, stride, false);
+        self.take_batch(now, from, payload, stride, Seen { at: self.first(), place: 0, is_marked: false });
     }
 
     /// The same for segments, or one alone, whose IP headers are marked with Congestion Experienced: their senders are
     /// notified.
     pub fn handle_marked(&mut self, now: Time, from: SocketAddr, payload: &[u8], stride: usize) {
-        self.take_batch(now, from, payload, stride, true);
+        self.take_batch(now, from, payload, stride, Seen { at: self.first(), place: 0, is_marked: true });
     }
 
-    fn take_batch(&mut self, now: Time, from: SocketAddr, payload: &[u8], stride: usize, is_marked: bool) {
+    /// Takes segments, or one alone, of whose way more is known. Those to an address that is not the NIC's are dropped.
+    pub fn handle_arrived(&mut self, now: Time, arrived: &Arrived, payload: &[u8], stride: usize) {
+        let Arrived { from, to, place, is_marked } = *arrived;
+        let Some(at) = self.at(to) else {
+            let packets = payload.chunks(stride.max(1)).len() as u64;
+            self.dev.counters.rx_packets += packets;
+            self.dev.counters.rx_bytes += payload.len() as u64;
+            self.dev.counters.drop_wrong_destination += packets;
+            return;
+        };
+        self.take_batch(now, from, payload, stride, Seen { at, place, is_marked });
+    }
+
+    fn take_batch(&mut self, now: Time, from: SocketAddr, payload: &[u8], stride: usize, mut seen: Seen) {
         let mut touched = None;
         let mut segments = payload.chunks(stride.max(1)).peekable();
-        let mut place = 0_u16;
         while let Some(segment) = segments.next() {
             // The header of the next one is on its way into the cache while the CRC of this one is computed.
             std::hint::black_box(segments.peek().and_then(|next| next.first()).copied());
-            self.take_segment(now, from, segment, Seen { place, is_marked }, &mut touched);
-            place = place.wrapping_add(1);
+            self.take_segment(now, from, segment, seen, &mut touched);
+            seen.place = seen.place.wrapping_add(1);
         }
         if let Some(qpn) = touched {
             self.after_event(qpn);
@@ -195,9 +248,9 @@ impl Nic {
 
     /// Takes a packet that ends with an ICRC; says which QP it reached.
     fn take_clear(&mut self, now: Time, from: SocketAddr, payload: &[u8], seen: Seen) -> Option<Qpn> {
-        let Self { dev, qps, config, .. } = self;
+        let Self { dev, qps, .. } = self;
         let unchecked = Unchecked::parse(payload).map_err(|fault| dev.counters.on_fault(fault)).ok()?;
-        let (qpn, local) = (unchecked.bth.dest_qpn, config.local);
+        let qpn = unchecked.bth.dest_qpn;
         let Some(qp) = qps.get_mut(&qpn) else {
             dev.counters.drop_unknown_qp += 1;
             return None;
@@ -210,7 +263,7 @@ impl Nic {
             dev.counters.drop_wrong_service += 1;
             return None;
         }
-        let inbound = match qp.inbound_from(from, local) {
+        let inbound = match qp.inbound_from(from, seen.at) {
             Ok(inbound) => inbound,
             Err(why) => return self.drop_not_for_us(qpn, from, why),
         };
@@ -230,7 +283,7 @@ impl Nic {
             dev.counters.drop_in_the_clear += 1;
             return None;
         }
-        let arrival = Arrival { from, to: local, udp_payload_bytes: payload.len() };
+        let arrival = Arrival { from, to: seen.at.address, udp_payload_bytes: payload.len() };
         qp.handle_packet(&packet, arrival, dev, now);
         if seen.is_marked {
             qp.on_mark(now);
@@ -240,13 +293,13 @@ impl Nic {
 
     /// Takes a sealed packet; says which QP it reached. One that is not authentic has no effect but a count.
     fn take_sealed(&mut self, now: Time, from: SocketAddr, payload: &[u8], head: &Bth, seen: Seen) -> Option<Qpn> {
-        let Self { dev, qps, config, opened, .. } = self;
-        let (qpn, local) = (head.dest_qpn, config.local);
+        let Self { dev, qps, opened, .. } = self;
+        let qpn = head.dest_qpn;
         let Some(qp) = qps.get_mut(&qpn) else {
             dev.counters.drop_unknown_qp += 1;
             return None;
         };
-        if let Err(why) = qp.inbound_from(from, local) {
+        if let Err(why) = qp.inbound_from(from, seen.at) {
             return self.drop_not_for_us(qpn, from, why);
         }
         let is_connected = qp.init().qp_type.is_connected();
@@ -268,13 +321,19 @@ impl Nic {
             return None;
         }
         let packet = inner.into_packet().map_err(|fault| dev.counters.on_fault(fault)).ok()?;
-        if let Body::Datagram(datagram) = &packet.body
-            && !dev.seals.get_mut(head.psn).is_some_and(|peer| peer.is_of(from.ip(), datagram.deth.src_qpn))
-        {
-            dev.counters.drop_wrong_source += 1;
-            return None;
+        if let Body::Datagram(datagram) = &packet.body {
+            let of_key = dev.seals.get_mut(head.psn);
+            let is_from_there = of_key.as_ref().is_some_and(|peer| peer.is_of(from.ip(), datagram.deth.src_qpn));
+            if !is_from_there {
+                dev.counters.drop_wrong_source += 1;
+                return None;
+            }
+            if !of_key.is_some_and(|peer| peer.is_at(seen.at)) {
+                dev.counters.drop_wrong_destination += 1;
+                return None;
+            }
         }
-        let arrival = Arrival { from, to: local, udp_payload_bytes: inner_bytes(opened) };
+        let arrival = Arrival { from, to: seen.at.address, udp_payload_bytes: inner_bytes(opened) };
         qp.handle_packet(&packet, arrival, dev, now);
         if seen.is_marked {
             qp.on_mark(now);
@@ -284,6 +343,7 @@ impl Nic {
 
     fn drop_not_for_us(&mut self, qpn: Qpn, from: SocketAddr, why: NotForUs) -> Option<Qpn> {
         match why {
+            NotForUs::Destination => self.dev.counters.drop_wrong_destination += 1,
             NotForUs::Source => self.dev.counters.drop_wrong_source += 1,
             NotForUs::Port { is_first } => self.drop_strange_port(qpn, from.port(), is_first),
             NotForUs::State => self.dev.counters.drop_wrong_state += 1,
@@ -309,7 +369,8 @@ impl Nic {
     /// come in the clear are dropped. The keys go with the handle.
     pub fn create_sealed_ah(&mut self, av: &AddressVector, seal: DatagramSeal) -> Result<AhId, VerbsError> {
         let key = seal.own_key;
-        if !self.dev.seals.insert(seal, av.gid.ip()) {
+        let at = self.source_of(av)?;
+        if !self.dev.seals.insert(seal, av.gid.ip(), at) {
             return Err(VerbsError::NoSuch("free name for the keys of datagrams: make a new offer"));
         }
         let made = self.create_ah(av);

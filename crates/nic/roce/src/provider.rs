@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use verbs::{
-    Access, AddressVector, AhId, AsyncEvent, Completion, Counters, CqId, DeviceAttr, Mr, MrId, PathMarks, PostError,
-    Provider, QpInit, QpModify, QpStatus, QpType, Qpn, RecvWr, Region, Rkey, SendWr, SrqId, SrqInit, VerbsError,
+    Access, AddressVector, AhId, AsyncEvent, Completion, Counters, CqId, DeviceAttr, Gid, Mr, MrId, PathMarks,
+    PostError, Provider, QpInit, QpModify, QpStatus, QpType, Qpn, RecvWr, Region, Rkey, SendWr, SrqId, SrqInit,
+    VerbsError,
 };
 
 use crate::nic::Nic;
-use crate::path::Path;
+use crate::path::{Path, Source};
 use crate::queue_pair::QueuePair;
 
 fn full(what: &'static str, limit: u32) -> VerbsError {
@@ -18,6 +19,13 @@ fn full(what: &'static str, limit: u32) -> VerbsError {
 impl Nic {
     fn unsupported(&self, what: &'static str) -> VerbsError {
         VerbsError::Unsupported { device: self.config.name.clone(), what }
+    }
+
+    /// The address of this NIC that packets of an address vector leave from.
+    pub(crate) fn source_of(&self, av: &AddressVector) -> Result<Source, VerbsError> {
+        let Some(gid) = av.source else { return Ok(self.first()) };
+        self.at(gid.ip())
+            .ok_or_else(|| self.unsupported("a source that is none of its addresses: see NicConfig::standby"))
     }
 
     fn check_qp(&self, init: &QpInit) -> Result<(), VerbsError> {
@@ -42,6 +50,10 @@ fn post_each<W>(wrs: &[W], mut post: impl FnMut(&W) -> Result<(), VerbsError>) -
 impl Provider for Nic {
     fn device(&self) -> &DeviceAttr {
         &self.dev.attr
+    }
+
+    fn is_at(&self, gid: Gid) -> bool {
+        self.at(gid.ip()).is_some()
     }
 
     fn path_marks(&self) -> PathMarks {
@@ -78,9 +90,12 @@ impl Provider for Nic {
     }
 
     fn modify_qp(&mut self, qpn: Qpn, to: &QpModify) -> Result<(), VerbsError> {
+        let source = match to {
+            QpModify::Rtr(attr) => self.source_of(&attr.av)?,
+            _ => self.first(),
+        };
         let qp = self.qps.get_mut(&qpn).ok_or(VerbsError::NoSuch("QP"))?;
-        let local = self.config.local;
-        qp.modify(to, local, &self.config.limits, &mut self.dev)?;
+        qp.modify(to, source, &self.config.limits, &mut self.dev)?;
         self.after_event(qpn);
         Ok(())
     }
@@ -98,7 +113,7 @@ impl Provider for Nic {
 
     fn create_ah(&mut self, av: &AddressVector) -> Result<AhId, VerbsError> {
         let other_version = "a peer of the other IP version: give the port an address of the peer's version";
-        let path = Path::new(av, self.config.local).ok_or_else(|| self.unsupported(other_version))?;
+        let path = Path::new(av, self.source_of(av)?).ok_or_else(|| self.unsupported(other_version))?;
         let limit = self.dev.ahs.max();
         self.dev.ahs.insert(path).map(AhId).ok_or_else(|| full("the table of address handles", limit))
     }

@@ -7,7 +7,7 @@ use verbs::{QpInit, QpModify, QpState, QpStatus, QpType, Qpn, RecvWr, Rkey, Send
 use crate::batch::{Batch, Finished, Sealing, Transmit};
 use crate::device::Device;
 use crate::limits::NicLimits;
-use crate::path::Inbound;
+use crate::path::{Inbound, Source};
 use crate::peer::NotForUs;
 use crate::qp::{LentQp, Qp};
 use crate::seals::QpSeal;
@@ -83,17 +83,17 @@ impl QueuePair {
         }
     }
 
-    /// Moves to another state. `local` is the NIC's address.
+    /// Moves to another state. `source` is the address of the NIC that the QP's packets leave from.
     pub(crate) fn modify(
         &mut self,
         to: &QpModify,
-        local: SocketAddr,
+        source: Source,
         limits: &NicLimits,
         dev: &mut Device,
     ) -> Result<(), VerbsError> {
         match &mut self.service {
-            Service::Reliable(qp) => qp.modify(to, local, limits, dev),
-            Service::Unreliable(qp) => qp.modify(to, local, dev),
+            Service::Reliable(qp) => qp.modify(to, source, limits, dev),
+            Service::Unreliable(qp) => qp.modify(to, source, dev),
             Service::Datagram(qp) => qp.modify(to, dev),
         }?;
         if let QpModify::Reset = to {
@@ -166,12 +166,12 @@ impl QueuePair {
         }
     }
 
-    /// What is known of packets from `from`, if they may come from there.
-    pub(crate) fn inbound_from(&mut self, from: SocketAddr, local: SocketAddr) -> Result<&mut Inbound, NotForUs> {
+    /// What is known of packets from `from` to `at`, if they may come from there and thither.
+    pub(crate) fn inbound_from(&mut self, from: SocketAddr, at: Source) -> Result<&mut Inbound, NotForUs> {
         match &mut self.service {
-            Service::Reliable(qp) => qp.inbound_from(from, local),
-            Service::Unreliable(qp) => qp.inbound_from(from, local),
-            Service::Datagram(qp) => qp.inbound_from(from, local),
+            Service::Reliable(qp) => qp.inbound_from(from, at),
+            Service::Unreliable(qp) => qp.inbound_from(from, at),
+            Service::Datagram(qp) => qp.inbound_from(from, at),
         }
     }
 
@@ -252,23 +252,24 @@ impl QueuePair {
         let sealing = seal.as_deref_mut().map(|seal| Sealing { sealer: &mut seal.keys.sealer, to: seal.to });
         let is_sealed = sealing.is_some();
         let batch = batch.sealed_by(sealing);
-        let (finished, destination, traffic_class, hop_limit) = match service {
+        let (finished, source, destination, traffic_class, hop_limit) = match service {
             Service::Reliable(qp) => {
                 let (finished, peer) = qp.fill(batch, dev, now)?;
-                (finished, peer.address, peer.traffic_class, peer.hop_limit)
+                (finished, peer.source, peer.address, peer.traffic_class, peer.hop_limit)
             }
             Service::Unreliable(qp) => {
                 let (finished, peer) = qp.fill(batch, dev)?;
-                (finished, peer.address, peer.traffic_class, peer.hop_limit)
+                (finished, peer.source, peer.address, peer.traffic_class, peer.hop_limit)
             }
             Service::Datagram(qp) => {
                 let (finished, path) = qp.fill(batch, dev)?;
-                (finished, path.address, path.traffic_class, path.hop_limit)
+                (finished, path.source, path.address, path.traffic_class, path.hop_limit)
             }
         };
         dev.counters.tx_sealed += if is_sealed { finished.packets as u64 } else { 0 };
         dev.counters.tx_unsealed += finished.unsealed;
-        Some((finished, Transmit { destination, segment_bytes: finished.segment_bytes, traffic_class, hop_limit }))
+        let (source, segment_bytes) = (source.address, finished.segment_bytes);
+        Some((finished, Transmit { source, destination, segment_bytes, traffic_class, hop_limit }))
     }
 
     /// A CQ of the QP overflowed: it cannot go on.

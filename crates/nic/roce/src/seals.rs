@@ -8,6 +8,8 @@ use std::net::IpAddr;
 use records::PacketKeys;
 use verbs::{Psn, Qpn};
 
+use crate::path::Source;
+
 /// The keys of a connection.
 #[derive(Debug)]
 pub(crate) struct QpSeal {
@@ -34,12 +36,19 @@ pub struct DatagramSeal {
 pub(crate) struct PeerSeal {
     pub(crate) seal: DatagramSeal,
     ip: IpAddr,
+    /// Where they arrive.
+    at: Source,
 }
 
 impl PeerSeal {
     /// Whether datagrams under these keys come from there.
     pub(crate) fn is_of(&self, ip: IpAddr, qpn: Qpn) -> bool {
         (self.ip, self.seal.peer_qpn) == (ip.to_canonical(), qpn)
+    }
+
+    /// Whether they arrive there.
+    pub(crate) fn is_at(&self, at: Source) -> bool {
+        self.at.index == at.index
     }
 }
 
@@ -52,14 +61,14 @@ pub(crate) struct DatagramSeals {
 }
 
 impl DatagramSeals {
-    /// False: another one has its name.
-    pub(crate) fn insert(&mut self, seal: DatagramSeal, ip: IpAddr) -> bool {
+    /// Of datagrams from `ip` to `at`. False: another one has its name.
+    pub(crate) fn insert(&mut self, seal: DatagramSeal, ip: IpAddr, at: Source) -> bool {
         let (key, source) = (seal.own_key.get(), (ip.to_canonical(), seal.peer_qpn));
         if self.by_key.contains_key(&key) {
             return false;
         }
         *self.sources.entry(source).or_default() += 1;
-        self.by_key.insert(key, PeerSeal { seal, ip: source.0 });
+        self.by_key.insert(key, PeerSeal { seal, ip: source.0, at });
         true
     }
 

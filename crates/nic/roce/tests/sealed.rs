@@ -28,6 +28,7 @@ impl End {
         let at = SocketAddr::new(IpAddr::from([10, 0, 0, last]), ROCE_UDP_PORT);
         let config = NicConfig {
             local: at,
+            standby: Vec::new(),
             mtu: PathMtu::Mtu1024,
             limits: NicLimits::default(),
             rx_budget_bytes: u32::MAX,

@@ -40,8 +40,8 @@ pub enum Gso {
 pub struct SoftNicConfig {
     /// The address of this host that is the port's GID; never a wildcard.
     pub address: IpAddr,
-    /// Further addresses of this host at which connections over TCP may be ([`verbs::OfferAttr::local`]), at the same
-    /// port. One that the host does not have at the moment is no error.
+    /// Further addresses of this host at which connections and datagrams may be ([`verbs::OfferAttr::local`],
+    /// [`verbs::DatagramAttr::local`]), at the same ports. One that the host does not have at the moment is no error.
     pub standby: Vec<IpAddr>,
     /// UDP port, 4791 towards foreign stacks; 0 lets the system choose (see [`crate::SoftNic::local_address`]).
     pub udp_port: u16,

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use roce::wire::{ICRC_BYTES, PseudoHeader, SEALED_EXTRA_BYTES, sealed_bth};
-use roce::{Nic, Transmit};
+use roce::{Arrived, Nic, Transmit};
 use verbs::{Counters, PathMtu, Time};
 
 use crate::clock::Clock;
@@ -16,7 +16,9 @@ use crate::sealing::Secrets;
 use crate::socket::{ECN_CAPABLE, Sent, Socket};
 use crate::sys::{MESSAGES_PER_CALL, Outgoing};
 use crate::tcp::{Looked, TcpWire};
+use sockets::{At, Sockets};
 
+pub(crate) mod sockets;
 mod verbs_calls;
 
 /// Receive calls of one round of progress, each up to [`RECV_PER_CALL`] merged batches.
@@ -51,19 +53,15 @@ pub(crate) struct Port {
     sealed_mtu: PathMtu,
     /// When the TCP wire is looked at again although nothing is expected there.
     tcp_look_at: Time,
-    socket: Socket,
+    sockets: Sockets,
     capture: Option<Capture>,
     outbox: Outbox,
-    local: SocketAddr,
     clock: Clock,
     send_blocked: bool,
-    offload_failed: bool,
     notify: bool,
     resigned_batches: u64,
     /// The last words about path MTUs: when, and the way to whom.
     mtu_told: Vec<(Time, IpAddr)>,
-    /// Batches that the next receive call takes at most: more after each call that was full.
-    recv_depth: usize,
 }
 
 /// Sends that were built and have not left.
@@ -86,15 +84,13 @@ impl Port {
     pub(crate) fn new(
         (nic, tcp): (Nic, Option<TcpWire>),
         (secrets, sealed_mtu): (Secrets, PathMtu),
-        socket: Socket,
+        sockets: Sockets,
         capture: Option<Capture>,
         clock: Clock,
     ) -> Self {
-        let local = socket.local();
-        let empty = || Slot {
-            bytes: Vec::new(),
-            transmit: Transmit { destination: local, segment_bytes: None, traffic_class: 0, hop_limit: 0 },
-        };
+        let (source, destination) = (sockets.first.socket.local(), sockets.first.socket.local());
+        let transmit = Transmit { source, destination, segment_bytes: None, traffic_class: 0, hop_limit: 0 };
+        let empty = || Slot { bytes: Vec::new(), transmit };
         let slots = std::iter::repeat_with(empty).take(MESSAGES_PER_CALL).collect();
         Self {
             nic,
@@ -102,22 +98,24 @@ impl Port {
             secrets,
             sealed_mtu,
             tcp_look_at: Time::ZERO,
-            socket,
+            sockets,
             capture,
             outbox: Outbox { slots, first: 0, end: 0 },
-            local,
             clock,
             send_blocked: false,
-            offload_failed: false,
             notify: false,
             resigned_batches: 0,
             mtu_told: Vec::new(),
-            recv_depth: 1,
         }
     }
 
+    /// That of the NIC's first address.
     pub(crate) fn socket(&self) -> &Socket {
-        &self.socket
+        &self.sockets.first.socket
+    }
+
+    pub(crate) fn sockets(&self) -> &Sockets {
+        &self.sockets
     }
 
     /// Now, as the protocol counts time.
@@ -168,28 +166,24 @@ impl Port {
     }
 
     fn receive_datagrams(&mut self, now: Time) -> bool {
-        let mut any = false;
-        let Self { nic, socket, capture, local, recv_depth, .. } = self;
-        for _ in 0..RECV_CALLS_PER_ROUND {
-            let depth = *recv_depth;
-            let got = socket.recv(depth, |source, payload, stride, is_marked| {
-                if let Some(capture) = capture {
-                    let packet = Seen { source, destination: *local, traffic_class: 0, hop_limit: 0, id: 0, payload };
-                    capture.capture(packet, stride);
-                }
-                match stride {
-                    stride if is_marked => nic.handle_marked(now, source, payload, stride.unwrap_or(payload.len())),
-                    Some(stride) => nic.handle_batch(now, source, payload, stride),
-                    None => nic.handle_datagram(now, source, payload, 0),
-                }
-            });
-            any |= got > 0;
-            // If messages come one at a time, one message must not wait until buffers for many are laid out, or for a
-            // call that finds no second one.
-            *recv_depth = if got < depth { 1 } else { (depth * 2).min(RECV_PER_CALL) };
-            if got < depth || depth == 1 {
-                break;
+        let Self { nic, sockets, capture, .. } = self;
+        let mut any = receive_at(&mut sockets.first, capture, |source, _, payload, stride, is_marked| match stride {
+            stride if is_marked => nic.handle_marked(now, source, payload, stride.unwrap_or(payload.len())),
+            Some(stride) => nic.handle_batch(now, source, payload, stride),
+            None => nic.handle_datagram(now, source, payload, 0),
+        });
+        if sockets.look_aside(now) {
+            let mut came = false;
+            for at in &mut sockets.standby {
+                came |= receive_at(at, capture, |source, local, payload, stride, is_marked| {
+                    let arrived = Arrived { from: source, to: local, place: 0, is_marked };
+                    nic.handle_arrived(now, &arrived, payload, stride.unwrap_or(payload.len()));
+                });
             }
+            if came {
+                sockets.note_use(now);
+            }
+            any |= came;
         }
         any
     }
@@ -211,7 +205,7 @@ impl Port {
             if self.outbox.is_empty() && !self.outbox.fill(&mut self.nic, now) {
                 break;
             }
-            match self.send_outbox() {
+            match self.send_outbox(now) {
                 Sent::Gone(n) => any |= n > 0,
                 Sent::WouldBlock => {
                     self.send_blocked = true;
@@ -241,9 +235,10 @@ impl Port {
         self.tcp.as_ref().is_some_and(|tcp| tcp.has_output())
     }
 
-    /// Whether output waits for room in the socket's send buffer.
+    /// Whether output waits for room in the send buffer of [`Self::socket`]. For that of another one it waits a moment.
     pub(crate) fn is_send_blocked(&self) -> bool {
-        self.send_blocked
+        let head = self.outbox.slots.get(self.outbox.first);
+        self.send_blocked && head.is_none_or(|slot| self.sockets.is_first(slot.transmit.source))
     }
 
     /// Whether an armed CQ got its completion since the last call.
@@ -271,19 +266,10 @@ impl Port {
 
     /// Counters of socket and capture, by name.
     pub(crate) fn append_counters(&self, out: &mut Counters) {
-        let c = &self.socket.counters;
+        self.sockets.append_counters(out);
         out.extend([
-            ("rx_socket_overflow", self.socket.drops()),
-            ("rx_socket_errors", c.rx_socket_errors),
-            ("tx_socket_errors", c.tx_socket_errors),
-            ("tx_too_long", c.tx_too_long),
-            ("rx_syscalls", c.rx_syscalls),
-            ("tx_syscalls", c.tx_syscalls),
-            ("tx_would_block", c.tx_would_block),
-            ("gso_batches", c.gso_batches),
-            ("gro_batches", c.gro_batches),
             ("gso_batches_resigned", self.resigned_batches),
-            ("udp_port_open", self.socket.is_port_open().into()),
+            ("udp_port_open", self.sockets.is_port_open().into()),
         ]);
         if let Some(tcp) = &self.tcp {
             tcp.append_counters(out);
@@ -293,27 +279,36 @@ impl Port {
         }
     }
 
-    /// One send call with what the outbox holds.
-    fn send_outbox(&mut self) -> Sent {
-        if self.offload_failed && self.outbox.first_is_batch() {
+    /// One send call with what the outbox holds, as far as it leaves through one socket.
+    fn send_outbox(&mut self, now: Time) -> Sent {
+        let Outbox { slots, first, end } = &mut self.outbox;
+        let mut filled = slots.get(*first..*end).unwrap_or(&[]);
+        let Some(source) = filled.first().map(|slot| slot.transmit.source) else { return Sent::Gone(0) };
+        if !self.sockets.standby.is_empty() {
+            let same = filled.iter().take_while(|slot| slot.transmit.source == source).count();
+            filled = &filled[..same];
+            if !self.sockets.is_first(source) {
+                self.sockets.note_use(now);
+            }
+        }
+        let at = self.sockets.of(source);
+        if at.offload_failed && filled.first().is_some_and(Slot::is_batch) {
             return Sent::NoOffload;
         }
-        let Outbox { slots, first, end } = &mut self.outbox;
-        let filled = slots.get(*first..*end).unwrap_or(&[]);
         let sent = match filled {
-            [slot] => self.socket.send(&mut [slot.outgoing()]),
+            [slot] => at.socket.send(&mut [slot.outgoing()]),
             _ => {
                 let mut items = [Outgoing::EMPTY; MESSAGES_PER_CALL];
                 for (item, slot) in items.iter_mut().zip(filled) {
                     *item = slot.outgoing();
                 }
-                self.socket.send(&mut items[..filled.len().min(MESSAGES_PER_CALL)])
+                at.socket.send(&mut items[..filled.len().min(MESSAGES_PER_CALL)])
             }
         };
         if let Sent::Gone(n) = sent {
             if let Some(capture) = &mut self.capture {
                 for item in filled.iter().take(n).map(Slot::outgoing) {
-                    capture.capture(seen(self.local, &item), item.segment_bytes.map(usize::from));
+                    capture.capture(seen(source, &item), item.segment_bytes.map(usize::from));
                 }
             }
             *first += n;
@@ -332,7 +327,7 @@ impl Port {
         if self.mtu_told.len() >= MTU_TOLD_MAX || self.mtu_told.iter().any(|(_, peer)| *peer == destination.ip()) {
             return;
         }
-        let Some(bytes) = self.socket.path_mtu_bytes(destination) else { return };
+        let Some(bytes) = self.sockets.of(slot.transmit.source).socket.path_mtu_bytes(destination) else { return };
         // Below the least the lane is lost, which its retries will tell.
         let mtu = PathMtu::for_link(bytes.saturating_sub(extra)).unwrap_or(PathMtu::Mtu256);
         self.mtu_told.push((now, destination.ip()));
@@ -342,30 +337,68 @@ impl Port {
 
     /// Sends the segments of the batch at the head of the outbox one by one, after the kernel said that it cannot
     /// segment on this way out. Alone each has identification 0, so its ICRC is computed again; a sealed one has none.
+    /// A kernel that refuses the first one too did not refuse it for its length: the batch is lost, as in the network.
     fn split_first(&mut self) {
-        if !std::mem::replace(&mut self.offload_failed, true) {
-            tracing::warn!("the kernel refuses segmentation offload on this path: one packet a send from now on");
-        }
         self.resigned_batches += 1;
         let Some(slot) = self.outbox.slots.get_mut(self.outbox.first) else { return };
         self.outbox.first += 1;
-        let destination = slot.transmit.destination;
+        let Transmit { source, destination, traffic_class, hop_limit, .. } = slot.transmit;
         let segment_bytes = slot.transmit.segment_bytes.map_or(slot.bytes.len(), usize::from).max(1);
-        let Some(header) = PseudoHeader::new(self.local, destination) else { return };
+        let Some(header) = PseudoHeader::new(source, destination) else { return };
+        let at = self.sockets.of(source);
+        let refused_before = at.socket.counters.tx_socket_errors;
         for segment in slot.bytes.chunks_mut(segment_bytes) {
             let Some((packet, icrc)) = segment.split_last_chunk_mut::<ICRC_BYTES>() else { continue };
             if sealed_bth(packet).is_none() {
                 *icrc = header.icrc(packet, 0);
             }
-            let Transmit { traffic_class, hop_limit, .. } = slot.transmit;
             let traffic_class = Some(traffic_class);
             let mut item = [Outgoing { payload: segment, destination, segment_bytes: None, traffic_class, hop_limit }];
-            let sent = self.socket.send(&mut item);
+            let sent = at.socket.send(&mut item);
+            if at.socket.counters.tx_socket_errors != refused_before {
+                return;
+            }
+            if sent == Sent::Gone(1) && !std::mem::replace(&mut at.offload_failed, true) {
+                tracing::warn!(
+                    from = %source.ip(),
+                    "the kernel refuses segmentation offload on this path: one packet a send from now on"
+                );
+            }
             if let (Sent::Gone(1), Some(capture)) = (sent, &mut self.capture) {
-                capture.capture(seen(self.local, &item[0]), None);
+                capture.capture(seen(source, &item[0]), None);
             }
         }
     }
+}
+
+/// Takes what arrived at one address, up to a bound; says whether anything did. `each` gets source, address, payload,
+/// stride and mark.
+fn receive_at(
+    at: &mut At,
+    capture: &mut Option<Capture>,
+    mut each: impl FnMut(SocketAddr, IpAddr, &[u8], Option<usize>, bool),
+) -> bool {
+    let mut any = false;
+    let At { socket, recv_depth, .. } = at;
+    let local = socket.local();
+    for _ in 0..RECV_CALLS_PER_ROUND {
+        let depth = *recv_depth;
+        let got = socket.recv(depth, |source, payload, stride, is_marked| {
+            if let Some(capture) = capture {
+                let packet = Seen { source, destination: local, traffic_class: 0, hop_limit: 0, id: 0, payload };
+                capture.capture(packet, stride);
+            }
+            each(source, local.ip(), payload, stride, is_marked);
+        });
+        any |= got > 0;
+        // If messages come one at a time, one message must not wait until buffers for many are laid out, or for a call
+        // that finds no second one.
+        *recv_depth = if got < depth { 1 } else { (depth * 2).min(RECV_PER_CALL) };
+        if got < depth || depth == 1 {
+            break;
+        }
+    }
+    any
 }
 
 fn seen<'a>(source: SocketAddr, item: &Outgoing<'a>) -> Seen<'a> {
@@ -378,10 +411,6 @@ fn seen<'a>(source: SocketAddr, item: &Outgoing<'a>) -> Seen<'a> {
 impl Outbox {
     fn is_empty(&self) -> bool {
         self.first == self.end
-    }
-
-    fn first_is_batch(&self) -> bool {
-        self.slots.get(self.first).is_some_and(|s| s.transmit.segment_bytes.is_some())
     }
 
     /// Builds sends until all slots or [`OUTBOX_BYTES`] are full; says whether there are any. Call only when empty.
@@ -404,6 +433,10 @@ impl Outbox {
 }
 
 impl Slot {
+    fn is_batch(&self) -> bool {
+        self.transmit.segment_bytes.is_some()
+    }
+
     fn outgoing(&self) -> Outgoing<'_> {
         Outgoing {
             payload: &self.bytes,

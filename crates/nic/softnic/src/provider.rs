@@ -2,8 +2,8 @@
 
 use std::fs::File;
 use std::io::BufWriter;
-use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard};
@@ -13,9 +13,10 @@ use roce::wire::SEALED_EXTRA_BYTES;
 use roce::{Ipv4IdMode, Nic, NicConfig};
 use rustix::fs::OFlags;
 use verbs::{
-    AcceptAttr, Access, AddressVector, AhId, AsyncEvent, Capabilities, Completion, Counters, CqId, DatagramLink,
-    DeviceAttr, Encrypt, Endpoint, Link, Mr, MrId, OfferAttr, PathMarks, PathMtu, Payload, PostError, Provider, QpInit,
-    QpModify, QpStatus, Qpn, RecvWr, Region, SendWr, SrqId, SrqInit, Time, VerbsError, Wire, WirePolicy,
+    AcceptAttr, Access, AddressVector, AhId, AsyncEvent, Capabilities, Completion, Counters, CqId, DatagramAttr,
+    DatagramLink, DeviceAttr, Endpoint, Gid, Link, Mr, MrId, OfferAttr, PathMarks, PathMtu, Payload, PostError,
+    Provider, QpInit, QpModify, QpStatus, Qpn, RecvWr, Region, SendWr, SrqId, SrqInit, Time, VerbsError, Wire,
+    WirePolicy,
 };
 
 use crate::background::Background;
@@ -23,6 +24,7 @@ use crate::budget::rx_budget_bytes;
 use crate::clock::Clock;
 use crate::link::link_of;
 use crate::pcap::PcapWriter;
+use crate::port::sockets::{At, Sockets};
 use crate::port::{Capture, Port};
 use crate::sealing::Secrets;
 use crate::shared::{Shared, Signals};
@@ -79,6 +81,7 @@ impl SoftNic {
         let batches = config.gso == Gso::Auto && socket.has_gso();
         let nic_config = NicConfig {
             local,
+            standby: config.standby.clone(),
             mtu,
             limits: config.limits.clone(),
             rx_budget_bytes: rx_budget_bytes(socket.rcvbuf_bytes(), mtu),
@@ -89,7 +92,9 @@ impl SoftNic {
         };
         let entropy = config.entropy.map_or_else(random_seed, Ok)?;
         let capture = config.pcap.clone().map(|path| open_capture(path, config.pcap_limit_bytes)).transpose()?;
-        let tcp = open_tcp(&config, &socket, &entropy)?;
+        let standby = open_standby(&config, local.port(), mtu)?;
+        let sockets = Sockets::new(socket, standby);
+        let tcp = open_tcp(&config, &sockets, &entropy)?;
         let secrets = Secrets::new(stream_of(&entropy, SECRETS));
         if capture.is_some() && tcp.is_some() {
             tracing::warn!(
@@ -105,7 +110,7 @@ impl SoftNic {
         let signals = (config.progress == Progress::Helper).then(Signals::new).transpose()?;
         let needs_thread = signals.is_some();
         let shared = Arc::new(Shared::new(
-            Port::new((nic, tcp), (secrets, sealed_mtu), socket, capture, clock),
+            Port::new((nic, tcp), (secrets, sealed_mtu), sockets, capture, clock),
             clock,
             signals,
         )?);
@@ -142,15 +147,31 @@ impl SoftNic {
     }
 }
 
+/// The sockets of further addresses, which this host may not have at the moment. `mtu`: of the first one.
+fn open_standby(config: &SoftNicConfig, port: u16, mtu: PathMtu) -> Result<Vec<At>, OpenError> {
+    let open = |address: &IpAddr| {
+        let link = link_of(*address).map_err(|e| OpenError::os("asking rtnetlink for interfaces", e))?;
+        if link.is_none() {
+            tracing::warn!(%address, "this host does not have the standby address now; datagrams there wait for it");
+        }
+        let scope_id = link.map_or(0, |link| link.index);
+        let socket = Socket::bind_standby(SocketAddr::new(*address, port), scope_id, config.rcvbuf_bytes)?;
+        let of = |bytes| [PathMtu::for_link(bytes).unwrap_or(PathMtu::Mtu256), sealed_mtu(bytes)];
+        let narrower = link.map(|link| of(link.mtu_bytes).map(|here| here.min(mtu)));
+        Ok(At::new(socket, narrower))
+    };
+    config.standby.iter().map(open).collect()
+}
+
 /// The wire over TCP, if the policy allows it. Where both wires are allowed, one that cannot listen is done without.
-fn open_tcp(config: &SoftNicConfig, socket: &Socket, entropy: &[u8; 32]) -> Result<Option<TcpWire>, OpenError> {
+fn open_tcp(config: &SoftNicConfig, sockets: &Sockets, entropy: &[u8; 32]) -> Result<Option<TcpWire>, OpenError> {
     let (policy, may_move) = (config.wire, config.udp_port == 0);
     if !policy.allows(Wire::Iwarp) {
         return Ok(None);
     }
     let seed = stream_of(entropy, TOKENS);
-    let addresses = (socket.local(), may_move, &config.standby[..]);
-    match TcpWire::open(addresses, config.marks, socket.as_fd(), seed) {
+    let addresses = (sockets.first.socket.local(), may_move, &config.standby[..]);
+    match TcpWire::open(addresses, config.marks, sockets, seed) {
         Err(error) if policy == WirePolicy::Auto => {
             tracing::warn!(%error, "without the wire over TCP: all connections use RoCEv2");
             Ok(None)
@@ -310,9 +331,13 @@ impl Provider for SoftNic {
         &mut self,
         peer: &Endpoint,
         beside: Qpn,
-        encrypt: Encrypt,
+        attr: &DatagramAttr,
     ) -> Result<Option<DatagramLink>, VerbsError> {
-        self.port().accept_datagrams(peer, beside, encrypt)
+        self.port().accept_datagrams(peer, beside, attr)
+    }
+
+    fn is_at(&self, gid: Gid) -> bool {
+        self.port().nic.is_at(gid)
     }
 
     fn create_ah(&mut self, av: &AddressVector) -> Result<AhId, VerbsError> {

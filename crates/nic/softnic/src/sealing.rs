@@ -11,7 +11,8 @@ use rand::{Rng, SeedableRng};
 use records::{CIPHER, PacketKeys, Purpose, SECRET_BYTES, Secret};
 use roce::{DatagramSeal, Nic};
 use verbs::{
-    AcceptAttr, DatagramLink, Encrypt, Endpoint, Link, Provider as _, Psn, QpState, Qpn, RocePort, UdDest, VerbsError,
+    AcceptAttr, DatagramAttr, DatagramLink, Encrypt, Endpoint, Link, Provider as _, Psn, QpState, Qpn, RocePort,
+    UdDest, VerbsError,
 };
 
 use crate::tcp::endpoint::{Encryption, Wires};
@@ -140,10 +141,10 @@ pub fn accept_datagrams(
     secrets: &mut Secrets,
     peer: &Endpoint,
     beside: Qpn,
-    encrypt: Encrypt,
+    attr: &DatagramAttr,
 ) -> Result<Option<DatagramLink>, VerbsError> {
     let mut port = RocePort::parse(peer)?;
-    let Some(met) = secrets.met.remove(&beside) else { return nic.accept_datagrams(peer, beside, encrypt) };
+    let Some(met) = secrets.met.remove(&beside) else { return nic.accept_datagrams(peer, beside, attr) };
     if port.udp_port == 0 {
         port.udp_port = met.peer_port;
     }
@@ -151,7 +152,8 @@ pub fn accept_datagrams(
     let keys = PacketKeys::new(&met.own, &met.peer, Purpose::Datagrams).ok_or(reflected)?;
     let (own_key, peer_key) = (Psn::new(beside.0), Psn::new(met.peer_qpn.0));
     let seal = DatagramSeal { keys, own_key, peer_key, peer_qpn: port.qpn };
-    let ah = nic.create_sealed_ah(&nic.path_marks().on(port.address_vector()), seal)?;
+    let to = nic.path_marks().on(port.address_vector()).from_source(attr.source());
+    let ah = nic.create_sealed_ah(&to, seal)?;
     let dest = UdDest { ah, qpn: port.qpn, qkey: port.qkey };
     Ok(Some(DatagramLink { dest, address: port.gid.ip(), cipher: Some(CIPHER) }))
 }

@@ -24,7 +24,7 @@ pub(crate) struct Shared {
     port: Mutex<Port>,
     /// A second descriptor of the port's socket, to wait on without the lock.
     socket: OwnedFd,
-    /// Likewise of the set that has the socket and all of the TCP wire in it.
+    /// Likewise of the set that has all sockets in it: of all addresses and of the TCP wire.
     all: Option<OwnedFd>,
     clock: Clock,
     background: Option<Signals>,
@@ -53,7 +53,10 @@ impl Shared {
     pub(crate) fn new(port: Port, clock: Clock, background: Option<Signals>) -> Result<Self, OpenError> {
         let socket = port.socket().as_fd().try_clone_to_owned().map_err(|e| OpenError::os("dup", e))?;
         let dup = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map_err(|e| OpenError::os("dup", e));
-        let all = port.tcp.as_ref().map(|tcp| dup(tcp.epoll())).transpose()?;
+        let all = match &port.tcp {
+            Some(tcp) => Some(dup(tcp.epoll())?),
+            None => port.sockets().wait_set()?,
+        };
         Ok(Self { port: Mutex::new(port), socket, all, clock, background })
     }
 

@@ -68,6 +68,21 @@ impl Socket {
     /// Binds `address`:`port` (0: the system chooses). `scope_id` is the interface index, needed for link-local
     /// addresses alone.
     pub(crate) fn bind(address: IpAddr, port: u16, scope_id: u32, rcvbuf_bytes: usize) -> Result<Self, OpenError> {
+        Self::bind_at(address, port, scope_id, rcvbuf_bytes, false)
+    }
+
+    /// The same at an address that this host may not have at the moment.
+    pub(crate) fn bind_standby(at: SocketAddr, scope_id: u32, rcvbuf_bytes: usize) -> Result<Self, OpenError> {
+        Self::bind_at(at.ip(), at.port(), scope_id, rcvbuf_bytes, true)
+    }
+
+    fn bind_at(
+        address: IpAddr,
+        port: u16,
+        scope_id: u32,
+        rcvbuf_bytes: usize,
+        may_be_absent: bool,
+    ) -> Result<Self, OpenError> {
         if address.is_unspecified() || address.is_multicast() {
             return Err(OpenError::NotSpecific(address));
         }
@@ -100,6 +115,10 @@ impl Socket {
         if is_guarded && port != 0 {
             claim = Some(Claim::of(wanted)?);
             guard::share(&fd)?;
+        }
+        if may_be_absent {
+            let set = if address.is_ipv4() { sockopt::set_ip_freebind } else { sockopt::set_ipv6_freebind };
+            set(&fd, true).map_err(|e| OpenError::os("setsockopt(IP_FREEBIND)", e))?;
         }
         rustix::net::bind(&fd, &wanted).map_err(|e| bind_error(e, wanted))?;
         let local = rustix::net::getsockname(&fd)

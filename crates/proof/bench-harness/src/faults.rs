@@ -16,13 +16,15 @@ const BUILD_LIMIT: Duration = Duration::from_secs(30 * 60);
 const ROUND_LIMIT: Duration = Duration::from_secs(180);
 
 /// Cases with a limit, in milliseconds.
-const LIMITS_MS: [(&str, f64); 8] = [
+const LIMITS_MS: [(&str, f64); 10] = [
     ("application-death", 1000.0),
     ("lane-reset-pause", 100.0),
     ("daemon-death", 1000.0),
     ("both-daemons-death", 1000.0),
     ("interface-down", 1000.0),
     ("interface-up", 1000.0),
+    ("roce-interface-down", 1000.0),
+    ("roce-interface-up", 1000.0),
     ("wire-cut", 1000.0),
     ("wire-back", 1000.0),
 ];

@@ -78,6 +78,7 @@ impl Bench {
         let (local, peer) = (address(1), address(2));
         let config = NicConfig {
             local,
+            standby: Vec::new(),
             mtu: PathMtu::Mtu256,
             limits: NicLimits::default(),
             rx_budget_bytes: u32::MAX,

@@ -31,6 +31,7 @@ fn address(last: u8) -> SocketAddr {
 fn sealed_nic() -> (Nic, Qpn) {
     let config = NicConfig {
         local: address(1),
+        standby: Vec::new(),
         mtu: PathMtu::Mtu256,
         limits: NicLimits::default(),
         rx_budget_bytes: u32::MAX,

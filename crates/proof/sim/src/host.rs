@@ -10,7 +10,7 @@ use roce::{Ipv4IdMode, Nic, NicConfig, NicLimits};
 use shm::EnginePage;
 use verbs::{Capabilities, Region, Time, Wire, WirePolicy};
 
-use crate::address::{UDP_PORT, address};
+use crate::address::{UDP_PORT, address, standby};
 use crate::app::App;
 use crate::check::{AppUid, Limits};
 use crate::content::mix;
@@ -126,8 +126,10 @@ impl Host {
         self.daemons.insert(self.life, self.daemon.clone());
         let plan = &self.plan;
         let engines = self.daemon.engines;
+        let has_standby = !self.peers_with_standby.is_empty();
         let nic = |number: u32| NicConfig {
             local: SocketAddr::new(address(index), UDP_PORT + number as u16),
+            standby: if has_standby { vec![standby(index)] } else { Vec::new() },
             mtu: plan.mtu,
             limits: NicLimits { window_packets: plan.window_packets, ..NicLimits::default() },
             // Software NICs treat each other in ways that hardware does not.

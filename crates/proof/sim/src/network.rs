@@ -30,7 +30,7 @@ pub(crate) struct Network {
     pub(crate) conditions: LinkConditions,
     rng: StdRng,
     /// Directed.
-    paths: BTreeMap<(usize, usize), Bottleneck>,
+    paths: BTreeMap<((usize, usize), usize), Bottleneck>,
     switch: Option<Switch>,
     /// Of each host that has sent, and at each port that has been sent to.
     transmitters: [BTreeMap<usize, Bottleneck>; 2],
@@ -93,13 +93,19 @@ impl Network {
         }
     }
 
-    /// A packet of `bytes` leaves `from` for `to` over the first path: no, one or two copies arrive, at `to` or at the
+    /// A packet of `bytes` leaves one host for another over a path: no, one or two copies arrive, at `to` or at the
     /// switch before it.
-    pub(crate) fn send(&mut self, now: Time, from: usize, to: usize, bytes: usize) -> [Option<Delivery>; 2] {
+    pub(crate) fn send(
+        &mut self,
+        now: Time,
+        (from, to): (usize, usize),
+        path: usize,
+        bytes: usize,
+    ) -> [Option<Delivery>; 2] {
         self.packets += 1;
         let conditions = self.conditions;
-        let lost = self.is_data_cut(from, to, 0) || self.chance(conditions.loss);
-        let Some(sent) = (!lost).then(|| self.pass(now, from, to, bytes)).flatten() else {
+        let lost = self.is_data_cut(from, to, path) || self.chance(conditions.loss);
+        let Some(sent) = (!lost).then(|| self.pass(now, (from, to), path, bytes)).flatten() else {
             self.lost += 1;
             return [None; 2];
         };
@@ -120,13 +126,13 @@ impl Network {
     }
 
     /// When the last bit of a packet is on the path; `None` if a queue is full.
-    fn pass(&mut self, now: Time, from: usize, to: usize, bytes: usize) -> Option<Time> {
+    fn pass(&mut self, now: Time, (from, to): (usize, usize), path: usize, bytes: usize) -> Option<Time> {
         let sent = |passage| match passage {
             Passage::Sent { at, .. } => Some(at),
             Passage::Full => None,
         };
         let shape = self.conditions.path();
-        let path = self.paths.entry((from, to)).or_insert_with(|| Bottleneck::new(shape));
+        let path = self.paths.entry(((from, to), path)).or_insert_with(|| Bottleneck::new(shape));
         path.set_shape(shape);
         let at = sent(path.offer(now, bytes))?;
         let Some(switch) = self.switch else { return Some(at) };
@@ -223,7 +229,7 @@ mod tests {
         let mut n = Network::new(LinkConditions::default(), Some(switch), StdRng::seed_from_u64(1));
         let bytes = 1000 - FRAMING_BYTES;
         for from in 0..3 {
-            let [first, _] = n.send(Time(0), from, 3, bytes);
+            let [first, _] = n.send(Time(0), (from, 3), 0, bytes);
             assert_eq!(first.map(|d| d.at.as_nanos()), Some(1_005_000), "each host has a transmitter of its own");
         }
         let at_port = |n: &mut Network, to| n.forward(Time(1_005_000), to, bytes).map(|(at, _)| at.as_nanos());
@@ -236,7 +242,7 @@ mod tests {
     fn a_good_network_passes_everything_after_the_delay() {
         let mut n = network(LinkConditions::default());
         for i in 0..100 {
-            let [first, second] = n.send(Time(i), 0, 1, 1000);
+            let [first, second] = n.send(Time(i), (0, 1), 0, 1000);
             assert_eq!(first, Some(Delivery { at: Time(i + 5000), corrupt: None }));
             assert_eq!(second, None);
         }
@@ -247,37 +253,37 @@ mod tests {
     fn a_narrow_path_queues_then_drops() {
         let mut n = network(LinkConditions { bytes_per_us: 1, queue_bytes: 3000, ..LinkConditions::default() });
         let at = |d: [Option<Delivery>; 2]| d[0].map(|d| d.at.as_nanos());
-        assert_eq!(at(n.send(Time(0), 0, 1, 1000)), Some(1_005_000));
-        assert_eq!(at(n.send(Time(0), 0, 1, 1000)), Some(2_005_000));
-        assert_eq!(at(n.send(Time(0), 0, 1, 1000)), Some(3_005_000));
-        assert_eq!(at(n.send(Time(0), 0, 1, 1000)), None);
-        assert_eq!(at(n.send(Time(0), 1, 0, 1000)), Some(1_005_000), "the other direction is another path");
+        assert_eq!(at(n.send(Time(0), (0, 1), 0, 1000)), Some(1_005_000));
+        assert_eq!(at(n.send(Time(0), (0, 1), 0, 1000)), Some(2_005_000));
+        assert_eq!(at(n.send(Time(0), (0, 1), 0, 1000)), Some(3_005_000));
+        assert_eq!(at(n.send(Time(0), (0, 1), 0, 1000)), None);
+        assert_eq!(at(n.send(Time(0), (1, 0), 0, 1000)), Some(1_005_000), "the other direction is another path");
         assert_eq!(n.lost, 1);
-        assert_eq!(at(n.send(Time(1_000_000), 0, 1, 1000)), Some(4_005_000));
+        assert_eq!(at(n.send(Time(1_000_000), (0, 1), 0, 1000)), Some(4_005_000));
     }
 
     #[test]
     fn cuts_have_directions_and_heal() {
         let mut n = network(LinkConditions::default());
         n.cut(0, 1, Cut { one_way: true, ..Cut::DATA });
-        assert_eq!(n.send(Time(9), 0, 1, 10)[0], None);
-        assert!(n.send(Time(9), 1, 0, 10)[0].is_some());
+        assert_eq!(n.send(Time(9), (0, 1), 0, 10)[0], None);
+        assert!(n.send(Time(9), (1, 0), 0, 10)[0].is_some());
         assert!(!n.is_control_cut(0, 1, 0));
         n.cut(1, 2, Cut { one_way: true, ..Cut::CONTROL });
-        assert!(n.is_control_cut(2, 1, 0) && n.send(Time(9), 1, 2, 10)[0].is_some());
+        assert!(n.is_control_cut(2, 1, 0) && n.send(Time(9), (1, 2), 0, 10)[0].is_some());
         n.heal(1, 0);
         n.heal(2, 1);
-        assert!(n.send(Time(9), 0, 1, 10)[0].is_some() && n.cut_pairs().is_empty());
+        assert!(n.send(Time(9), (0, 1), 0, 10)[0].is_some() && n.cut_pairs().is_empty());
     }
 
     #[test]
     fn a_path_that_is_down_takes_nothing_of_the_other_one() {
         let mut n = network(LinkConditions::default());
         n.set_path(1, 0, 0, false);
-        assert_eq!(n.send(Time(9), 0, 1, 10)[0], None);
+        assert_eq!(n.send(Time(9), (0, 1), 0, 10)[0], None);
         assert!(n.is_control_cut(0, 1, 0) && n.is_data_cut(1, 0, 0) && !n.is_whole(0, 1));
         assert!(!n.is_control_cut(0, 1, 1) && !n.is_data_cut(0, 1, 1) && n.is_whole(0, 2));
         n.set_path(0, 1, 0, true);
-        assert!(n.send(Time(9), 0, 1, 10)[0].is_some() && n.paths_down().is_empty() && n.is_whole(0, 1));
+        assert!(n.send(Time(9), (0, 1), 0, 10)[0].is_some() && n.paths_down().is_empty() && n.is_whole(0, 1));
     }
 }

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use roce::Nic;
 use verbs::{
-    AcceptAttr, Access, AddressVector, AhId, AsyncEvent, Completion, Counters, CqId, DeviceAttr, Endpoint, Link, Lkey,
-    Mr, MrId, OfferAttr, Payload, PostError, Provider, QpInit, QpModify, QpStatus, QpType, Qpn, RecvWr, Region,
+    AcceptAttr, Access, AddressVector, AhId, AsyncEvent, Completion, Counters, CqId, DeviceAttr, Endpoint, Gid, Link,
+    Lkey, Mr, MrId, OfferAttr, Payload, PostError, Provider, QpInit, QpModify, QpStatus, QpType, Qpn, RecvWr, Region,
     RemoteAddr, Rkey, SendOp, SendWr, Sge, SrqId, SrqInit, Status, Time, VerbsError,
 };
 
@@ -95,6 +95,9 @@ impl Tap {
 impl Provider for Tap {
     fn device(&self) -> &DeviceAttr {
         self.nic.device()
+    }
+    fn is_at(&self, gid: Gid) -> bool {
+        self.nic.is_at(gid)
     }
     fn create_cq(&mut self, cqe: u32) -> Result<CqId, VerbsError> {
         self.nic.create_cq(cqe)

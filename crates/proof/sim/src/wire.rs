@@ -127,17 +127,18 @@ impl TcpSide {
         let qp_type = nic.query_qp(qpn)?.qp_type;
         let device = nic.device();
         let mtu = device.mtu.min(attr.mtu_max);
+        let gid = attr.local.map_or(device.gid, Gid::from);
         let roce = RoceEndpoint {
             qp_type,
             qpn,
             psn: Psn::new(attr.entropy),
-            gid: device.gid,
+            gid,
             udp_port: device.udp_port,
             mtu,
             max_rd_atomic: device.max_rd_atomic,
             rx_budget_bytes: device.rx_budget_bytes,
         };
-        let (gid, max_rd_atomic) = (attr.local.map_or(device.gid, Gid::from), device.max_rd_atomic);
+        let max_rd_atomic = device.max_rd_atomic;
         verbs::Provider::modify_qp(nic, qpn, &QpModify::Init { access: attr.access, qkey: verbs::Qkey(0) })?;
         let mut token = [0; TOKEN_BYTES];
         self.rng.fill_bytes(&mut token);
@@ -159,9 +160,7 @@ impl TcpSide {
             encryption,
             seals_packets: true,
         };
-        // At another address than the device's there are queue pairs over TCP alone, as of the software NIC.
-        let roce = attr.local.is_none().then_some(roce);
-        let wires = Wires { roce, tcp: Some(tcp), sealed: None }.allowed(self.policy).allowed(attr.wire);
+        let wires = Wires { roce: Some(roce), tcp: Some(tcp), sealed: None }.allowed(self.policy).allowed(attr.wire);
         let none = VerbsError::NoCommonWire { own: self.policy.to_string(), peer: attr.wire.to_string() };
         wires.to_endpoint().unwrap_or(Err(none))
     }

@@ -336,9 +336,7 @@ impl World {
 
     fn on_event(&mut self, event: Event) {
         match event {
-            Event::Packet { from, to, bytes, id, whole, marked } => {
-                self.on_packet((from, to), bytes, id, (whole, marked));
-            }
+            Event::Packet { way, bytes, id, whole, marked } => self.on_packet(way, bytes, id, (whole, marked)),
             Event::AtSwitch { to, packet } => self.on_switch(to, *packet),
             Event::Admit { at, life, open, answer } => self.on_admit(at, life, open, *answer),
             Event::Stream { to, carried } => self.on_stream(to, carried),

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use control::{DatagramOffer, EPHEMERAL_PORT_FIRST};
 use genslab::GenSlab;
 use rand::RngExt;
-use verbs::{CqId, Encrypt, Provider, Qkey, Qpn, Time, VerbsError};
+use verbs::{CqId, DatagramAttr, Provider, Qkey, Qpn, Time, VerbsError};
 
 use crate::ids::{AppId, BindId, LaneId, SocketId};
 use crate::limits::{DATAGRAM_QUANTUM_BYTES, PATH_ASKS_PER_APP_MAX};
@@ -126,10 +126,10 @@ impl Datagrams {
     }
 
     /// As peers are told.
-    pub(crate) fn offer<P: Provider>(&self, nic: &P, encrypt: Encrypt) -> Option<DatagramOffer> {
-        let port = self.port.as_ref()?;
-        let endpoint = nic.offer_datagrams(port.qpn(), port.qkey(), encrypt).into_bytes();
-        Some(DatagramOffer { endpoint, token: self.token })
+    pub(crate) fn offer<P: Provider>(&self, nic: &P, attr: &DatagramAttr) -> Result<Option<DatagramOffer>, VerbsError> {
+        let Some(port) = self.port.as_ref() else { return Ok(None) };
+        let endpoint = nic.offer_datagrams(port.qpn(), port.qkey(), attr)?.into_bytes();
+        Ok(Some(DatagramOffer { endpoint, token: self.token }))
     }
 
     /// The device says that a queue pair failed, which may be this one.

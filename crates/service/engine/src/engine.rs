@@ -281,7 +281,7 @@ impl Engine {
                     }
                 }
                 AsyncEvent::PathMtu { peer, mtu } => {
-                    for id in self.lanes.all_to(peer) {
+                    for id in self.lanes.all_over(peer) {
                         let is_too_wide = self.lanes.get_mut(id).is_some_and(|lane| lane.narrow(self.now, mtu));
                         self.lanes.note_narrow(id);
                         if is_too_wide {

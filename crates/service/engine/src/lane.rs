@@ -25,7 +25,7 @@ use crate::datagram::peer::DatagramPeer;
 use crate::frame::Header;
 use crate::ids::{AppId, ConnectId, Flow, QueueId, RouteId};
 use crate::immediate::{UNIT_BYTES, UNITS_MAX};
-use crate::lane_at::LaneAt;
+use crate::lane_at::{LaneAt, LanePath};
 use crate::limits::{
     FRAME_SLOTS, GONE_MAX, LANE_FRUITLESS_AFTER, LANE_RESET_WINDOW, LANE_RESETS_FRUITLESS_MAX, LANE_RESETS_MAX,
     LANE_SPENT_MAX, LANE_SUSPECT_WITHIN, LANE_WIDEN_FIRST, LANE_WIDEN_LAST, OPENS_PENDING_MAX,
@@ -109,8 +109,8 @@ pub(crate) struct Lane {
     qpn: Qpn,
     /// This end, as the peer was told.
     own: Option<Endpoint>,
-    /// The address of this host at which the queue pair is, if not the device's own.
-    local: Option<IpAddr>,
+    /// Between which addresses the queue pair is; none: the device's own and the peer's name.
+    path: Option<LanePath>,
     peer_qpn: u32,
     peer_port: u16,
     /// What carries and protects the queue pair, and why, if it was connected.
@@ -224,7 +224,7 @@ impl Lane {
             peer_incarnation: 0,
             qpn: Qpn(0),
             own: None,
-            local: None,
+            path: None,
             peer_qpn: 0,
             link: None,
             peer_port: 0,
@@ -451,13 +451,19 @@ impl Lane {
         self.rx = RecvCredits::new(own.credits);
     }
 
-    /// At which address of this host queue pairs are from now on; none: at the device's own.
-    pub(crate) fn set_local(&mut self, local: Option<IpAddr>) {
-        self.local = local;
+    /// Between which addresses queue pairs are from now on; none: the device's own and the peer's name.
+    pub(crate) fn set_path(&mut self, path: Option<LanePath>) {
+        self.path = path;
     }
 
+    /// The address of this host at which the queue pair is; none: the device's own.
     pub(crate) fn local(&self) -> Option<IpAddr> {
-        self.local
+        self.path.map(|path| path.own)
+    }
+
+    /// Where the peer is reached.
+    pub(crate) fn peer_address(&self) -> IpAddr {
+        self.path.map_or(self.peer, |path| path.peer.to_canonical())
     }
 
     /// The queue pair, and this end as the peer got it, if the peer's end is still to come.

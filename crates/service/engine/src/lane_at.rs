@@ -14,6 +14,15 @@ pub struct LaneAt {
     pub leased: Option<u32>,
 }
 
+/// Between which addresses a lane is, where hosts have several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LanePath {
+    /// The address of this host.
+    pub own: IpAddr,
+    /// The peer's, which may be another one than its name.
+    pub peer: IpAddr,
+}
+
 impl LaneAt {
     /// The lane of this number, as messages between daemons have it.
     pub fn new(peer: IpAddr, number: u32) -> Self {

@@ -89,11 +89,10 @@ impl Lanes {
         self.by_name.get(&at.into().canonical()).copied()
     }
 
-    /// All lanes to a host.
-    pub(crate) fn all_to(&self, peer: IpAddr) -> Vec<LaneId> {
-        let peer = peer.to_canonical();
-        let of_peer = LaneAt::from(peer)..=LaneAt { peer, leased: Some(u32::MAX) };
-        self.by_name.range(of_peer).map(|(_, id)| *id).collect()
+    /// All lanes that lead to an address, which may be another one than the name of their host.
+    pub(crate) fn all_over(&self, address: IpAddr) -> Vec<LaneId> {
+        let address = address.to_canonical();
+        self.table.iter().filter(|(_, lane)| lane.peer_address() == address).map(|(id, _)| id).collect()
     }
 
     /// Takes in a lane of which there is none. `None`: there is no place for it.

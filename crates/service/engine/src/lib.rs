@@ -84,7 +84,7 @@ pub use event::{
 pub use frame::check_frame;
 pub use ids::{AppId, OpenId};
 pub use ipnet::IpNet;
-pub use lane_at::LaneAt;
+pub use lane_at::{LaneAt, LanePath};
 pub use limits::{
     FLIGHT_BYTES_MAX, FLIGHT_BYTES_MIN, FRAME_BYTES_MAX, FRAME_BYTES_MIN, LANE_CREDITS_MAX, LANE_CREDITS_MIN,
     SRQ_BYTES_MAX, SRQ_BYTES_MIN, TABLE_MAX,

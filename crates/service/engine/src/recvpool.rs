@@ -360,6 +360,7 @@ mod tests {
     fn nic() -> roce::Nic {
         let config = roce::NicConfig {
             local: SocketAddr::from(([10, 0, 0, 1], 4791)),
+            standby: Vec::new(),
             mtu: PathMtu::Mtu1024,
             limits: roce::NicLimits::default(),
             rx_budget_bytes: u32::MAX,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use control::{LaneOffer, LaneRoutes, Reason};
 
-use crate::Refusal;
+use crate::{LinkPath, Refusal};
 
 /// What an engine does for the lane to a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,8 +20,8 @@ pub enum LaneCommand {
         peer: IpAddr,
         /// The number of the round.
         round: u64,
-        /// The address of this host at which the lane is to be; none: the device's own.
-        local: Option<IpAddr>,
+        /// Between which addresses the lane is to be; none: the device's own, and that of the peer's name.
+        path: Option<LinkPath>,
     },
     /// Connect this side's end to the peer's. Answered by [`LaneAnswer::Accepted`].
     Accept {

@@ -122,8 +122,8 @@ struct Established {
     name: u64,
     /// Of a peer that may have several.
     path: Option<LinkPath>,
-    /// Where lanes are, if not at this host's first address.
-    local: Option<IpAddr>,
+    /// Where lanes are, if not between the first addresses of both.
+    lane_path: Option<LinkPath>,
     /// The peer says something at least so often.
     heartbeat: Duration,
     /// By number: as many as the daemon with fewer engines has.
@@ -436,7 +436,7 @@ impl Peers {
         moved: Vec<u32>,
     ) {
         let Identity { address: peer, instance, .. } = *identity;
-        let local = self.lane_address(peer, path);
+        let lane_path = self.lane_path(peer, path);
         self.note_path(now, peer, identity.link.own, path);
         let heartbeat = identity.heartbeat;
         let lanes = engines.clamp(1, self.config.engines.max(1));
@@ -454,7 +454,7 @@ impl Peers {
             instance,
             name,
             path,
-            local,
+            lane_path,
             heartbeat,
             lanes,
             leased,

@@ -13,8 +13,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use control::Reason;
-use engine::{AppId, Engine, EngineConfig, Event, LaneAt, Load, Viewer};
-use plane::{LaneAnswer, LaneCommand, Refusal};
+use engine::{AppId, Engine, EngineConfig, Event, LaneAt, LanePath, Load, Viewer};
+use plane::{LaneAnswer, LaneCommand, LinkPath, Refusal};
 use shm::{Backoff, Drained, EnginePage};
 use tokio::sync::{mpsc, oneshot};
 use verbs::{Provider, Time};
@@ -359,8 +359,9 @@ impl<P: Provider> EngineThread<P> {
         let (engine, device) = (&mut self.engine, &mut self.device);
         let at = |peer| LaneAt::new(peer, lane);
         let (peer, answer) = match command {
-            LaneCommand::Offer { peer, round, local } => {
-                let result = engine.lane_offer_from(device, at(peer), local);
+            LaneCommand::Offer { peer, round, path } => {
+                let path = path.map(|LinkPath { own, peer }| LanePath { own, peer });
+                let result = engine.lane_offer_over(device, at(peer), path);
                 let result = result.map_err(|e| Refusal::of_lane(&e, Reason::LocalLimit));
                 self.lanes.insert(at(peer));
                 (peer, LaneAnswer::Offered { round, result })

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use raas::{Listener, Stream};
+use raas::{DatagramSocket, Listener, Session, Stream};
 use rig::namespace::in_namespace;
 use rig::{Cluster, Daemon, Running, WATCHDOG, pattern, raas, run, wait_until};
 use sha2::{Digest, Sha256};
@@ -24,13 +24,31 @@ const PIECE_BYTES: usize = 20_000;
 #[test]
 fn an_interface_that_is_taken_down_and_up_loses_nothing() {
     const NAME: &str = "an_interface_that_is_taken_down_and_up_loses_nothing";
-    in_namespace(NAME, &[], fail_over);
+    in_namespace(NAME, &[], || fail_over("wire = \"auto\"", ["iwarp", "in the clear"]));
+}
+
+#[test]
+fn lanes_on_roce_fail_over_too() {
+    const NAME: &str = "lanes_on_roce_fail_over_too";
+    in_namespace(NAME, &[], || fail_over("wire = \"roce\"", ["roce", "in the clear"]));
+}
+
+#[test]
+fn encrypted_lanes_on_roce_and_datagrams_fail_over_too() {
+    const NAME: &str = "encrypted_lanes_on_roce_and_datagrams_fail_over_too";
+    in_namespace(NAME, &[], || fail_over("wire = \"roce\"\nencrypt = \"required\"", ["roce", "encrypted"]));
 }
 
 #[test]
 fn a_wire_that_fails_on_a_living_link_is_left_and_taken_again() {
     const NAME: &str = "a_wire_that_fails_on_a_living_link_is_left_and_taken_again";
-    in_namespace(NAME, &[], change_wires);
+    in_namespace(NAME, &[], || change_wires(NAME, 1));
+}
+
+#[test]
+fn a_wire_that_fails_at_the_standby_addresses_is_left_too() {
+    const NAME: &str = "a_wire_that_fails_at_the_standby_addresses_is_left_too";
+    in_namespace(NAME, &[], || change_wires(NAME, 2));
 }
 
 fn ip(args: &[&str]) {
@@ -101,7 +119,8 @@ fn join(other: &OtherHost, (name, addresses): (&str, [&str; 2])) {
 }
 
 /// A daemon of one of the hosts, which knows both addresses of the other one if there are two networks.
-fn daemon(cluster: &Cluster, host: usize, other: Option<&OtherHost>, networks: usize) -> Daemon {
+/// `more`: lines of its configuration.
+fn daemon(cluster: &Cluster, host: usize, other: Option<&OtherHost>, networks: usize, more: &str) -> Daemon {
     let [first, standby] = NETWORKS.map(|(_, addresses)| addresses);
     let peer = 1 - host;
     let listen: IpAddr = first[host].parse().unwrap();
@@ -111,7 +130,7 @@ fn daemon(cluster: &Cluster, host: usize, other: Option<&OtherHost>, networks: u
         _ => format!("standby = [\"{}\"]\n", standby[host]),
     });
     let text = format!(
-        "listen = \"{listen}\"\n{own}socket = {socket:?}\nkey_file = {:?}\n[limits]\npeer_return_ms = 60000\n\
+        "listen = \"{listen}\"\n{own}socket = {socket:?}\nkey_file = {:?}\n{more}\n[limits]\npeer_return_ms = 60000\n\
          [[peer]]\naddress = \"{}\"\n{theirs}",
         cluster.key(),
         first[peer],
@@ -211,11 +230,52 @@ impl Traffic {
     }
 }
 
-/// Inside: the first network fails under a stream and comes back, twice.
-fn fail_over() {
+/// Two datagram sockets, one at each host.
+struct Datagrams([DatagramSocket; 2]);
+
+impl Datagrams {
+    fn bind(sessions: &[Session; 2], hosts: [&Daemon; 2]) -> Self {
+        let sockets = [0, 1].map(|i: usize| DatagramSocket::bind_with(&sessions[i], (hosts[i].ip, 7100)).unwrap());
+        for socket in &sockets {
+            socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        }
+        Self(sockets)
+    }
+
+    /// Each host sends until the other one has a datagram of this round, from the address that the host is named by.
+    fn pass(&self, round: u8) {
+        for (near, far) in [(&self.0[0], &self.0[1]), (&self.0[1], &self.0[0])] {
+            let (from, to) = (near.local_addr().unwrap(), far.local_addr().unwrap());
+            let payload = [&[round][..], &pattern(900)].concat();
+            let mut buffer = [0; 2048];
+            wait_until("a datagram", || {
+                near.send_to(&payload, to).unwrap();
+                // What was under way before may come first.
+                while let Ok((bytes, source)) = far.recv_from(&mut buffer) {
+                    assert_eq!((bytes, source), (payload.len(), from));
+                    assert!(buffer[1..bytes] == payload[1..] && buffer[0] <= round);
+                    if buffer[0] == round {
+                        return true;
+                    }
+                }
+                false
+            });
+        }
+    }
+}
+
+/// Datagrams that came to a host over a lane.
+fn datagrams_of(host: &Daemon) -> u64 {
+    let stat = run(&mut host.command(&["stat", "--json"])).json();
+    stat["counters"]["datagrams_received"].as_u64().unwrap()
+}
+
+/// Inside: the first network fails under a stream and comes back, twice; datagrams pass in between. `more`: lines of both
+/// configurations. `expected`: the wire of the lane, and whether it is encrypted.
+fn fail_over(more: &str, expected: [&str; 2]) {
     let (cluster, other) = (Cluster::new(), OtherHost::new());
     NETWORKS.into_iter().for_each(|network| join(&other, network));
-    let (a, b) = (daemon(&cluster, 0, None, 2), daemon(&cluster, 1, Some(&other), 2));
+    let (a, b) = (daemon(&cluster, 0, None, 2, more), daemon(&cluster, 1, Some(&other), 2, more));
     let sessions = [a.session("failover"), b.session("failover")];
     let listener = Listener::bind_with(&sessions[1], (b.ip, 7000)).unwrap();
     let near = Stream::connect_with(&sessions[0], listener.local_addr().unwrap()).unwrap();
@@ -223,22 +283,35 @@ fn fail_over() {
     await_path([&a, &b], 0);
     let traffic = Traffic::start(near, far);
     traffic.goes_on();
-    for round in 0..2 {
+    let datagrams = Datagrams::bind(&sessions, [&a, &b]);
+    datagrams.pass(0);
+    let lane = |host: &Daemon| {
+        let stat = run(&mut host.command(&["stat", "--json"])).json();
+        let lane = &stat["lanes"][0];
+        let is_encrypted = lane["encrypted"] == true;
+        (lane["wire"].as_str().unwrap_or_default().to_owned(), is_encrypted)
+    };
+    let expected = (expected[0].to_owned(), expected[1] == "encrypted");
+    for round in 0..2_u8 {
         ip(&["link", "set", NETWORKS[0].0, "down"]);
         await_path([&a, &b], 1);
         let pause = traffic.goes_on();
         eprintln!("round {round}: nothing arrived for {pause} ms when the interface went down");
         let why = run(&mut a.command(&["why", &b.ip.to_string()]));
         assert!(why.stdout.contains("10.98.2.1 to 10.98.2.2: number 2 of 2"), "{why:?}");
+        assert_eq!([lane(&a), lane(&b)], [expected.clone(), expected.clone()], "round {round}");
+        datagrams.pass(2 * round + 1);
         ip(&["link", "set", NETWORKS[0].0, "up"]);
         await_path([&a, &b], 0);
         let pause = traffic.goes_on();
         eprintln!("round {round}: nothing arrived for {pause} ms on the way back");
+        datagrams.pass(2 * round + 2);
         assert_eq!(path(&a).1, "number 1 of 2: it is there again, and preferred to 10.98.2.1 to 10.98.2.2");
     }
     let bytes = traffic.finish();
     eprintln!("{bytes} bytes, the same at both ends");
-    drop((listener, sessions));
+    assert!([&a, &b].iter().all(|host| datagrams_of(host) >= 5), "each passed over a lane");
+    drop((listener, datagrams, sessions));
     a.stop();
     b.stop();
 }
@@ -252,19 +325,19 @@ fn await_wire(hosts: [&Daemon; 2], wire: &str) {
     });
 }
 
-/// Inside: packets of one wire are dropped under a stream, and pass again, while those of the control link always pass.
-fn change_wires() {
-    const NAME: &str = "a_wire_that_fails_on_a_living_link_is_left_and_taken_again";
+/// Inside: packets of one wire are dropped under a stream, and pass again, while those of the control link always pass. Of
+/// two networks the first one is down meanwhile.
+fn change_wires(name: &str, networks: usize) {
     let (cluster, other) = (Cluster::new(), OtherHost::new());
     let filters = Command::new("iptables").args(["-w", "-L", "INPUT"]).output();
     if let Some(why) =
         filters.map_or_else(|e| Some(e.to_string()), |out| (!out.status.success()).then(|| format!("{out:?}")))
     {
         assert!(!std::env::var("CI").is_ok_and(|value| value == "true"), "no packets can be dropped here: {why}");
-        return eprintln!("SKIP {NAME}: no packets can be dropped here (iptables): {why}");
+        return eprintln!("SKIP {name}: no packets can be dropped here (iptables): {why}");
     }
-    join(&other, NETWORKS[0]);
-    let (a, b) = (daemon(&cluster, 0, None, 1), daemon(&cluster, 1, Some(&other), 1));
+    NETWORKS.into_iter().take(networks).for_each(|network| join(&other, network));
+    let (a, b) = (daemon(&cluster, 0, None, networks, ""), daemon(&cluster, 1, Some(&other), networks, ""));
     let sessions = [a.session("wires"), b.session("wires")];
     let listener = Listener::bind_with(&sessions[1], (b.ip, 7000)).unwrap();
     let near = Stream::connect_with(&sessions[0], listener.local_addr().unwrap()).unwrap();
@@ -272,6 +345,12 @@ fn change_wires() {
     await_wire([&a, &b], "iwarp");
     let traffic = Traffic::start(near, far);
     traffic.goes_on();
+    if networks == 2 {
+        ip(&["link", "set", NETWORKS[0].0, "down"]);
+        await_path([&a, &b], 1);
+        await_wire([&a, &b], "iwarp");
+        traffic.goes_on();
+    }
     for round in 0..2 {
         let_pass(&other, "tcp", false);
         await_wire([&a, &b], "roce");

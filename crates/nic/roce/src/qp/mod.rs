@@ -29,7 +29,7 @@ use verbs::{
 use crate::batch::{Batch, Finished};
 use crate::device::Device;
 use crate::limits::{ECN_BITS, ECN_CAPABLE, NicLimits};
-use crate::path::Inbound;
+use crate::path::{Inbound, Source};
 use crate::peer::{NotForUs, Peer};
 use crate::wire::{Body, Packet};
 use requester::Requester;
@@ -94,11 +94,11 @@ impl Qp {
         self.responder.incoming.has_unreported(rkey, addr, len)
     }
 
-    /// Moves to another state. `local` is the NIC's address, the source of the QP's packets.
+    /// Moves to another state. `source` is the address of the NIC that the QP's packets leave from.
     pub(crate) fn modify(
         &mut self,
         to: &QpModify,
-        local: SocketAddr,
+        source: Source,
         limits: &NicLimits,
         dev: &mut Device,
     ) -> Result<(), VerbsError> {
@@ -107,7 +107,7 @@ impl Qp {
             QpModify::Init { access, .. } => self.responder.incoming.allow(*access),
             QpModify::Rtr(attr) => {
                 state::check_rtr(attr, dev.attr.mtu.bytes(), limits.max_rd_atomic)?;
-                let mut peer = Peer::new(attr, local, &dev.attr)?;
+                let mut peer = Peer::new(attr, source, &dev.attr)?;
                 if dev.attr.capabilities.contains(Capabilities::CONGESTION_CONTROL) {
                     peer.traffic_class = peer.traffic_class & !ECN_BITS | ECN_CAPABLE;
                 }
@@ -140,10 +140,10 @@ impl Qp {
         Ok(())
     }
 
-    /// What is known of packets from `from`, if they may come from there.
-    pub(crate) fn inbound_from(&mut self, from: SocketAddr, local: SocketAddr) -> Result<&mut Inbound, NotForUs> {
+    /// What is known of packets from `from` to `at`, if they may come from there and thither.
+    pub(crate) fn inbound_from(&mut self, from: SocketAddr, at: Source) -> Result<&mut Inbound, NotForUs> {
         let is_connected = self.is_connected();
-        self.peer.as_mut().ok_or(NotForUs::State)?.inbound_from(from, local, is_connected)
+        self.peer.as_mut().ok_or(NotForUs::State)?.inbound_from(from, at, is_connected)
     }
 
     /// Gives what a QP in Init holds to the transport of another wire.

@@ -16,7 +16,7 @@ use verbs::{
 use crate::batch::{Batch, Finished};
 use crate::device::Device;
 use crate::limits::{ECN_BITS, NicLimits};
-use crate::path::Inbound;
+use crate::path::{Inbound, Source};
 use crate::peer::{NotForUs, Peer};
 use crate::qp::state;
 use crate::receives::Fatal;
@@ -67,8 +67,8 @@ impl UcQp {
         self.receiver.incoming.has_unreported(rkey, addr, len)
     }
 
-    /// Moves to another state. `local` is the NIC's address, the source of the QP's packets.
-    pub(crate) fn modify(&mut self, to: &QpModify, local: SocketAddr, dev: &mut Device) -> Result<(), VerbsError> {
+    /// Moves to another state. `source` is the address of the NIC that the QP's packets leave from.
+    pub(crate) fn modify(&mut self, to: &QpModify, source: Source, dev: &mut Device) -> Result<(), VerbsError> {
         let next = state::transition(self.state, to)?;
         match to {
             QpModify::Init { access, .. } => self.receiver.incoming.allow(*access),
@@ -76,7 +76,7 @@ impl UcQp {
                 // What only reliable connections have is not looked at.
                 let used = RtrAttr { max_dest_rd_atomic: 0, min_rnr_timer: 0, ..attr.clone() };
                 state::check_rtr(&used, dev.attr.mtu.bytes(), 0)?;
-                let mut peer = Peer::new(attr, local, &dev.attr)?;
+                let mut peer = Peer::new(attr, source, &dev.attr)?;
                 // Nothing slows the sender down, so its packets may not be marked instead of dropped.
                 peer.traffic_class &= !ECN_BITS;
                 self.sender.set_mtu(peer.mtu);
@@ -117,10 +117,10 @@ impl UcQp {
         self.receiver.incoming.post(wr, self.state, dev)
     }
 
-    /// What is known of packets from `from`, if they may come from there.
-    pub(crate) fn inbound_from(&mut self, from: SocketAddr, local: SocketAddr) -> Result<&mut Inbound, NotForUs> {
+    /// What is known of packets from `from` to `at`, if they may come from there and thither.
+    pub(crate) fn inbound_from(&mut self, from: SocketAddr, at: Source) -> Result<&mut Inbound, NotForUs> {
         let takes_packets = state::takes_packets(self.state);
-        self.peer.as_mut().ok_or(NotForUs::State)?.inbound_from(from, local, takes_packets)
+        self.peer.as_mut().ok_or(NotForUs::State)?.inbound_from(from, at, takes_packets)
     }
 
     /// Takes a packet that came from the peer with a right ICRC.

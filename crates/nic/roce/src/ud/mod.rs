@@ -13,7 +13,7 @@ use verbs::{AsyncEvent, Psn, QpInit, QpModify, QpState, QpStatus, QpType, Qpn, R
 
 use crate::batch::{Batch, Finished};
 use crate::device::Device;
-use crate::path::{Inbound, Path};
+use crate::path::{Inbound, Path, Source};
 use crate::peer::NotForUs;
 use crate::qp::state;
 use crate::receives::Fatal;
@@ -108,13 +108,13 @@ impl UdQp {
         self.receiver.post(wr, self.state, dev)
     }
 
-    /// What is known of packets from `from`, if datagrams are taken now.
-    pub(crate) fn inbound_from(&mut self, from: SocketAddr, local: SocketAddr) -> Result<&mut Inbound, NotForUs> {
+    /// What is known of packets from `from` to any address of the NIC, if datagrams are taken now.
+    pub(crate) fn inbound_from(&mut self, from: SocketAddr, at: Source) -> Result<&mut Inbound, NotForUs> {
         if !state::takes_packets(self.state) {
             return Err(NotForUs::State);
         }
-        if self.inbound.is_none_or(|inbound| inbound.source != from) {
-            self.inbound = Inbound::new(from, local);
+        if self.inbound.is_none_or(|inbound| inbound.source != from || inbound.at.index != at.index) {
+            self.inbound = Inbound::new(from, at);
         }
         self.inbound.as_mut().ok_or(NotForUs::Source)
     }

@@ -116,6 +116,7 @@ impl World {
         let nic = |side: usize| {
             let config = NicConfig {
                 local: addresses[side],
+                standby: Vec::new(),
                 mtu: setup.mtu,
                 limits: setup.limits.clone(),
                 rx_budget_bytes: u32::MAX,

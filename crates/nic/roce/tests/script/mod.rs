@@ -87,6 +87,7 @@ impl Script {
         let mut nic = Nic::new(
             NicConfig {
                 local,
+                standby: Vec::new(),
                 mtu: PathMtu::Mtu256,
                 limits,
                 rx_budget_bytes: u32::MAX,

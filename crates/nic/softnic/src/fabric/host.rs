@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use verbs::{
-    AcceptAttr, Access, AddressVector, AhId, AsyncEvent, Completion, Counters, CqId, DatagramLink, DeviceAttr, Encrypt,
-    Endpoint, Link, Mr, MrId, OfferAttr, PostError, Provider, QpInit, QpModify, QpStatus, Qpn, RecvWr, Region, SendWr,
-    SrqId, SrqInit, VerbsError,
+    AcceptAttr, Access, AddressVector, AhId, AsyncEvent, Completion, Counters, CqId, DatagramAttr, DatagramLink,
+    DeviceAttr, Encrypt, Endpoint, Link, Mr, MrId, OfferAttr, PostError, Provider, QpInit, QpModify, QpStatus, Qpn,
+    RecvWr, Region, SendWr, SrqId, SrqInit, VerbsError,
 };
 
 use super::net::{Host, HostId, Net};
@@ -150,10 +150,10 @@ impl Provider for FabricHost {
         &mut self,
         peer: &Endpoint,
         beside: Qpn,
-        encrypt: Encrypt,
+        attr: &DatagramAttr,
     ) -> Result<Option<DatagramLink>, VerbsError> {
         let gone = VerbsError::NoSuch("host in its fabric");
-        self.with(|host| accept_datagrams(&mut host.nic, &mut host.secrets, peer, beside, encrypt)).unwrap_or(Err(gone))
+        self.with(|host| accept_datagrams(&mut host.nic, &mut host.secrets, peer, beside, attr)).unwrap_or(Err(gone))
     }
 
     fn create_ah(&mut self, av: &AddressVector) -> Result<AhId, VerbsError> {

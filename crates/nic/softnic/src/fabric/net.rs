@@ -106,6 +106,7 @@ impl Net {
         let nic = Nic::new(
             NicConfig {
                 local: address,
+                standby: Vec::new(),
                 mtu: config.mtu,
                 limits: config.limits,
                 rx_budget_bytes: u32::MAX,
@@ -258,7 +259,7 @@ impl Net {
                 let Some(transmit) = host.nic.poll_transmit(self.now, &mut buf) else { break };
                 // A send may complete a datagram or end a QP.
                 host.notified |= host.nic.take_notify();
-                let from = host.address;
+                let from = transmit.source;
                 any = true;
                 self.launch(from, &transmit, &buf);
             }

@@ -249,7 +249,7 @@ fn an_offer_that_cannot_be_changes_nothing() {
     }
     assert_eq!(nic.query_qp(*qpn).unwrap().state, QpState::Init);
     assert!(matches!(
-        nic.accept_datagrams(&good, *qpn, verbs::Encrypt::Off),
+        nic.accept_datagrams(&good, *qpn, &verbs::DatagramAttr::new(verbs::Encrypt::Off)),
         Err(VerbsError::ForeignEndpoint { found: 1, expected: 2 })
     ));
     nic.accept(*qpn, &own, &good, &ACCEPT).unwrap();

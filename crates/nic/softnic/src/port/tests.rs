@@ -25,6 +25,7 @@ fn open(seed: u8) -> End {
     let socket = Socket::bind(LO, 0, 0, 4 << 20).unwrap();
     let config = NicConfig {
         local: socket.local(),
+        standby: Vec::new(),
         mtu: PathMtu::Mtu1024,
         limits: NicLimits::default(),
         rx_budget_bytes: u32::MAX,
@@ -51,7 +52,13 @@ fn open(seed: u8) -> End {
     let region = Region::anonymous(BYTES as usize).unwrap();
     let mr = nic.reg_mr(&region, 0, BYTES.into(), Access::all()).unwrap();
     let sealing = (crate::sealing::Secrets::new([8; 32]), PathMtu::Mtu1024);
-    End { port: Port::new((nic, None), sealing, socket, None, Clock::start()), cq, qpn, region, mr }
+    End {
+        port: Port::new((nic, None), sealing, Sockets::new(socket, Vec::new()), None, Clock::start()),
+        cq,
+        qpn,
+        region,
+        mr,
+    }
 }
 
 fn connect(end: &mut End, peer_qpn: Qpn, peer: SocketAddr) {
@@ -85,10 +92,10 @@ fn connect(end: &mut End, peer_qpn: Qpn, peer: SocketAddr) {
 #[test]
 fn what_the_kernel_cannot_segment_leaves_packet_by_packet_with_right_icrcs() {
     let (mut a, mut b) = (open(1), open(2));
-    connect(&mut a, b.qpn, b.port.local);
-    connect(&mut b, a.qpn, a.port.local);
+    connect(&mut a, b.qpn, b.port.socket().local());
+    connect(&mut b, a.qpn, a.port.socket().local());
     // As after the kernel refused the first batch.
-    a.port.offload_failed = true;
+    a.port.sockets.first.offload_failed = true;
     let data: Vec<u8> = (0..BYTES).map(|i| (i % 253) as u8).collect();
     a.region.write(0, &data).unwrap();
     let sges = [Sge { addr: 0, len: BYTES, lkey: a.mr.lkey }];
@@ -123,7 +130,7 @@ fn a_port_with_output_or_news_does_not_let_its_owner_sleep() {
     let (mut a, b) = (open(3), open(4));
     let now = a.port.now();
     assert_eq!(a.port.sleep_bound(now), None);
-    connect(&mut a, b.qpn, b.port.local);
+    connect(&mut a, b.qpn, b.port.socket().local());
     let sges = [Sge { addr: 0, len: 8, lkey: a.mr.lkey }];
     let wr =
         SendWr { wr_id: 1, op: SendOp::Send, payload: Payload::Sges(&sges), flags: SendFlags::SIGNALED, dest: None };

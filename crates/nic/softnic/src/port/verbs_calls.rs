@@ -9,8 +9,9 @@ use std::net::SocketAddr;
 use iwarp::Qp;
 use records::CIPHER;
 use verbs::{
-    AcceptAttr, DatagramLink, Encrypt, Endpoint, Gid, Link, MrId, OfferAttr, PathMtu, PostError, Provider, Psn, Qkey,
-    QpModify, QpStatus, QpType, Qpn, RecvWr, Rkey, RoceEndpoint, SendWr, VerbsError, Wire, WirePolicy,
+    AcceptAttr, DatagramAttr, DatagramLink, Encrypt, Endpoint, Gid, Link, MrId, OfferAttr, PathMtu, PostError,
+    Provider, Psn, Qkey, QpModify, QpStatus, QpType, Qpn, RecvWr, Rkey, RoceEndpoint, SendWr, VerbsError, Wire,
+    WirePolicy,
 };
 
 use super::Port;
@@ -42,27 +43,26 @@ impl Port {
         }
         let wants_tcp = qp_type == QpType::Rc && policy.allows(Wire::Iwarp) && attr.wire.allows(Wire::Iwarp);
         let device = self.nic.device();
-        let largest = if attr.encrypt == Encrypt::Off { device.mtu } else { self.sealed_mtu };
-        let mtu = largest.min(attr.mtu_max);
-        let elsewhere = attr.local.map(Gid::from).filter(|local| *local != device.gid);
-        if let Some(local) = elsewhere
-            && !(wants_tcp && self.tcp.as_ref().is_some_and(|tcp| tcp.local_of(local.ip()).is_some()))
-        {
-            let what = "connections at that address: only TCP is at addresses beside the first, and they are named when the NIC is opened";
+        let gid = attr.local.map_or(device.gid, Gid::from);
+        if !self.nic.is_at(gid) {
+            let what = "connections at that address: name it in SoftNicConfig::standby when the NIC is opened";
             return Err(VerbsError::Unsupported { device: device.name.clone(), what });
         }
+        let [clear, sealed] = self.sockets.mtu_at(gid).unwrap_or([device.mtu, self.sealed_mtu]);
+        let largest = if attr.encrypt == Encrypt::Off { clear } else { sealed };
+        let mtu = largest.min(attr.mtu_max);
         let roce = RoceEndpoint {
             qp_type,
             qpn,
             psn: Psn::new(attr.entropy),
-            gid: device.gid,
+            gid,
             udp_port: device.udp_port,
             mtu,
             max_rd_atomic: device.max_rd_atomic,
             rx_budget_bytes: device.rx_budget_bytes,
         };
         let none = VerbsError::NoCommonWire { own: policy.to_string(), peer: attr.wire.to_string() };
-        let (gid, max_rd_atomic) = (elsewhere.unwrap_or(device.gid), device.max_rd_atomic);
+        let max_rd_atomic = device.max_rd_atomic;
         self.nic.modify_qp(qpn, &QpModify::Init { access: attr.access, qkey: Qkey(0) })?;
         let now = self.now();
         let encryption = self.secrets.offer(qpn, attr.encrypt);
@@ -84,7 +84,7 @@ impl Port {
         });
         let is_left = |peer| self.tcp.as_ref().is_some_and(|wire| wire.has_left_roce(now, peer));
         let has_left_roce = tcp.is_some() && attr.peer.is_some_and(is_left);
-        let roce = Some(roce).filter(|_| elsewhere.is_none() && !has_left_roce);
+        let roce = Some(roce).filter(|_| !has_left_roce);
         let sealed = encryption.filter(|_| tcp.is_none());
         let wires = Wires { roce, tcp, sealed }.allowed(policy).allowed(attr.wire);
         wires.to_endpoint().unwrap_or(Err(none))
@@ -139,9 +139,9 @@ impl Port {
         &mut self,
         peer: &Endpoint,
         beside: Qpn,
-        encrypt: Encrypt,
+        attr: &DatagramAttr,
     ) -> Result<Option<DatagramLink>, VerbsError> {
-        accept_datagrams(&mut self.nic, &mut self.secrets, peer, beside, encrypt)
+        accept_datagrams(&mut self.nic, &mut self.secrets, peer, beside, attr)
     }
 
     fn accept_tcp(

@@ -1,8 +1,8 @@
-//! Hosts with two addresses (docs/failover.md) in a plan: in a part of those whose hosts all have TCP. Paths go
-//! down and come up again, one at a time or both.
+//! Hosts with two addresses (docs/failover.md) in a plan: in most of those whose hosts all have TCP, and in a part of the
+//! others, with lanes on RoCEv2, datagram sockets and regions. Paths go down and come up again, one at a time or both.
 //!
-//! It is drawn apart from everything else, as datagram sockets are. Plans with datagrams, regions and streams of bulk
-//! have one path: they end, or are not carried, while hosts reach each other by the second one.
+//! It is drawn apart from everything else, as datagram sockets are. Plans with streams of bulk have one path: these are not
+//! carried by connections of their own while hosts have two.
 
 use std::time::Duration;
 
@@ -19,15 +19,20 @@ use crate::plan::{Fault, HostPlan, Plan};
 const LABEL: u64 = 0x0fa1_105e;
 /// Times that a path goes down, at most.
 const DOWN_MAX: u32 = 5;
+/// Parts of the plans that could have two paths and have one: of those with TCP alone, and of the others, which are many.
+const WITH_ONE_OF_TCP: f64 = 0.3;
+const WITH_ONE: f64 = 0.9;
 /// How long connections wait for another path, where the plan lets them wait for nothing.
 const PEER_RETURN: Duration = Duration::from_secs(5);
 
 pub(super) fn draw(plan: &mut Plan, quiet_us: u64) {
     let mut rng = StdRng::seed_from_u64(mix(plan.seed ^ mix(LABEL)));
     let rng = &mut rng;
-    let may_have = |h: &HostPlan| h.wire == WirePolicy::Auto && h.bulk_bytes.is_none() && h.daemon.engines == 1;
+    let may_have = |h: &HostPlan| h.bulk_bytes.is_none() && h.daemon.engines == 1;
     let has_sockets = plan.apps.iter().any(|app| !app.sockets.is_empty());
-    if !plan.hosts.iter().all(may_have) || has_sockets || !plan.users.is_empty() || rng.random_bool(0.3) {
+    let all_have_tcp = plan.hosts.iter().all(|host| host.wire == WirePolicy::Auto);
+    let with_one = if all_have_tcp && !has_sockets { WITH_ONE_OF_TCP } else { WITH_ONE };
+    if !plan.hosts.iter().all(may_have) || rng.random_bool(with_one) {
         return;
     }
     plan.has_standby = true;
@@ -51,14 +56,21 @@ pub(super) fn draw(plan: &mut Plan, quiet_us: u64) {
 
 #[cfg(test)]
 mod tests {
+    use verbs::Wire;
+
     use super::*;
 
     #[test]
-    fn a_part_of_the_seeds_with_tcp_has_two_paths_of_which_one_goes_down() {
+    fn a_part_of_the_seeds_has_two_paths_of_which_one_goes_down() {
         let plans: Vec<Plan> = (1..=600).map(Plan::from_seed).filter(|plan| plan.has_standby).collect();
-        assert!((15..=80).contains(&plans.len()), "{} of 600", plans.len());
+        assert!((40..=160).contains(&plans.len()), "{} of 600", plans.len());
         let falls = |fault: &Fault| matches!(fault, Fault::PathDown { .. });
         assert!(plans.iter().all(|plan| plan.faults.iter().any(|(_, fault)| falls(fault))));
-        assert!(plans.iter().flat_map(|plan| &plan.hosts).all(|host| host.wire == WirePolicy::Auto));
+        let count = |of: fn(&Plan) -> bool| plans.iter().filter(|plan| of(plan)).count();
+        let wires = [WirePolicy::Auto, WirePolicy::Only(Wire::Roce)];
+        let [tcp, roce] = wires.map(|wire| plans.iter().filter(|p| p.hosts.iter().all(|h| h.wire == wire)).count());
+        assert!(tcp >= 10 && roce >= 10, "{tcp} with TCP, {roce} with RoCEv2 alone");
+        assert!(count(|plan| plan.apps.iter().any(|app| !app.sockets.is_empty())) >= 5);
+        assert!(count(|plan| !plan.users.is_empty()) >= 5);
     }
 }

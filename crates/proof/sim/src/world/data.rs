@@ -1,10 +1,12 @@
 //! The data path of the world: packets, rounds of engines, timers, runs of processes, and who wakes whom.
 
 use engine::Load;
+use roce::Arrived;
 use verbs::Time;
 
+use super::event::Way;
 use super::{Event, SAMPLE_ROUNDS, World};
-use crate::address::{At, address};
+use crate::address::{At, address, address_on, path_of};
 use crate::app::{App, Request};
 use crate::check::AppUid;
 use crate::conn::earlier;
@@ -22,7 +24,8 @@ const SENDS_AT_A_TIME: usize = 64;
 impl World {
     // ---- packets
 
-    pub(super) fn on_packet(&mut self, (from, to): (At, At), bytes: Box<[u8]>, id: u16, (whole, marked): (bool, bool)) {
+    pub(super) fn on_packet(&mut self, way: Way, bytes: Box<[u8]>, id: u16, (whole, marked): (bool, bool)) {
+        let Way { from, to, path } = way;
         let (now, hosts) = (self.now, (from.host, to.host));
         let Some(running) = self.hosts[to.host].running.as_mut().filter(|r| r.engines.len() > to.engine as usize)
         else {
@@ -30,19 +33,18 @@ impl World {
         };
         if running.stalled_until > now {
             let until = running.stalled_until;
-            return self.queue.push(until, Event::Packet { from, to, bytes, id, whole, marked });
+            return self.queue.push(until, Event::Packet { way, bytes, id, whole, marked });
         }
         if whole {
             self.checks.on_packet_whole(hosts, &bytes);
         }
         let port = crate::address::UDP_PORT + from.engine as u16;
-        let source = std::net::SocketAddr::new(address(from.host), port);
+        let source = std::net::SocketAddr::new(address_on(from.host, path), port);
         if let Some(driven) = running.engine(to.engine) {
-            if marked {
-                driven.tap.nic.handle_marked(now, source, &bytes, bytes.len());
-            } else {
-                driven.tap.nic.handle_datagram(now, source, &bytes, id);
-            }
+            // Nothing tells the place of a packet that came alone and was marked.
+            let place = if marked { 0 } else { id };
+            let arrived = Arrived { from: source, to: address_on(to.host, path), place, is_marked: marked };
+            driven.tap.nic.handle_arrived(now, &arrived, &bytes, bytes.len());
         }
         self.trace.note(now, "packet {} to {} arrives, {} bytes", &[from.code(), to.code(), bytes.len() as u64]);
         self.settle(to);
@@ -84,11 +86,16 @@ impl World {
             let Some(sent) = driven.tap.nic.poll_transmit(now, &mut buf) else { break };
             let stride = sent.segment_bytes.map_or(buf.len(), usize::from).max(1);
             let engine = u32::from(sent.destination.port().saturating_sub(crate::address::UDP_PORT));
-            let to = self.host_at(sent.destination.ip()).map(|host| At { host, engine });
+            let path = path_of(sent.destination.ip());
+            let to = self.host_at(sent.destination.ip()).filter(|_| path_of(sent.source.ip()) == path);
+            let way = to.map(|host| Way { from: at, to: At { host, engine }, path });
             for (index, segment) in buf.chunks(stride).enumerate() {
-                match to {
-                    Some(to) => self.send_packet(at, to, segment, index as u16),
-                    None => self.checks.fail(now, "set-up", format!("host {} sends to {}", at.host, sent.destination)),
+                match way {
+                    Some(way) => self.send_packet(way, segment, index as u16),
+                    None => {
+                        let strange = format!("host {} sends from {} to {}", at.host, sent.source, sent.destination);
+                        self.checks.fail(now, "set-up", strange);
+                    }
                 }
             }
         }
@@ -101,9 +108,10 @@ impl World {
         }
     }
 
-    fn send_packet(&mut self, from: At, to: At, segment: &[u8], id: u16) {
+    fn send_packet(&mut self, way: Way, segment: &[u8], id: u16) {
+        let Way { from, to, path } = way;
         self.checks.on_packet_sent(self.now, (from.host, to.host), segment);
-        let copies = self.network.send(self.now, from.host, to.host, segment.len());
+        let copies = self.network.send(self.now, (from.host, to.host), path, segment.len());
         if copies[0].is_none() || copies.iter().flatten().any(|d| d.corrupt.is_some()) {
             self.checks.causes.on_harm(self.now, from.host, to.host);
         }
@@ -124,7 +132,7 @@ impl World {
                 *byte ^= 1 << (bit % 8);
             }
             let whole = delivery.corrupt.is_none_or(|bit| bit as usize / 8 == UNPROTECTED);
-            let mut packet = Event::Packet { from, to, bytes, id, whole, marked: false };
+            let mut packet = Event::Packet { way, bytes, id, whole, marked: false };
             if self.network.has_switch() {
                 packet = Event::AtSwitch { to: to.host, packet: Box::new(packet) };
             }
@@ -138,7 +146,7 @@ impl World {
 
     /// A packet is at the switch, and goes on if there is room at the port.
     pub(super) fn on_switch(&mut self, to: usize, mut packet: Event) {
-        let Event::Packet { from, ref bytes, ref mut marked, .. } = packet else { return };
+        let Event::Packet { way: Way { from, .. }, ref bytes, ref mut marked, .. } = packet else { return };
         match self.network.forward(self.now, to, bytes.len()) {
             Some((at, mark)) => {
                 *marked = mark;

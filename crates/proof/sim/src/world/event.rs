@@ -33,12 +33,19 @@ pub(super) enum DirectStep {
     Hello { from: usize, from_life: u32, offer: PeerOffer, nonce: [u8; CHALLENGE_BYTES] },
 }
 
+/// Whence and whither a packet goes, and over which path.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Way {
+    pub(super) from: At,
+    pub(super) to: At,
+    pub(super) path: usize,
+}
+
 /// Something that is going to happen. `life` is that of the host it happens on.
 #[derive(Debug)]
 pub(super) enum Event {
     Packet {
-        from: At,
-        to: At,
+        way: Way,
         bytes: Box<[u8]>,
         id: u16,
         /// As it was sent.

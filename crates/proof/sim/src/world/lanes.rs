@@ -1,8 +1,8 @@
 //! What the control planes ask the engines about lanes, and what the engines say of them.
 
 use control::Reason;
-use engine::LaneAt;
-use plane::{LaneAnswer, LaneCommand, Refusal};
+use engine::{LaneAt, LanePath};
+use plane::{LaneAnswer, LaneCommand, LinkPath, Refusal};
 use verbs::VerbsError;
 
 use super::{Event, World};
@@ -35,9 +35,10 @@ impl World {
         let (engine, tap) = (&mut driven.engine, &mut driven.tap);
         tap.now = now;
         let answer = match *command {
-            LaneCommand::Offer { peer, round, local } => {
+            LaneCommand::Offer { peer, round, path } => {
                 driven.given_up.remove(&named(peer));
-                let result = engine.lane_offer_from(tap, named(peer), local);
+                let path = path.map(|LinkPath { own, peer }| LanePath { own, peer });
+                let result = engine.lane_offer_over(tap, named(peer), path);
                 let result = result.map_err(|error| self.refusal(at, named(peer), &error, Reason::LocalLimit));
                 Some((peer, LaneAnswer::Offered { round, result }))
             }

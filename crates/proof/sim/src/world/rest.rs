@@ -168,11 +168,7 @@ impl World {
                 ring_bytes: 64 << 10,
                 ..socket
             };
-            let mut plan = AppPlan::new(host, Talk::exactly(PROBE_BYTES)).listening(PROBE_PORT, 64);
-            // A host that fell silent before is dialed at its second address first, at which there are no datagrams.
-            if !self.plan.has_standby {
-                plan = plan.binding(socket);
-            }
+            let mut plan = AppPlan::new(host, Talk::exactly(PROBE_BYTES)).listening(PROBE_PORT, 64).binding(socket);
             for peer in peers(host) {
                 plan = plan.connecting(peer, PROBE_PORT, at, 1, 4096);
             }

@@ -8,14 +8,15 @@ use std::net::IpAddr;
 use control::{LaneOffer, Reason};
 use rand::RngExt;
 use verbs::{
-    AcceptAttr, Access, Capabilities, Endpoint, OfferAttr, Provider, QpInit, QpModify, QpType, Qpn, VerbsError, Wire,
+    AcceptAttr, Access, Capabilities, DatagramAttr, Endpoint, OfferAttr, Provider, QpInit, QpModify, QpType, Qpn,
+    VerbsError, Wire,
 };
 
 use super::Engine;
 use crate::event::Event;
 use crate::ids::{LaneId, RouteId};
 use crate::lane::{Lane, LaneState, OwnEnd, PeerEnd};
-use crate::lane_at::LaneAt;
+use crate::lane_at::{LaneAt, LanePath};
 use crate::limits::{
     COMPLETIONS_PER_RUN, DRAIN_POLLS, FRAME_BYTES_MIN, FRAME_SENT_BYTES_MAX, FRAME_SLOTS, LANE_ACK_TIMEOUT,
     LANE_CREDITS_MAX, LANE_CREDITS_MIN, LANE_MIN_RNR_TIMER, LANE_RETRIES, LANE_RNR_RETRIES, RING_BYTES_MIN,
@@ -88,15 +89,15 @@ impl Engine {
     /// connections are reset; those that wait since a reset of the lane go on waiting. A leased lane must have been
     /// announced.
     pub fn lane_offer<P: Provider>(&mut self, nic: &mut P, at: impl Into<LaneAt>) -> Result<LaneOffer, VerbsError> {
-        self.lane_offer_from(nic, at, None)
+        self.lane_offer_over(nic, at, None)
     }
 
-    /// As [`Self::lane_offer`], with a queue pair at this address of the host; none: at the device's own.
-    pub fn lane_offer_from<P: Provider>(
+    /// As [`Self::lane_offer`], with a queue pair between these addresses; none: the device's own and the peer's name.
+    pub fn lane_offer_over<P: Provider>(
         &mut self,
         nic: &mut P,
         at: impl Into<LaneAt>,
-        local: Option<IpAddr>,
+        path: Option<LanePath>,
     ) -> Result<LaneOffer, VerbsError> {
         let (at, limit) = (at.into(), self.config.lanes_max.into());
         let id = match at.leased {
@@ -107,8 +108,13 @@ impl Engine {
             self.sever(nic, id, Reason::PeerLost);
         }
         if let Some(lane) = self.lanes.get_mut(id) {
-            lane.set_local(local);
+            lane.set_path(path);
         }
+        let attr = DatagramAttr { encrypt: self.config.encrypt_to(at.peer), local: path.map(|path| path.own) };
+        let datagrams = match at.leased {
+            None => self.datagrams.offer(nic, &attr)?,
+            Some(_) => None,
+        };
         let credits = self.recv.grant(nic)?;
         let (qpn, endpoint) = match self.make_qp(nic, id) {
             Ok(made) => made,
@@ -123,10 +129,6 @@ impl Engine {
         lane.on_offered(OwnEnd { incarnation, qpn, endpoint: endpoint.clone(), credits });
         let number = lane.number();
         self.lanes.bind(qpn, id);
-        // The device's datagrams are at its own address alone.
-        let is_elsewhere = self.lanes.get(id).is_some_and(|lane| lane.local().is_some());
-        let has_datagrams = at.leased.is_none() && !is_elsewhere;
-        let encrypt = self.config.encrypt_to(at.peer);
         Ok(LaneOffer {
             lane: number,
             incarnation,
@@ -135,7 +137,7 @@ impl Engine {
             max_msg_bytes: self.device.max_msg_bytes,
             credits,
             send_bytes_max: self.config.send_bytes_max,
-            datagrams: has_datagrams.then(|| self.datagrams.offer(nic, encrypt)).flatten(),
+            datagrams,
         })
     }
 
@@ -161,7 +163,7 @@ impl Engine {
             mtu_max: lane.offer_mtu(self.device.mtu),
             entropy: self.rng.random(),
             wire: self.config.wire_to(peer),
-            peer: Some(peer),
+            peer: Some(lane.peer_address()),
             encrypt: self.config.encrypt_to(peer),
             local: lane.local(),
         };

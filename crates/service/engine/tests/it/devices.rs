@@ -42,6 +42,7 @@ fn a_device_that_lanes_cannot_use_is_refused_by_what_it_lacks() {
     for (able, lacks) in [(Capabilities::IMMEDIATE, "shared receive queues"), (Capabilities::SRQ, "immediate data")] {
         let config = NicConfig {
             local: SocketAddr::new(addr(0), 4791),
+            standby: Vec::new(),
             mtu: PathMtu::Mtu1024,
             limits: NicLimits::default(),
             rx_budget_bytes: u32::MAX,

@@ -54,6 +54,7 @@ struct Evil {
 fn nic(host: usize) -> Nic {
     let config = NicConfig {
         local: SocketAddr::new(addr(host), 4791),
+        standby: Vec::new(),
         mtu: PathMtu::Mtu1024,
         limits: NicLimits::default(),
         rx_budget_bytes: u32::MAX,

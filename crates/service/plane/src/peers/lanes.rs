@@ -10,7 +10,7 @@ use verbs::Time;
 
 use super::{Established, LEASED_PER_LINK_MAX, LaneSetUp, PeerAction, Peers, engine_of};
 use crate::lane_round::{LaneRound, RoundAction};
-use crate::{LaneAnswer, LaneCommand, LinkId};
+use crate::{LaneAnswer, LaneCommand, LinkId, LinkPath};
 
 /// Numbers of leased lanes that a daemon gives on a link before it begins again.
 const LEASES_PER_LINK_MAX: u32 = 1 << 29;
@@ -211,11 +211,11 @@ impl Peers {
     /// Carries out what the rounds want, and watches how long each takes.
     pub(super) fn pump(&mut self, now: Time, peer: IpAddr) {
         let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) else { return };
-        let (link, local) = (established.link, established.local);
+        let (link, path) = (established.link, established.lane_path);
         let mut rounds = self.rounds;
         for (number, lane) in established.all_mut() {
             while let Some(action) = lane.round.poll_action() {
-                self.actions.push_back(match command_of(peer, number, local, action) {
+                self.actions.push_back(match command_of(peer, number, path, action) {
                     Ok(command) => PeerAction::Engine { engine: engine_of(number), lane: number, command },
                     Err(message) => PeerAction::Send { link, message },
                 });
@@ -271,9 +271,14 @@ pub(super) fn lane_of(message: &PeerMessage) -> u32 {
 }
 
 /// What a round wants: of its engine, or (an error) of the peer.
-fn command_of(peer: IpAddr, lane: u32, local: Option<IpAddr>, action: RoundAction) -> Result<LaneCommand, PeerMessage> {
+fn command_of(
+    peer: IpAddr,
+    lane: u32,
+    path: Option<LinkPath>,
+    action: RoundAction,
+) -> Result<LaneCommand, PeerMessage> {
     Ok(match action {
-        RoundAction::MakeOffer { round } => LaneCommand::Offer { peer, round, local },
+        RoundAction::MakeOffer { round } => LaneCommand::Offer { peer, round, path },
         RoundAction::Accept { round, offer } => LaneCommand::Accept { peer, round, offer },
         RoundAction::TellRoutes { round } => LaneCommand::TellRoutes { peer, round },
         RoundAction::TakeRoutes { round, routes } => LaneCommand::TakeRoutes { peer, round, routes },

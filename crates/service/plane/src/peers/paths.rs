@@ -160,10 +160,10 @@ impl Peers {
         self.paths.get(&peer).map(of).unwrap_or_default()
     }
 
-    /// The address of this host at which lanes of a link over that path are; none: its first.
-    pub(super) fn lane_address(&self, peer: IpAddr, path: Option<LinkPath>) -> Option<IpAddr> {
-        let first = self.paths.get(&peer)?.list.first()?.own;
-        path.map(|path| path.own).filter(|own| *own != first)
+    /// Where lanes of a link over that path are; none: where those of the first one are.
+    pub(super) fn lane_path(&self, peer: IpAddr, path: Option<LinkPath>) -> Option<LinkPath> {
+        let first = self.paths.get(&peer)?.list.first()?;
+        path.filter(|path| path != first)
     }
 
     /// The peer of a link has said nothing for so long: if it has other paths, they are tried. The link stays until

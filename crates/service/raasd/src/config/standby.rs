@@ -6,7 +6,6 @@
 use std::net::IpAddr;
 
 use plane::{Heartbeat, LinkPath, PATH_MISSES, PeerPaths};
-use verbs::{Wire, WirePolicy};
 
 use super::{Config, DeviceChoice, PeerConfig};
 
@@ -60,10 +59,6 @@ impl Config {
         if let DeviceChoice::RdmaCore(_) = self.device {
             return Err("`standby`: only the software NIC is at more than one address; set device = \"softnic\"".into());
         }
-        let roce = WirePolicy::Only(Wire::Roce);
-        if self.wire == roce || self.peers.iter().any(|p| !p.standby.is_empty() && p.wire == Some(roce)) {
-            return Err("`standby`: only lanes over TCP are at such addresses; set wire = \"auto\"".into());
-        }
         if self.data_path().engine.peer_return.is_zero() {
             return Err("`standby`: connections must wait for the other path; `peer_return_ms` must not be 0".into());
         }
@@ -84,6 +79,8 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use verbs::{Wire, WirePolicy};
 
     use super::*;
 
@@ -132,8 +129,10 @@ mod tests {
             config.check_standby().err().unwrap_or_default()
         };
         assert_eq!(told(|_| ()), "");
-        assert!(told(|c| c.wire = WirePolicy::Only(Wire::Roce)).contains("wire = \"auto\""));
-        assert!(told(|c| c.peers[0].wire = Some(WirePolicy::Only(Wire::Roce))).contains("wire = \"auto\""));
+        for wire in [WirePolicy::Auto, WirePolicy::Only(Wire::Roce), WirePolicy::Only(Wire::Iwarp)] {
+            let with = Config { wire, ..config(&[1], &[1]) };
+            assert_eq!(with.check_standby(), Ok(()), "any wire of the software NIC: {wire}");
+        }
         assert!(told(|c| c.device = DeviceChoice::RdmaCore(None)).contains("softnic"));
         assert!(told(|c| c.set_limit("peer_return_ms", 0).unwrap()).contains("peer_return_ms"));
         assert!(told(|c| c.standby.push(c.listen)).contains("10.0.0.1 is an address of this host already"));

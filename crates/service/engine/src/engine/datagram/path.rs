@@ -7,7 +7,7 @@
 use std::net::IpAddr;
 
 use control::{DatagramOffer, Reason};
-use verbs::{AhId, Endpoint, PathMtu, Provider, Qpn, Time, VerbsError};
+use verbs::{AhId, DatagramAttr, Endpoint, PathMtu, Provider, Qpn, Time, VerbsError};
 
 use crate::datagram::header::HEADER_BYTES;
 use crate::datagram::peer::{DatagramPeer, PathAsk, PeerPort};
@@ -106,13 +106,13 @@ impl Engine {
             }
         };
         let Some(lane) = self.lanes.get(id) else { return Ok(()) };
-        let encrypt = self.config.encrypt_to(lane.peer());
+        let attr = DatagramAttr { encrypt: self.config.encrypt_to(lane.peer()), local: lane.local() };
         let known = lane.datagram().filter(|known| known.is_at(&port));
         let is_renewed = match known.map(DatagramPeer::is_encrypted) {
             Some(false) => return Ok(()),
             known => known.is_some(),
         };
-        let link = nic.accept_datagrams(&port.endpoint, beside, encrypt)?;
+        let link = nic.accept_datagrams(&port.endpoint, beside, &attr)?;
         if is_renewed
             && let Some(link) = link.filter(|link| link.cipher.is_some())
             && let Some(known) = self.lanes.get_mut(id).and_then(Lane::datagram_mut)

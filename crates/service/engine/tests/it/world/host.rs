@@ -17,6 +17,7 @@ impl Host {
         let addr = addr(index);
         let config = NicConfig {
             local: SocketAddr::new(addr, udp_port(index)),
+            standby: Vec::new(),
             mtu: PathMtu::Mtu4096,
             limits: NicLimits::default(),
             rx_budget_bytes: if able == Capabilities::SOFTWARE_NIC { 1 << 20 } else { u32::MAX },

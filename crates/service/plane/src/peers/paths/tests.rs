@@ -60,9 +60,9 @@ fn dial(actions: &[PeerAction]) -> Option<(LinkId, Vec<IpAddr>, u64)> {
     first
 }
 
-fn offers(actions: &[PeerAction]) -> Vec<Option<IpAddr>> {
+fn offers(actions: &[PeerAction]) -> Vec<Option<LinkPath>> {
     let of = |a: &PeerAction| match a {
-        PeerAction::Engine { command: crate::LaneCommand::Offer { local, .. }, .. } => Some(*local),
+        PeerAction::Engine { command: crate::LaneCommand::Offer { path, .. }, .. } => Some(*path),
         _ => None,
     };
     actions.iter().filter_map(of).collect()
@@ -99,7 +99,7 @@ fn a_silent_link_stays_until_one_over_the_other_path_is_there() {
     peers.handle_up_over(ms(410), second, peer(78, 0), over(1));
     let next = actions(&mut peers);
     assert!(matches!(&next[0], PeerAction::Close { link, .. } if *link == first), "{next:?}");
-    assert_eq!((lost(&next), offers(&next)), (1, vec![Some(ip(1, 1))]));
+    assert_eq!((lost(&next), offers(&next)), (1, vec![over(1)]));
     let (path, why) = peers.path_to(ip(0, 2)).unwrap();
     assert_eq!((Some(path), peers.path_changes()), (over(1), 1));
     assert_eq!(why, "number 2 of 2: nothing was heard over 10.0.0.1 to 10.0.0.2");
@@ -160,7 +160,7 @@ fn a_link_that_ends_is_followed_by_a_dial_at_once() {
     let (second, paths, replaces) = dial(&next).unwrap();
     assert_eq!((paths, replaces), (vec![ip(0, 1), ip(1, 1)], 77), "the path may be well: its daemon may have ended");
     peers.handle_up_over(ms(60), second, peer(80, 0), over(1));
-    assert_eq!(offers(&actions(&mut peers)), [Some(ip(1, 1))]);
+    assert_eq!(offers(&actions(&mut peers)), [over(1)]);
     // One that said nothing is tried last.
     peers.handle_silent(second, SILENT);
     peers.handle_down(ms(90), second, control::Reason::PeerLost);
