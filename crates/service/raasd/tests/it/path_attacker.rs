@@ -101,11 +101,12 @@ fn pass(
 
 /// A record: he sees its length.
 fn record(mut from: &TcpStream) -> std::io::Result<Vec<u8>> {
-    let mut bytes = vec![0; 2];
+    let mut bytes = vec![0; 5];
     from.read_exact(&mut bytes)?;
-    let more = usize::from(u16::from_be_bytes([bytes[0], bytes[1]]));
-    bytes.resize(2 + more, 0);
-    from.read_exact(&mut bytes[2..])?;
+    assert_eq!(bytes[..3], [23, 3, 3], "no record of TLS 1.3");
+    let more = usize::from(u16::from_be_bytes([bytes[3], bytes[4]]));
+    bytes.resize(5 + more, 0);
+    from.read_exact(&mut bytes[5..])?;
     Ok(bytes)
 }
 
