@@ -150,7 +150,7 @@ fn open_tcp(config: &SoftNicConfig, socket: &Socket, entropy: &[u8; 32]) -> Resu
     }
     let seed = stream_of(entropy, TOKENS);
     let addresses = (socket.local(), may_move, &config.standby[..]);
-    match TcpWire::open(addresses, config.marks, socket.as_fd(), seed) {
+    match TcpWire::open(addresses, config.marks, config.kernel_tls, socket.as_fd(), seed) {
         Err(error) if policy == WirePolicy::Auto => {
             tracing::warn!(%error, "without the wire over TCP: all connections use RoCEv2");
             Ok(None)

@@ -49,6 +49,11 @@ impl Sealed {
         &mut self.keys.opener
     }
 
+    /// The direction that leaves, if nothing of it waits here.
+    pub fn idle_sealer(&mut self) -> Option<&mut Sealer> {
+        self.unsent().is_empty().then_some(&mut self.keys.sealer)
+    }
+
     /// Hands bytes to the machine that says by `want` where they go.
     pub fn hand_on(&mut self, qp: &mut Qp, dev: &mut Device, want: &Scatter) -> Result<Opened, RecordError> {
         let opener = &mut self.keys.opener;
