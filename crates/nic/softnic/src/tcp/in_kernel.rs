@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use records::RecordKey;
 use rustix::io::Errno;
 
-use super::link::Shared;
+use super::counters::TcpCounters;
 use super::sealed::Sealed;
 use crate::KernelTls;
 use crate::sys::kernel_tls::{self, Direction};
@@ -76,9 +76,8 @@ impl InKernel {
         direction: Direction,
         fd: &OwnedFd,
         sealed: &mut Option<Sealed>,
-        shared: &mut Shared<'_>,
+        (state, counters): (&mut KernelState, &mut TcpCounters),
     ) {
-        let (state, counters) = (&mut *shared.kernel_tls, &mut *shared.counters);
         let Some(own) = sealed.as_mut().filter(|_| self.attach(fd, state)) else { return };
         match direction {
             Direction::Receives if !self.opens => {

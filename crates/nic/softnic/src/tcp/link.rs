@@ -17,13 +17,14 @@ use rustix::io::Errno;
 use verbs::{AsyncEvent, Qpn, Time};
 
 use super::congestion::Congestion;
+use super::counters::TcpCounters;
 use super::endpoint::TcpPart;
 use super::in_kernel::{InKernel, KernelState};
 use super::quiet::Quiet;
 use super::sealed::{Opened, Sealed};
+use super::socket;
 use super::socket::SocketOptions;
 use super::unreached::Unreached;
-use super::{TcpCounters, socket};
 use crate::sys::kernel_tls::Direction;
 use crate::sys::pieces::{self, Piece};
 
@@ -274,7 +275,7 @@ impl Link {
     /// Leaves the records of a direction to the kernel, if it takes them.
     fn leave_to_kernel(&mut self, direction: Direction, shared: &mut Shared<'_>) {
         if let Stage::Open(fd) = &self.stage {
-            self.in_kernel.take(direction, fd, &mut self.sealed, shared);
+            self.in_kernel.take(direction, fd, &mut self.sealed, (shared.kernel_tls, shared.counters));
         }
     }
 
