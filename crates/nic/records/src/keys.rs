@@ -5,13 +5,13 @@
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-use crate::cipher::Cipher;
+use crate::record_key::RecordKey;
 use crate::{Opener, Sealer};
 
 /// Bytes of an end's secret.
 pub const SECRET_BYTES: usize = 32;
 /// What keys of streams over TCP are derived with.
-const DOMAIN: &[u8] = b"raas tcp records 1\0";
+const DOMAIN: &[u8] = b"raas tcp records 2\0";
 
 /// What an end adds to the keys of one connection: random bytes that went to the other end over an encrypted channel.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -23,7 +23,7 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// The part of a nonce that is not the number.
+/// The part of a packet's nonce that is not the number.
 pub(crate) type Salt = [u8; 4];
 
 /// What the keys of the own and of the peer's direction follow from. None if both ends claim the same secret.
@@ -60,9 +60,9 @@ impl Keys {
         let (own, peer) = directions(own, peer, DOMAIN)?;
         let of = |derived: [u8; 32]| {
             let (key, rest) = derived.split_first_chunk()?;
-            Some((Cipher::new(key), *rest.first_chunk()?))
+            Some(RecordKey { key: *key, iv: *rest.first_chunk()? })
         };
-        let ((own_key, own_salt), (peer_key, peer_salt)) = of(own).zip(of(peer))?;
-        Some(Self { sealer: Sealer::new(own_key, own_salt), opener: Opener::new(peer_key, peer_salt) })
+        let (own, peer) = of(own).zip(of(peer))?;
+        Some(Self { sealer: Sealer::new(own), opener: Opener::new(peer) })
     }
 }

@@ -2,7 +2,7 @@
 //! stream over TCP, and single packets over RoCEv2.
 //!
 //! No I/O, clock or randomness: bytes go in, bytes come out. The bytes are in docs/wire.md, the reasons in
-//! docs/encryption.md. AES-GCM is that of `graviola`, or of `aes-gcm` on processors that it cannot use.
+//! docs/encryption.md. Records are those of TLS 1.3 (RFC 8446, 5.2), so that one end may leave its own to a kernel. AES-GCM is that of `graviola`, or of `aes-gcm` on processors that it cannot use.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -10,6 +10,9 @@ mod cipher;
 mod keys;
 mod opener;
 mod packets;
+mod record_key;
+#[cfg(test)]
+mod rfc8448;
 mod sealer;
 mod window;
 
@@ -19,6 +22,7 @@ pub use packets::{
     PACKET_HEAD_BYTES, PACKET_NUMBER_BYTES, PACKET_SEAL_BYTES, PACKETS_PER_KEY, PacketKeys, PacketOpener,
     PacketRefused, PacketSealer, Purpose,
 };
+pub use record_key::RecordKey;
 pub use sealer::Sealer;
 pub use window::REPLAY_WINDOW_PACKETS;
 
@@ -26,15 +30,14 @@ pub use window::REPLAY_WINDOW_PACKETS;
 pub const CIPHER: &str = "AES-128-GCM";
 /// Bytes of the authentication tag of a record.
 pub const TAG_BYTES: usize = 16;
-/// Bytes in front of a record: its length, big-endian.
-pub const LENGTH_BYTES: usize = 2;
-/// Most bytes of the stream in one record: what the peer has to hold before it can look at them.
-pub const RECORD_BYTES_MAX: usize = 32 * 1024;
+/// Bytes in front of a record: its type, a version, and its length.
+pub const RECORD_HEAD_BYTES: usize = 5;
+/// Bytes behind what a record carries: the type of its content, and the tag.
+pub const RECORD_TAIL_BYTES: usize = 1 + TAG_BYTES;
+/// Most bytes of the stream in one record (RFC 8446, 5.1): what the peer has to hold before it can look at them.
+pub const RECORD_BYTES_MAX: usize = 16 * 1024;
 
-/// The nonce of a record: its direction's salt and its number, which is never used twice.
-fn nonce(salt: [u8; 4], number: u64) -> [u8; 12] {
-    let mut nonce = [0; 12];
-    nonce[..4].copy_from_slice(&salt);
-    nonce[4..].copy_from_slice(&number.to_be_bytes());
-    nonce
-}
+/// The type of a record that carries the application's data, in its head in the clear and at the end of what is encrypted.
+const APPLICATION_DATA: u8 = 23;
+/// What a record of TLS 1.3 begins with: its type, and the version that all of them claim.
+const RECORD_START: [u8; 3] = [APPLICATION_DATA, 3, 3];

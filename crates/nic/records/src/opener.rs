@@ -4,18 +4,30 @@
 //! that is not authentic, whole and in its turn, nor hold more than one record and what was read with it.
 
 use crate::cipher::Cipher;
-use crate::{LENGTH_BYTES, RECORD_BYTES_MAX, TAG_BYTES, nonce};
+use crate::record_key::RecordKey;
+use crate::{APPLICATION_DATA, RECORD_BYTES_MAX, RECORD_HEAD_BYTES, RECORD_START, RECORD_TAIL_BYTES, TAG_BYTES};
 
-/// Bytes asked of the socket at a time: of a peer that has much to say, four whole records, so that no part of one is left
-/// to be moved.
-const READ_BYTES: usize = 4 * (LENGTH_BYTES + RECORD_BYTES_MAX + TAG_BYTES);
+/// Bytes asked of the socket at a time: of a peer that has much to say, eight whole records, so that no part of one is
+/// left to be moved.
+const READ_BYTES: usize = 8 * (RECORD_HEAD_BYTES + RECORD_BYTES_MAX + RECORD_TAIL_BYTES);
+/// Fewest and most bytes that a record says that it has: at least one is the stream's.
+const LENGTH_MIN: usize = RECORD_TAIL_BYTES + 1;
+const LENGTH_MAX: usize = RECORD_BYTES_MAX + RECORD_TAIL_BYTES;
 
 /// The stream cannot go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
+    /// Its head is none of a record with data.
+    #[error("record {number} begins with {found:02x?}, and not with {RECORD_START:02x?}")]
+    Head {
+        /// Which record.
+        number: u64,
+        /// Its first bytes.
+        found: [u8; RECORD_START.len()],
+    },
     /// Its length is none that a peer writes.
-    #[error("record {number} says that it has {bytes} bytes; 17 to {max} are allowed", max = RECORD_BYTES_MAX + TAG_BYTES)]
+    #[error("record {number} says that it has {bytes} bytes; {LENGTH_MIN} to {LENGTH_MAX} are allowed")]
     Length {
         /// Which record.
         number: u64,
@@ -30,6 +42,14 @@ pub enum RecordError {
         /// Its bytes.
         bytes: usize,
     },
+    /// The peer sealed what is no data: an alert, a handshake, or padding.
+    #[error("record {number} has content of type {found}, and not {APPLICATION_DATA}, or is padded")]
+    Content {
+        /// Which record.
+        number: u64,
+        /// Its last byte.
+        found: u8,
+    },
     /// The stream ended within a record.
     #[error("the stream ends within record {number}")]
     Cut {
@@ -40,8 +60,8 @@ pub enum RecordError {
 
 /// Opens the records of one direction, which have the numbers 0, 1, 2 and so on.
 pub struct Opener {
-    key: Cipher,
-    salt: [u8; 4],
+    key: RecordKey,
+    cipher: Cipher,
     number: u64,
     buffer: Vec<u8>,
     /// Bytes of the stream that were opened and not taken: this range of the buffer.
@@ -60,8 +80,15 @@ impl std::fmt::Debug for Opener {
 }
 
 impl Opener {
-    pub(crate) fn new(key: Cipher, salt: [u8; 4]) -> Self {
-        Self { key, salt, number: 0, buffer: Vec::new(), opened: (0, 0), next: 0, filled: 0, fault: None }
+    pub(crate) fn new(key: RecordKey) -> Self {
+        let cipher = key.cipher();
+        Self { key, cipher, number: 0, buffer: Vec::new(), opened: (0, 0), next: 0, filled: 0, fault: None }
+    }
+
+    /// Leaves the direction to somebody who begins at record 0 with its key, such as a kernel; whether he took it. He is
+    /// not asked once something of the stream came here: he would miss it.
+    pub fn hand_over(&self, takes: impl FnOnce(&RecordKey) -> bool) -> bool {
+        self.number == 0 && self.filled == 0 && takes(&self.key)
     }
 
     /// Bytes of the stream that wait to be taken.
@@ -106,22 +133,29 @@ impl Opener {
     fn open_next(&mut self) -> Result<bool, RecordError> {
         let (number, start) = (self.number, self.next);
         let came = self.buffer.get_mut(start..self.filled).unwrap_or(&mut []);
-        let Some((head, rest)) = came.split_first_chunk_mut::<LENGTH_BYTES>() else { return Ok(false) };
-        let bytes = usize::from(u16::from_be_bytes(*head));
-        if !(TAG_BYTES + 1..=RECORD_BYTES_MAX + TAG_BYTES).contains(&bytes) {
+        let Some((head, rest)) = came.split_first_chunk_mut::<RECORD_HEAD_BYTES>() else { return Ok(false) };
+        let [found @ .., high, low] = *head;
+        if found != RECORD_START {
+            return Err(RecordError::Head { number, found });
+        }
+        let bytes = usize::from(u16::from_be_bytes([high, low]));
+        if !(LENGTH_MIN..=LENGTH_MAX).contains(&bytes) {
             return Err(RecordError::Length { number, bytes });
         }
         let Some((body, tag)) = rest.get_mut(..bytes).and_then(|record| record.split_last_chunk_mut::<TAG_BYTES>())
         else {
             return Ok(false);
         };
-        let nonce = nonce(self.salt, number);
-        if !self.key.open(nonce, head, body, *tag) {
+        if !self.cipher.open(self.key.nonce(number), head, body, *tag) {
             return Err(RecordError::Forged { number, bytes });
         }
-        let first = start + LENGTH_BYTES;
+        match body.last() {
+            Some(&APPLICATION_DATA) => {}
+            found => return Err(RecordError::Content { number, found: found.copied().unwrap_or(0) }),
+        }
+        let first = start + RECORD_HEAD_BYTES;
         self.number += 1;
-        (self.opened, self.next) = ((first, first + bytes - TAG_BYTES), first + bytes);
+        (self.opened, self.next) = ((first, first + bytes - RECORD_TAIL_BYTES), first + bytes);
         Ok(true)
     }
 

@@ -10,7 +10,6 @@
 use crate::TAG_BYTES;
 use crate::cipher::Cipher;
 use crate::keys::{Salt, Secret, derived, directions};
-use crate::nonce;
 use crate::window::{Known, ReplayWindow};
 
 /// Bytes in the clear in front of a packet's number; they are authenticated.
@@ -85,6 +84,14 @@ impl Direction {
         }
         Some((&self.key, self.salt))
     }
+}
+
+/// The nonce of a packet: its direction's salt and its number, which is never used twice.
+fn nonce(salt: Salt, number: u64) -> [u8; 12] {
+    let mut nonce = [0; 12];
+    nonce[..4].copy_from_slice(&salt);
+    nonce[4..].copy_from_slice(&number.to_be_bytes());
+    nonce
 }
 
 fn key_of(secret: &[u8; 32], epoch: u64) -> Option<(Cipher, Salt)> {

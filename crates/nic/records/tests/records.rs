@@ -1,6 +1,6 @@
 //! Two ends of a connection, and who stands between them.
 
-use records::{Keys, LENGTH_BYTES, Opener, RECORD_BYTES_MAX, RecordError, Sealer, Secret, TAG_BYTES};
+use records::{Keys, Opener, RECORD_BYTES_MAX, RECORD_HEAD_BYTES, RECORD_TAIL_BYTES, RecordError, Sealer, Secret};
 
 fn ends() -> (Keys, Keys) {
     let (a, b) = (Secret([1; 32]), Secret([2; 32]));
@@ -8,7 +8,7 @@ fn ends() -> (Keys, Keys) {
 }
 
 fn record(sealer: &mut Sealer, bytes: &[u8]) -> Vec<u8> {
-    let mut out = [&[0; LENGTH_BYTES], bytes, &[0; TAG_BYTES]].concat();
+    let mut out = [&[0; RECORD_HEAD_BYTES], bytes, &[0; RECORD_TAIL_BYTES]].concat();
     assert!(sealer.seal(&mut out));
     out
 }
@@ -48,7 +48,7 @@ fn streams_of_all_cuts_pass_both_ways_and_show_nothing() {
                 wire.extend(record(sealer, &part));
                 sent.extend(part);
             }
-            assert_eq!(wire.len(), sent.len() + 5 * (LENGTH_BYTES + TAG_BYTES));
+            assert_eq!(wire.len(), sent.len() + 5 * (RECORD_HEAD_BYTES + RECORD_TAIL_BYTES));
             assert!(!wire.windows(16).any(|w| w == &pattern(16)[..]), "plain bytes are on the wire");
             assert_eq!(feed(opener, &wire, piece).unwrap(), sent);
             assert_eq!(opener.end(), Ok(()));
@@ -60,12 +60,12 @@ fn streams_of_all_cuts_pass_both_ways_and_show_nothing() {
 fn records_are_neither_empty_nor_too_long() {
     let (mut a, _) = ends();
     for bytes in [0, RECORD_BYTES_MAX + 1] {
-        let mut out = vec![9; LENGTH_BYTES + bytes + TAG_BYTES];
+        let mut out = vec![9; RECORD_HEAD_BYTES + bytes + RECORD_TAIL_BYTES];
         assert!(!a.sealer.seal(&mut out));
         assert!(out.iter().all(|byte| *byte == 9), "nothing was done");
     }
-    for bytes in 0..LENGTH_BYTES + TAG_BYTES {
-        assert!(!a.sealer.seal(&mut vec![0; bytes]), "no room for length and tag");
+    for bytes in 0..RECORD_HEAD_BYTES + RECORD_TAIL_BYTES {
+        assert!(!a.sealer.seal(&mut vec![0; bytes]), "no room for head and tail");
     }
 }
 
@@ -109,12 +109,43 @@ fn repeated_left_out_reordered_and_reflected_records_are_told() {
     let forged = |records: &[&[u8]], opener: &mut Opener| feed(opener, &records.concat(), 1000).unwrap_err();
     let (mut a, mut b) = ends();
     let [x, y] = [record(&mut a.sealer, b"x"), record(&mut a.sealer, b"y")];
-    let told = |number| RecordError::Forged { number, bytes: 17 };
+    let told = |number| RecordError::Forged { number, bytes: 18 };
     assert_eq!(forged(&[&x, &x], &mut b.opener), told(1));
     assert_eq!(forged(&[&y], &mut ends().1.opener), told(0));
     assert_eq!(forged(&[&y, &x], &mut ends().1.opener), told(0));
     assert_eq!(forged(&[&x], &mut ends().0.opener), told(0), "sent back to its sender");
-    let long = [[0xff; 2].as_slice(), &[0; 100]].concat();
-    assert_eq!(forged(&[&long], &mut ends().1.opener), RecordError::Length { number: 0, bytes: 0xffff });
-    assert_eq!(forged(&[&[0, 16], &[0; 16]], &mut ends().1.opener), RecordError::Length { number: 0, bytes: 16 });
+    for (length, bytes) in [([0xff; 2], 0xffff), ([0x40, 0x12], 0x4012), ([0, 17], 17), ([0, 0], 0)] {
+        let record = [&[23, 3, 3], &length[..], &[0; 100]].concat();
+        assert_eq!(forged(&[&record], &mut ends().1.opener), RecordError::Length { number: 0, bytes });
+    }
+    // Others of TLS: a handshake and an alert in the clear, and another version.
+    for found in [[22, 3, 3], [21, 3, 3], [23, 3, 1], [23, 2, 3]] {
+        let record = [&found[..], &[0, 40], &[0; 40]].concat();
+        assert_eq!(forged(&[&record], &mut ends().1.opener), RecordError::Head { number: 0, found });
+    }
+}
+
+/// A kernel that begins with record 0 is given a direction only while nothing was done with it.
+#[test]
+fn a_direction_is_handed_over_whole_or_not_at_all() {
+    let (mut a, mut b) = ends();
+    let mut shown = Vec::new();
+    assert!(!a.sealer.hand_over(|_| false));
+    assert!(b.opener.hand_over(|key| {
+        shown.push(key.clone());
+        true
+    }));
+    let first = record(&mut a.sealer, b"sealed here");
+    assert!(!a.sealer.hand_over(|_| panic!("number 0 is used")));
+    b.opener.room()[..3].copy_from_slice(&first[..3]);
+    b.opener.fill(3);
+    assert!(!b.opener.hand_over(|_| panic!("three bytes came already")));
+    let mut other = ends().0.sealer;
+    assert!(other.hand_over(|key| {
+        shown.push(key.clone());
+        true
+    }));
+    assert_eq!(shown[0], shown[1], "both ends have the key of the direction");
+    assert!(!other.seal(&mut first.clone()), "nothing is sealed with the key of another");
+    assert_eq!(format!("{:?}", shown[0]), "RecordKey(..)");
 }

@@ -35,6 +35,16 @@ pub enum Gso {
     Off,
 }
 
+/// Whether the kernel encrypts connections over TCP, where it can.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KernelTls {
+    /// Where the kernel has TLS (`CONFIG_TLS`, module `tls`); else the NIC does it. The bytes on the wire are the same.
+    #[default]
+    Auto,
+    /// The NIC does it.
+    Off,
+}
+
 /// How a software NIC is opened.
 #[derive(Debug, Clone)]
 pub struct SoftNicConfig {
@@ -50,6 +60,8 @@ pub struct SoftNicConfig {
     /// Which wires connections may use that are set up by [`verbs::Provider::offer`] and `accept`: UDP (RoCEv2, the
     /// default), TCP (iWARP), or both, and then each connection the one that both ends' devices choose.
     pub wire: WirePolicy,
+    /// Whether the kernel encrypts connections over TCP.
+    pub kernel_tls: KernelTls,
     /// How packets, of both wires and of datagrams, are marked for the network.
     pub marks: PathMarks,
     /// Who makes progress.
@@ -78,6 +90,7 @@ impl SoftNicConfig {
             udp_port: ROCE_UDP_PORT,
             mtu: None,
             wire: WirePolicy::Only(Wire::Roce),
+            kernel_tls: KernelTls::default(),
             marks: PathMarks::default(),
             progress: Progress::default(),
             gso: Gso::default(),

@@ -46,7 +46,7 @@ pub mod wires {
     pub use crate::tcp::sealed::{Opened, Sealed};
 }
 
-pub use config::{Gso, PCAP_BYTES_DEFAULT, Progress, RCVBUF_BYTES_DEFAULT, SoftNicConfig};
+pub use config::{Gso, KernelTls, PCAP_BYTES_DEFAULT, Progress, RCVBUF_BYTES_DEFAULT, SoftNicConfig};
 pub use device::SoftNicDevice;
 pub use error::OpenError;
 pub use fabric::{Fabric, FabricCounters, FabricError, FabricHost, Faults, HostConfig};

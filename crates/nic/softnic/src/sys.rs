@@ -9,6 +9,7 @@
 //!
 //! It must never hand a pointer to the kernel that outlives the call.
 
+pub(crate) mod kernel_tls;
 pub(crate) mod path_state;
 pub(crate) mod pieces;
 

@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Raised when what is kept in `target/vm` is made in another way than before.
-const RECIPE: &str = "1";
+const RECIPE: &str = "2";
 const QEMU: &str = "qemu-system-x86_64";
 const QEMU_PACKAGE: &str = "qemu-system-x86";
 /// What every guest has: RDMA's own tools, addresses and captures.

@@ -16,7 +16,8 @@ const DEPTH_MAX: u32 = 32;
 /// Modules without which the guest does not start: devices and file systems of its root.
 pub(super) const BOOT: &[&str] = &["virtio_pci", "virtio_console", "9p", "9pnet_virtio", "overlay"];
 /// Modules for the work in it. A name with `?` may be missing: kernels differ in what is built in or renamed.
-/// The generic checksum comes before rxe, which asks for it by name and would otherwise fail to start.
+/// The generic checksum comes before rxe, which asks for it by name and would otherwise fail to start. Kernel TLS asks for
+/// AES-GCM when a connection gets its keys.
 pub(super) const WORK: &[&str] = &[
     "virtio_net",
     "crc32_generic?",
@@ -35,6 +36,12 @@ pub(super) const WORK: &[&str] = &[
     "sch_netem",
     "sch_fq?",
     "tcp_bbr?",
+    "tls",
+    "aes_generic?",
+    "ctr?",
+    "ghash_generic?",
+    "gcm?",
+    "aesni_intel?",
 ];
 
 /// Copies the modules of `tree` (`.../lib/modules/VERSION`) into `out`, with the insertion orders in `boot.list` and

@@ -52,6 +52,9 @@ const SIW_INTEROP_CASES: u64 = SIW_INTEROP_ROUND + 2 * (3 + 3 + 2 + 3) + 1;
 /// With the five Terminate messages that our end must send.
 const SIW_INTEROP_JUDGEMENTS: u64 = SIW_JUDGEMENTS + 5;
 
+/// That the kernel has TLS, nine of each of five pairs of daemons, and the tests of encrypted connections.
+const KERNEL_TLS_CASES: u64 = 1 + 5 * 9 + 5 + 7;
+
 /// Of the stage `vm`.
 const SUITES: &[Suite] = &[
     Suite {
@@ -173,6 +176,22 @@ const SUITES: &[Suite] = &[
         judges: None,
         cases_min: 6,
         timeout_s: 200,
+        full_only: false,
+    },
+    Suite {
+        name: "kernel-tls",
+        about: "encrypted lanes over TCP with the kernel's TLS at both ends, at one, and at none; the words of files are looked \
+                for on the wire, and somebody on the path changes records",
+        guests: 1,
+        kernel: "6.1",
+        device: Device::Rxe,
+        mtu: 1500,
+        packages: &[],
+        programs: true,
+        command: &["tests/vm/kernel-tls"],
+        judges: None,
+        cases_min: KERNEL_TLS_CASES,
+        timeout_s: 1500,
         full_only: false,
     },
     Suite {

@@ -162,6 +162,8 @@ pub struct Config {
     pub wire: WirePolicy,
     /// Whether lanes are encrypted, unless [`PeerConfig::encrypt`] says otherwise.
     pub encrypt: Encrypt,
+    /// Whether the kernel encrypts lanes on TCP of the software NIC, where it has TLS.
+    pub kernel_tls: bool,
     /// Whether streams of bulk get a TCP connection of their own, where a lane between two software NICs is on TCP.
     pub tcp_direct: bool,
     /// UDP port of the software NIC, and TCP port of its other wire.
@@ -240,6 +242,7 @@ impl Config {
             device_reason: String::new(),
             wire: WirePolicy::Auto,
             encrypt: Encrypt::Off,
+            kernel_tls: true,
             tcp_direct: true,
             udp_port: verbs::ROCE_UDP_PORT,
             marks: PathMarks::default(),

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use engine::DeviceRoom;
 use rdmacore::{DeviceInfo, OpenConfig, RdmaCore, RdmaDevice};
 use shm::Region;
-use softnic::{Progress, SoftNic, SoftNicConfig, SoftNicDevice};
+use softnic::{KernelTls, Progress, SoftNic, SoftNicConfig, SoftNicDevice};
 use verbs::{Access, Device as _, Provider};
 
 use crate::config::DeviceChoice;
@@ -180,6 +180,7 @@ fn open_softnic(config: &Config, entropy: [u8; 32]) -> Result<Vec<SoftNic>, Daem
         standby: config.standby.clone(),
         mtu: config.mtu,
         wire: config.device_wire(),
+        kernel_tls: if config.kernel_tls { KernelTls::Auto } else { KernelTls::Off },
         marks: config.marks,
         progress: Progress::Inline,
         pcap: config.pcap.clone(),

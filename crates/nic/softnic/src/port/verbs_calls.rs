@@ -165,6 +165,7 @@ impl Port {
         let missing = unsupported("the wire over TCP: it did not listen when the NIC was opened");
         let Self { nic, tcp, .. } = self;
         let tcp = tcp.as_mut().filter(|_| own.qpn == qpn).ok_or(missing)?;
+        let encryption_reason = if keys.is_some() { tcp.encryption_reason() } else { encryption_reason };
         let lent = nic.lend_qp(qpn)?;
         let made = own.qp_attr(&peer, &lent, max_msg_bytes);
         let dev = nic.device_mut();

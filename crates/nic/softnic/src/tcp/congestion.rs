@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use verbs::Time;
 
-use super::TcpCounters;
+use super::counters::TcpCounters;
 use crate::sys::path_state::{PathState, path_state};
 
 /// Controls of Linux that pace, by the begin of their names.

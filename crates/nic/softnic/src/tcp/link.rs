@@ -17,12 +17,15 @@ use rustix::io::Errno;
 use verbs::{AsyncEvent, Qpn, Time};
 
 use super::congestion::Congestion;
+use super::counters::TcpCounters;
 use super::endpoint::TcpPart;
+use super::in_kernel::{InKernel, KernelState};
 use super::quiet::Quiet;
 use super::sealed::{Opened, Sealed};
+use super::socket;
 use super::socket::SocketOptions;
 use super::unreached::Unreached;
-use super::{TcpCounters, socket};
+use crate::sys::kernel_tls::Direction;
 use crate::sys::pieces::{self, Piece};
 
 /// Calls in one direction of one connection in one round of progress.
@@ -47,8 +50,9 @@ enum Stage {
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) qp: Qp,
-    /// Of one that is encrypted.
+    /// Of one that is encrypted, unless the kernel does both directions.
     sealed: Option<Sealed>,
+    in_kernel: InKernel,
     qpn: Qpn,
     own: TcpPart,
     peer: TcpPart,
@@ -82,6 +86,7 @@ pub(crate) struct Shared<'a> {
     /// Takes what lies behind a payload.
     pub(crate) buffer: &'a mut Vec<u8>,
     pub(crate) counters: &'a mut TcpCounters,
+    pub(super) kernel_tls: &'a mut KernelState,
     pub(super) unreached: &'a mut Unreached,
     pub(super) entropy: &'a mut StdRng,
     pub(crate) now: Time,
@@ -100,6 +105,7 @@ impl Link {
         Self {
             qp,
             sealed: None,
+            in_kernel: InKernel::default(),
             qpn: own.qpn,
             own,
             peer,
@@ -177,6 +183,9 @@ impl Link {
             return self.fail(error, dev, shared);
         }
         shared.counters.tcp_accepts += 1;
+        // The request was read to its last byte and no further, and all that this end sends is in records.
+        self.leave_to_kernel(Direction::Receives, shared);
+        self.leave_to_kernel(Direction::Sends, shared);
         if let Err(error) = self.qp.accept(request, &self.own.hello_to(&self.peer)) {
             tracing::warn!(peer = %self.peer.address(), qpn = %self.qpn, %error, "the peer's MPA request cannot be taken");
             return self.fail(Errno::PROTO, dev, shared);
@@ -194,6 +203,7 @@ impl Link {
                 Some(Ok(())) => {
                     let Stage::Connecting(fd) = std::mem::replace(&mut self.stage, Stage::Over) else { return };
                     self.stage = Stage::Open(fd);
+                    self.leave_to_kernel(Direction::Receives, shared);
                     if self.qp.connect(&self.own.hello_to(&self.peer)).is_err() {
                         return self.fail(Errno::PROTO, dev, shared);
                     }
@@ -212,7 +222,7 @@ impl Link {
 
     /// Takes what came, up to a bound. Says whether anything did.
     pub(crate) fn receive(&mut self, dev: &mut Device, shared: &mut Shared<'_>) -> bool {
-        if self.sealed.is_some() {
+        if self.sealed.is_some() && !self.in_kernel.opens {
             return self.receive_records(dev, shared);
         }
         let mut any = false;
@@ -251,6 +261,7 @@ impl Link {
                     Some(Errno::WOULDBLOCK) => break,
                     Some(Errno::INTR) => {}
                     other => {
+                        self.note_forgery(other, shared);
                         self.fail(other.unwrap_or(Errno::FAULT), dev, shared);
                         break;
                     }
@@ -259,6 +270,21 @@ impl Link {
         }
         shared.scatter.clear();
         any
+    }
+
+    /// Leaves the records of a direction to the kernel, if it takes them.
+    fn leave_to_kernel(&mut self, direction: Direction, shared: &mut Shared<'_>) {
+        if let Stage::Open(fd) = &self.stage {
+            self.in_kernel.take(direction, fd, &mut self.sealed, (shared.kernel_tls, shared.counters));
+        }
+    }
+
+    /// The kernel says by errors of the socket what [`records::RecordError`] says here.
+    fn note_forgery(&self, error: Option<Errno>, shared: &mut Shared<'_>) {
+        if let Some(fault) = error.filter(|error| self.in_kernel.is_forgery(*error)) {
+            shared.counters.tcp_forged += 1;
+            tracing::warn!(peer = %self.peer.address(), qpn = %self.qpn, %fault, "an encrypted stream was forged");
+        }
     }
 
     /// As [`Self::receive`], of an encrypted connection. What was opened is handed on before more is read, so that nothing
@@ -373,6 +399,8 @@ impl Link {
             }
             Some(Errno::INTR) => {}
             other => {
+                // What is wrong with a record that came is told to whoever calls next.
+                self.note_forgery(other, shared);
                 self.fail(other.unwrap_or(Errno::FAULT), dev, shared);
                 return false;
             }
@@ -380,14 +408,23 @@ impl Link {
         true
     }
 
-    /// Whether bytes that the machine takes for sent wait for room in the socket's buffer.
-    fn has_unsent(&self) -> bool {
-        self.sealed.as_ref().is_some_and(|sealed| !sealed.unsent().is_empty())
+    /// Whether bytes that the machine takes for sent wait for room in the socket's buffer. Then the link waits too.
+    fn has_unsent(&mut self) -> bool {
+        if self.sealed.as_ref().is_some_and(|sealed| !sealed.unsent().is_empty()) {
+            return true;
+        }
+        // The kernel's TLS takes a record more than TCP has room for.
+        let waits = match &self.stage {
+            Stage::Open(fd) if self.in_kernel.seals => !socket::has_room(fd),
+            _ => false,
+        };
+        self.is_blocked |= waits;
+        waits
     }
 
     /// Sends what there is, up to a bound or until the socket is full. Says whether anything left.
     pub(crate) fn transmit(&mut self, dev: &mut Device, shared: &mut Shared<'_>) -> bool {
-        if self.sealed.is_some() {
+        if self.sealed.is_some() && !self.in_kernel.seals {
             return self.transmit_records(dev, shared);
         }
         let mut any = false;
@@ -438,9 +475,9 @@ impl Link {
         if self.qp.is_over() && !self.has_unsent() {
             return self.close();
         }
-        let has_unsent = self.has_unsent();
+        let is_shut = self.qp.is_shutdown_due() && !self.has_unsent();
         let Stage::Open(fd) = &self.stage else { return };
-        if self.qp.is_shutdown_due() && !has_unsent {
+        if is_shut {
             let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);
         }
         let mut interest = EventFlags::empty();
@@ -461,6 +498,7 @@ impl Link {
                 // Of the passive end the listener has seen it already.
                 let is_right = !self.own.connects_to(&self.peer) || private_data == self.peer.hello_to(&self.own);
                 if is_right {
+                    self.leave_to_kernel(Direction::Sends, shared);
                     if let Some(sealed) = &mut self.sealed {
                         sealed.begin_sealing();
                     }

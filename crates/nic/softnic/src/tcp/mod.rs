@@ -5,8 +5,10 @@
 //! [`strangers`], which is bounded.
 
 pub(crate) mod congestion;
+mod counters;
 mod elsewhere;
 pub(crate) mod endpoint;
+mod in_kernel;
 mod link;
 mod quiet;
 pub(crate) mod sealed;
@@ -31,9 +33,11 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use verbs::{AcceptAttr, AsyncEvent, Counters, PathMarks, QpState, Qpn, Time};
 
-use crate::OpenError;
 use crate::port::sockets::Sockets;
+use crate::{KernelTls, OpenError};
+use counters::TcpCounters;
 use elsewhere::{Elsewhere, Wanted};
+use in_kernel::KernelState;
 use link::Link;
 use strangers::Strangers;
 use tries::{Tried, Tries};
@@ -89,63 +93,6 @@ impl Watched {
     }
 }
 
-/// What the wire did.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct TcpCounters {
-    pub(crate) tcp_tx_bytes: u64,
-    pub(crate) tcp_rx_bytes: u64,
-    pub(crate) tcp_tx_syscalls: u64,
-    pub(crate) tcp_rx_syscalls: u64,
-    pub(crate) tcp_tx_would_block: u64,
-    /// Connections that this end began.
-    pub(crate) tcp_connects: u64,
-    /// Connections of peers that became queue pairs'.
-    pub(crate) tcp_accepts: u64,
-    /// Connections whose first bytes belonged to no queue pair, or that came too late.
-    pub(crate) tcp_refused: u64,
-    /// Strangers that had to go because there were too many, or that took too long.
-    pub(crate) tcp_strangers_dropped: u64,
-    /// Connections of queue pairs that broke.
-    pub(crate) tcp_broken: u64,
-    /// Connections that went over to a congestion control without pacing.
-    pub(crate) tcp_unpaced: u64,
-    /// Of them those that went back, because the path loses segments.
-    pub(crate) tcp_repaced: u64,
-    /// Links that were looked at because of a timer.
-    pub(crate) tcp_timers_fired: u64,
-    /// Connections that are encrypted, of those that were begun or taken.
-    pub(crate) tcp_encrypted: u64,
-    /// Encrypted connections that ended because a record was not what the peer sent.
-    pub(crate) tcp_forged: u64,
-    /// Times that a connection was told to be silent, and tries whether TCP leads to a host again.
-    pub(crate) tcp_silences: u64,
-    pub(crate) tcp_tries: u64,
-}
-
-impl TcpCounters {
-    fn append(&self, out: &mut Counters) {
-        out.extend([
-            ("tcp_tx_bytes", self.tcp_tx_bytes),
-            ("tcp_rx_bytes", self.tcp_rx_bytes),
-            ("tcp_tx_syscalls", self.tcp_tx_syscalls),
-            ("tcp_rx_syscalls", self.tcp_rx_syscalls),
-            ("tcp_tx_would_block", self.tcp_tx_would_block),
-            ("tcp_connects", self.tcp_connects),
-            ("tcp_accepts", self.tcp_accepts),
-            ("tcp_refused", self.tcp_refused),
-            ("tcp_strangers_dropped", self.tcp_strangers_dropped),
-            ("tcp_broken", self.tcp_broken),
-            ("tcp_unpaced", self.tcp_unpaced),
-            ("tcp_repaced", self.tcp_repaced),
-            ("tcp_timers_fired", self.tcp_timers_fired),
-            ("tcp_encrypted", self.tcp_encrypted),
-            ("tcp_forged", self.tcp_forged),
-            ("tcp_silences", self.tcp_silences),
-            ("tcp_tries", self.tcp_tries),
-        ]);
-    }
-}
-
 /// A queue pair that was offered and has no wire yet.
 #[derive(Debug)]
 struct Offer {
@@ -160,6 +107,7 @@ pub(crate) struct TcpWire {
     /// At the addresses of this host, the device's own first.
     listeners: Vec<(OwnedFd, SocketAddr)>,
     marks: PathMarks,
+    kernel_tls: KernelState,
     epoll: OwnedFd,
     entropy: StdRng,
     offers: HashMap<Qpn, Offer, BuildHasherDefault<NumberHasher>>,
@@ -198,6 +146,7 @@ macro_rules! shared {
             scatter: &mut $self.scatter,
             buffer: &mut $self.buffer,
             counters: &mut $self.counters,
+            kernel_tls: &mut $self.kernel_tls,
             unreached: &mut $self.unreached,
             entropy: &mut $self.entropy,
             now: $now,
@@ -211,6 +160,7 @@ impl TcpWire {
     pub(crate) fn open(
         (local, may_move, standby): (SocketAddr, bool, &[IpAddr]),
         marks: PathMarks,
+        kernel_tls: KernelTls,
         udp: &Sockets,
         entropy: [u8; 32],
     ) -> Result<Self, OpenError> {
@@ -232,6 +182,7 @@ impl TcpWire {
         Ok(Self {
             listeners,
             marks,
+            kernel_tls: KernelState::new(kernel_tls),
             epoll,
             entropy: StdRng::from_seed(entropy),
             offers: HashMap::default(),
@@ -299,6 +250,11 @@ impl TcpWire {
     /// The queue pair goes to another wire, or nowhere.
     pub(crate) fn forget_offer(&mut self, qpn: Qpn) {
         self.offers.remove(&qpn);
+    }
+
+    /// Who encrypts connections at this end, in a clause for people.
+    pub(crate) fn encryption_reason(&self) -> &'static str {
+        self.kernel_tls.reason()
     }
 
     /// Puts a queue pair on this wire.

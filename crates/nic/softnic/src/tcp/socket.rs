@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use verbs::{AcceptAttr, PathMarks};
@@ -151,6 +152,14 @@ pub(crate) fn set_options(fd: &OwnedFd, is_ipv4: bool, options: SocketOptions) -
     sockopt::set_tcp_keepintvl(fd, PROBE_PAUSE)?;
     sockopt::set_tcp_keepcnt(fd, PROBES)?;
     sockopt::set_socket_keepalive(fd, true)
+}
+
+/// Whether a connection's buffer takes bytes.
+pub(crate) fn has_room(fd: &OwnedFd) -> bool {
+    let mut one = [PollFd::new(fd, PollFlags::OUT)];
+    let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+    // A connection that is broken takes them, too: nothing would be gained by waiting.
+    rustix::event::poll(&mut one, Some(&zero)).is_ok() && !one[0].revents().is_empty()
 }
 
 /// How a connection attempt ended; `None`: it goes on.

@@ -45,6 +45,7 @@ struct File {
     engines_by: Option<SpreadName>,
     wire: Option<WireName>,
     encrypt: Option<EncryptName>,
+    kernel_tls: Option<AutoOrOff>,
     tcp_direct: Option<AutoOrOff>,
     udp_port: Option<Ranged<1, 65_535>>,
     dscp: Option<Ranged<0, 63>>,
@@ -363,6 +364,7 @@ fn take(config: &mut Config, file: File, problems: &mut Problems<'_>) {
     set(&mut config.engines_by, file.engines_by.map(|by| by.0));
     set(&mut config.wire, file.wire.map(|w| w.0));
     set(&mut config.encrypt, file.encrypt.map(|e| e.0));
+    set(&mut config.kernel_tls, file.kernel_tls.map(|on| on.0));
     set(&mut config.tcp_direct, file.tcp_direct.map(|on| on.0));
     set(&mut config.udp_port, file.udp_port.and_then(Ranged::get));
     if let Some(dscp) = file.dscp.and_then(Ranged::get) {

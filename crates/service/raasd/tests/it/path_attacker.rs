@@ -101,18 +101,33 @@ fn pass(
 
 /// A record: he sees its length.
 fn record(mut from: &TcpStream) -> std::io::Result<Vec<u8>> {
-    let mut bytes = vec![0; 2];
+    let mut bytes = vec![0; 5];
     from.read_exact(&mut bytes)?;
-    let more = usize::from(u16::from_be_bytes([bytes[0], bytes[1]]));
-    bytes.resize(2 + more, 0);
-    from.read_exact(&mut bytes[2..])?;
+    assert_eq!(bytes[..3], [23, 3, 3], "no record of TLS 1.3");
+    let more = usize::from(u16::from_be_bytes([bytes[3], bytes[4]]));
+    bytes.resize(5 + more, 0);
+    from.read_exact(&mut bytes[5..])?;
     Ok(bytes)
 }
 
-fn host(encrypt: Encrypt) -> Host {
+fn host(encrypt: Encrypt, kernel_tls: bool) -> Host {
     let mut host = Host::new();
     (host.config.encrypt, host.config.wire) = (encrypt, WirePolicy::Only(Wire::Iwarp));
+    host.config.kernel_tls = kernel_tls;
     host
+}
+
+/// Whose records are their kernel's, where it has TLS.
+const KERNELS: [[bool; 2]; 4] = [[true; 2], [true, false], [false, true], [false; 2]];
+
+/// All of a host's connections are encrypted, and by the kernel if it has TLS (by its own statistics) and is asked to.
+fn check_who_encrypts(host: &Host) {
+    let by_kernel = host.config.kernel_tls && std::path::Path::new("/proc/net/tls_stat").exists();
+    let counted = ["tcp_encrypted", "tcp_kernel_opened", "tcp_kernel_sealed"].map(|name| host.counter(name));
+    let expected = if by_kernel { counted[0] } else { 0 };
+    assert!(counted[0] > 0 && counted[1..] == [expected; 2], "by the kernel: {by_kernel}, {counted:?}");
+    let why = host.stat().lanes.first().unwrap().encryption_reason.clone().unwrap();
+    assert_eq!(why.contains("by its kernel's TLS"), by_kernel, "{why}");
 }
 
 fn connect(a: &Host, b: &Host) -> Result<Stream, Option<Reason>> {
@@ -121,9 +136,9 @@ fn connect(a: &Host, b: &Host) -> Result<Stream, Option<Reason>> {
 }
 
 /// Two hosts between whose lanes the relay is. Only one who has the cluster key can move a lane so; the relay has nothing.
-fn with_relay(encrypt: Encrypt) -> (Host, Host, Middle, Relay) {
+fn with_relay(encrypt: Encrypt, kernels: [bool; 2]) -> (Host, Host, Middle, Relay) {
     // The end with the smaller address connects.
-    let (mut a, mut b) = (host(encrypt), host(encrypt));
+    let (mut a, mut b) = (host(encrypt, kernels[0]), host(encrypt, kernels[1]));
     b.start();
     let relay = Relay::to(a.address(), SocketAddr::new(b.address(), b.config.udp_port));
     let port = relay.at.port();
@@ -145,55 +160,63 @@ fn forged(hosts: [&Host; 2]) -> u64 {
 
 #[test]
 fn records_that_are_flipped_dropped_repeated_reordered_or_cut_reset_the_lane_and_streams_go_on() {
-    bounded(|| {
-        let (a, b, _middle, relay) = with_relay(Encrypt::Required);
-        let attacks: [(&str, Attack, bool); 6] = [
-            (
-                "flipped",
-                |mut first, second| {
-                    let middle = first.len() / 2;
-                    first[middle] ^= 1;
-                    ([first, second].concat(), true)
-                },
-                true,
-            ),
-            ("dropped", |_, second| (second, true), true),
-            ("repeated", |first, second| ([first.clone(), first, second].concat(), true), true),
-            ("reordered", |first, second| ([second, first].concat(), true), true),
-            ("cut within a record", |first, _| (first[..first.len() / 2].to_vec(), false), false),
-            ("cut between records", |first, _| (first, false), false),
-        ];
-        for (number, (what, attack, is_forged)) in attacks.into_iter().enumerate() {
-            let of_listener = number % 2 == 1;
-            let (before, connections) = (forged([&a, &b]), relay.connections.load(Ordering::SeqCst));
-            *relay.armed.lock().unwrap() = Some((attack, of_listener));
-            // Whatever arrives is compared with what was sent.
-            check_echo(connect(&a, &b).unwrap(), 4 << 20, number as u8);
-            assert!(relay.armed.lock().unwrap().is_none(), "{what}: he did not strike");
-            assert_eq!(forged([&a, &b]) - before, u64::from(is_forged), "{what}");
-            assert!(relay.connections.load(Ordering::SeqCst) > connections, "{what}: the lane has no new connection");
-            let lanes = a.stat().lanes;
-            let lane = lanes.first().unwrap();
-            assert!(lane.resets > number as u64, "{what}: {lane:?}");
-            assert!(lane.cipher.is_some() && lane.keys_age_us.is_some(), "{what}: {lane:?}");
-        }
-    });
+    KERNELS.into_iter().for_each(|kernels| bounded(move || attack_each_way(kernels)));
+}
+
+fn attack_each_way(kernels: [bool; 2]) {
+    let (a, b, _middle, relay) = with_relay(Encrypt::Required, kernels);
+    let attacks: [(&str, Attack, bool); 6] = [
+        (
+            "flipped",
+            |mut first, second| {
+                let middle = first.len() / 2;
+                first[middle] ^= 1;
+                ([first, second].concat(), true)
+            },
+            true,
+        ),
+        ("dropped", |_, second| (second, true), true),
+        ("repeated", |first, second| ([first.clone(), first, second].concat(), true), true),
+        ("reordered", |first, second| ([second, first].concat(), true), true),
+        ("cut within a record", |first, _| (first[..first.len() / 2].to_vec(), false), false),
+        ("cut between records", |first, _| (first, false), false),
+    ];
+    for (number, (what, attack, is_forged)) in attacks.into_iter().enumerate() {
+        let of_listener = number % 2 == 1;
+        let stream = connect(&a, &b).unwrap();
+        let (before, connections) = (forged([&a, &b]), relay.connections.load(Ordering::SeqCst));
+        // Not before: he keeps a record until the next one comes, and of a connect there may be one alone.
+        *relay.armed.lock().unwrap() = Some((attack, of_listener));
+        // Whatever arrives is compared with what was sent.
+        check_echo(stream, 4 << 20, number as u8);
+        assert!(relay.armed.lock().unwrap().is_none(), "{what}: he did not strike");
+        assert_eq!(forged([&a, &b]) - before, u64::from(is_forged), "{what} {kernels:?}");
+        assert!(relay.connections.load(Ordering::SeqCst) > connections, "{what}: the lane has no new connection");
+        let lanes = a.stat().lanes;
+        let lane = lanes.first().unwrap();
+        assert!(lane.resets > number as u64, "{what}: {lane:?}");
+        assert!(lane.cipher.is_some() && lane.keys_age_us.is_some(), "{what}: {lane:?}");
+    }
+    check_who_encrypts(&a);
+    check_who_encrypts(&b);
 }
 
 #[test]
 fn who_listens_between_daemons_finds_the_words_of_a_lane_in_the_clear_and_no_others() {
     const WORDS: &[u8] = b"the words that two programs tell each other";
     bounded(|| {
-        let (a, b, _middle, relay) = with_relay(Encrypt::Required);
-        let mut stream = connect(&a, &b).unwrap();
-        let said = WORDS.repeat(1000);
-        stream.write_all(&said).unwrap();
-        let mut back = vec![0; said.len()];
-        stream.read_exact(&mut back).unwrap();
-        assert!(back == said);
-        let heard = relay.heard.lock().unwrap();
-        assert!(heard.len() >= 2 * said.len(), "{} bytes heard", heard.len());
-        assert!(!heard.windows(WORDS.len()).any(|window| window == WORDS));
+        for kernels in KERNELS {
+            let (a, b, _middle, relay) = with_relay(Encrypt::Required, kernels);
+            let mut stream = connect(&a, &b).unwrap();
+            let said = WORDS.repeat(1000);
+            stream.write_all(&said).unwrap();
+            let mut back = vec![0; said.len()];
+            stream.read_exact(&mut back).unwrap();
+            assert!(back == said);
+            let heard = relay.heard.lock().unwrap();
+            assert!(heard.len() >= 2 * said.len(), "{} bytes heard", heard.len());
+            assert!(!heard.windows(WORDS.len()).any(|window| window == WORDS));
+        }
     });
 }
 
@@ -203,7 +226,7 @@ fn an_offer_without_its_secret_is_refused_where_encryption_is_required() {
     bounded(|| {
         for of_acceptor in [false, true] {
             for keeps_flag in [false, true] {
-                let (mut a, mut b) = (host(Encrypt::Required), host(Encrypt::Required));
+                let (mut a, mut b) = (host(Encrypt::Required, true), host(Encrypt::Required, true));
                 b.start();
                 let change: Change = Box::new(move |is_acceptors, mut message| {
                     if let (true, PeerMessage::LaneOffer(offer)) = (is_acceptors == of_acceptor, &mut message) {
