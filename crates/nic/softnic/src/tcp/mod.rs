@@ -32,7 +32,6 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use verbs::{AcceptAttr, AsyncEvent, Counters, PathMarks, QpState, Qpn, Time};
 
 use crate::OpenError;
-use crate::port::sockets::Sockets;
 use elsewhere::{Elsewhere, Wanted};
 use link::Link;
 use strangers::Strangers;
@@ -211,7 +210,7 @@ impl TcpWire {
     pub(crate) fn open(
         (local, may_move, standby): (SocketAddr, bool, &[IpAddr]),
         marks: PathMarks,
-        udp: &Sockets,
+        udp: &[BorrowedFd<'_>],
         entropy: [u8; 32],
     ) -> Result<Self, OpenError> {
         let mut listeners = vec![socket::listen(local, may_move)?];
@@ -223,8 +222,8 @@ impl TcpWire {
             epoll::add(&epoll, fd, EventData::new_u64(what.to_u64()), EventFlags::IN)
                 .map_err(|e| OpenError::os("epoll_ctl", e))
         };
-        for socket in udp.all() {
-            watch(socket.as_fd(), Watched::Udp)?;
+        for socket in udp {
+            watch(*socket, Watched::Udp)?;
         }
         for (place, (listener, _)) in (0..).zip(&listeners) {
             watch(listener.as_fd(), Watched::Listener(place))?;
