@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::BufWriter;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard};
@@ -170,8 +170,9 @@ fn open_tcp(config: &SoftNicConfig, sockets: &Sockets, entropy: &[u8; 32]) -> Re
         return Ok(None);
     }
     let seed = stream_of(entropy, TOKENS);
+    let udp: Vec<_> = sockets.all().map(Socket::as_fd).collect();
     let addresses = (sockets.first.socket.local(), may_move, &config.standby[..]);
-    match TcpWire::open(addresses, config.marks, config.kernel_tls, sockets, seed) {
+    match TcpWire::open(addresses, config.marks, config.kernel_tls, &udp, seed) {
         Err(error) if policy == WirePolicy::Auto => {
             tracing::warn!(%error, "without the wire over TCP: all connections use RoCEv2");
             Ok(None)

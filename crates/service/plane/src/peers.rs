@@ -21,12 +21,12 @@ use control::{LEASED_LANE_FIRST, MeetMessage, PeerMessage, Reason, RegionMessage
 use verbs::Time;
 
 use crate::lane_round::LaneRound;
-use crate::{Identity, LaneCommand, LinkId};
+use crate::{Identity, LaneCommand, LinkId, LinkPath};
 use paths::Paths;
 use redials::Redials;
 use wires::Asked;
 
-pub use paths::{LinkPath, PATH_MISSES, Ways};
+pub use paths::{PATH_MISSES, Ways};
 
 /// Pause before the next dial to a peer that said that a link exists, or that it dials itself.
 const REDIAL: Duration = Duration::from_millis(100);

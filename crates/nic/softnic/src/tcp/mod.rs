@@ -33,7 +33,6 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use verbs::{AcceptAttr, AsyncEvent, Counters, PathMarks, QpState, Qpn, Time};
 
-use crate::port::sockets::Sockets;
 use crate::{KernelTls, OpenError};
 use counters::TcpCounters;
 use elsewhere::{Elsewhere, Wanted};
@@ -161,7 +160,7 @@ impl TcpWire {
         (local, may_move, standby): (SocketAddr, bool, &[IpAddr]),
         marks: PathMarks,
         kernel_tls: KernelTls,
-        udp: &Sockets,
+        udp: &[BorrowedFd<'_>],
         entropy: [u8; 32],
     ) -> Result<Self, OpenError> {
         let mut listeners = vec![socket::listen(local, may_move)?];
@@ -173,8 +172,8 @@ impl TcpWire {
             epoll::add(&epoll, fd, EventData::new_u64(what.to_u64()), EventFlags::IN)
                 .map_err(|e| OpenError::os("epoll_ctl", e))
         };
-        for socket in udp.all() {
-            watch(socket.as_fd(), Watched::Udp)?;
+        for socket in udp {
+            watch(*socket, Watched::Udp)?;
         }
         for (place, (listener, _)) in (0..).zip(&listeners) {
             watch(listener.as_fd(), Watched::Listener(place))?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use verbs::Time;
 
 use super::{Established, PeerAction, Peers};
-use crate::{Identity, LinkId};
+use crate::{Identity, LinkId, LinkPath};
 
 /// First pause before a better path is tried again; it doubles.
 const PROBE_MIN: Duration = Duration::from_secs(2);
@@ -23,21 +23,6 @@ const SEEK_MIN: Duration = Duration::from_millis(100);
 const SEEK_MAX: Duration = Duration::from_secs(5);
 /// Heartbeats that a peer with several paths misses before another one is tried.
 pub const PATH_MISSES: u32 = 3;
-
-/// A way between two hosts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LinkPath {
-    /// The address of this host.
-    pub own: IpAddr,
-    /// The peer's.
-    pub peer: IpAddr,
-}
-
-impl std::fmt::Display for LinkPath {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} to {}", self.own, self.peer)
-    }
-}
 
 /// How a peer is dialed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
