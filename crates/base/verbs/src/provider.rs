@@ -204,8 +204,8 @@ pub trait Provider {
         false
     }
 
-    /// Says what peers need to know of a UD queue pair with this key, at one address of the device. With [`Encrypt::Required`] it tells nobody where
-    /// datagrams in the clear would go.
+    /// Says what peers need to know of a UD queue pair with this key, at one address of the device. With
+    /// [`Encrypt::Required`] it tells nobody where datagrams in the clear would go.
     fn offer_datagrams(&self, qpn: Qpn, qkey: Qkey, attr: &DatagramAttr) -> Result<Endpoint, VerbsError> {
         let device = self.device();
         let udp_port = if attr.encrypt == Encrypt::Required { 0 } else { device.udp_port };

@@ -40,6 +40,9 @@ pub(crate) fn switched(tcp_bytes: u64) -> [u8; SWITCHED_BYTES] {
     bytes
 }
 
+/// So many bytes of a token are no accident.
+const SURE_BYTES: usize = 4;
+
 /// Length of a word on TCP.
 pub(crate) const WORD_BYTES: usize = 17;
 
@@ -84,9 +87,15 @@ impl Word {
         }
     }
 
-    /// Where the first word begins among these bytes.
-    pub(crate) fn find(token: u64, bytes: &[u8]) -> Option<usize> {
-        bytes.windows(WORD_BYTES).position(|part| part.try_into().is_ok_and(|part| Self::of(token, part).is_some()))
+    /// How many of these bytes are before the first word, of which a part may be all that is here.
+    pub(crate) fn bytes_before(token: u64, bytes: &[u8]) -> usize {
+        let token = token.to_be_bytes();
+        if let Some(at) = bytes.windows(token.len()).position(|part| part == token) {
+            return at;
+        }
+        // Fewer are the program's, most likely, which may wait for an edge that nobody tells if it gets less than there is.
+        let begun = (SURE_BYTES..token.len()).rev().find(|len| bytes.ends_with(&token[..*len]));
+        bytes.len() - begun.unwrap_or(0)
     }
 }
 
@@ -172,9 +181,14 @@ mod tests {
             assert_eq!(Word::of(0x0102_0304_0506_0708, &bytes), Some(word));
             assert_eq!(Word::of(0x0102_0304_0506_0709, &bytes), None);
             let behind = [b"some bytes", &bytes[..], b"and more"].concat();
-            assert_eq!(Word::find(0x0102_0304_0506_0708, &behind), Some(10));
-            assert_eq!(Word::find(0x0102_0304_0506_0708, &behind[..10 + WORD_BYTES - 1]), None);
+            // However much of it has come.
+            for len in 10 + SURE_BYTES..=behind.len() {
+                assert_eq!(Word::bytes_before(0x0102_0304_0506_0708, &behind[..len]), 10, "{len}");
+            }
         }
+        assert_eq!(Word::bytes_before(0x0102_0304_0506_0708, b"nothing of it"), 13);
+        assert_eq!(Word::bytes_before(0x0102_0304_0506_0708, &[1, 2, 3]), 3, "the program's, most likely");
+        assert_eq!(Word::bytes_before(0x0102_0304_0506_0708, &[1, 2, 3, 4]), 0);
         let mut wrong = Word::Ask.bytes(7);
         wrong[WORD_BYTES - 1] = 1;
         assert_eq!(Word::of(7, &wrong), None);

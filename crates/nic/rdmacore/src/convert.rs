@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_uint};
 use verbs::{AddressVector, Completion, PathMtu, Placed, QpModify, QpState, QpType, Qpn, Status, VerbsError, WcOpcode};
 
 use crate::abi::*;
+use crate::device::Choice;
 
 /// `enum ibv_mtu` of a path MTU.
 pub(crate) fn mtu_number(mtu: PathMtu) -> c_uint {
@@ -98,29 +99,29 @@ pub(crate) fn completion(wc: &ibv_wc) -> Completion {
     }
 }
 
-/// An address handle's attributes, leaving through GID table entry `sgid_index` of `port`.
-pub(crate) fn ah_attr(av: &AddressVector, port: u8, sgid_index: u8) -> ibv_ah_attr {
-    ibv_ah_attr {
+/// An address handle's attributes. Packets leave through the one entry of the GID table that was chosen: another source
+/// is refused.
+pub(crate) fn ah_attr(av: &AddressVector, at: &Choice) -> Result<ibv_ah_attr, VerbsError> {
+    if av.source.is_some_and(|source| source != at.gid.gid) {
+        let what = "packets from another address than the one that the device was opened for";
+        return Err(VerbsError::Unsupported { device: at.device.clone(), what });
+    }
+    Ok(ibv_ah_attr {
         grh: ibv_global_route {
             dgid: ibv_gid { raw: av.gid.0.octets() },
             flow_label: 0,
-            sgid_index,
+            sgid_index: at.gid.index,
             hop_limit: av.hop_limit,
             traffic_class: av.traffic_class,
         },
         is_global: 1,
-        port_num: port,
+        port_num: at.port,
         ..Default::default()
-    }
+    })
 }
 
 /// Attributes and mask of a transition (the required attributes of `ibv_modify_qp(3)` for each QP type).
-pub(crate) fn qp_transition(
-    to: &QpModify,
-    qp_type: QpType,
-    port: u8,
-    sgid_index: u8,
-) -> Result<(ibv_qp_attr, c_int), VerbsError> {
+pub(crate) fn qp_transition(to: &QpModify, qp_type: QpType, at: &Choice) -> Result<(ibv_qp_attr, c_int), VerbsError> {
     use qp_attr_mask as m;
     let mut attr = ibv_qp_attr::default();
     let rc = qp_type == QpType::Rc;
@@ -129,7 +130,7 @@ pub(crate) fn qp_transition(
         QpModify::Reset => m::STATE,
         QpModify::Init { access, qkey } => {
             attr.qp_state = state_number(QpState::Init);
-            attr.port_num = port;
+            attr.port_num = at.port;
             attr.qp_access_flags = access.bits();
             attr.qkey = qkey.0;
             m::STATE | m::PKEY_INDEX | m::PORT | if connected { m::ACCESS_FLAGS } else { m::QKEY }
@@ -141,7 +142,7 @@ pub(crate) fn qp_transition(
             attr.rq_psn = rtr.rq_psn.get();
             attr.max_dest_rd_atomic = rtr.max_dest_rd_atomic;
             attr.min_rnr_timer = rtr.min_rnr_timer;
-            attr.ah_attr = ah_attr(&rtr.av, port, sgid_index);
+            attr.ah_attr = ah_attr(&rtr.av, at)?;
             m::STATE
                 | if connected { m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN } else { 0 }
                 | if rc { m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER } else { 0 }

@@ -233,15 +233,6 @@ impl RdmaCore {
         self.srqs.get(&id).copied().ok_or(VerbsError::NoSuch("SRQ"))
     }
 
-    /// Packets leave through one entry of the GID table.
-    fn check_source(&self, av: &AddressVector) -> Result<(), VerbsError> {
-        if av.source.is_none_or(|source| source == self.choice.gid.gid) {
-            return Ok(());
-        }
-        let what = "packets from another address than the one that the device was opened for";
-        Err(VerbsError::Unsupported { device: self.attr.name.clone(), what })
-    }
-
     fn qp(&self, qpn: Qpn) -> Result<&QpEntry, VerbsError> {
         self.qps.get(&qpn).ok_or(VerbsError::NoSuch("QP"))
     }
@@ -427,15 +418,11 @@ impl Provider for RdmaCore {
     }
 
     fn modify_qp(&mut self, qpn: Qpn, to: &QpModify) -> Result<(), VerbsError> {
-        let (port, index) = (self.choice.port, self.choice.gid.index);
-        if let QpModify::Rtr(rtr) = to {
-            self.check_source(&rtr.av)?;
-        }
         // Coming from RTR a QP is set up for RTS; coming from elsewhere it only goes on, and takes no attributes.
         let goes_on = matches!(to, QpModify::Rts(_))
             && matches!(self.query_qp(qpn)?.state, QpState::Rts | QpState::Sqd | QpState::Sqe);
         let entry = self.qps.get_mut(&qpn).ok_or(VerbsError::NoSuch("QP"))?;
-        let (mut attr, mut mask) = convert::qp_transition(to, entry.status.qp_type, port, index)?;
+        let (mut attr, mut mask) = convert::qp_transition(to, entry.status.qp_type, &self.choice)?;
         if goes_on {
             mask = qp_attr_mask::STATE;
         }
@@ -472,8 +459,7 @@ impl Provider for RdmaCore {
     }
 
     fn create_ah(&mut self, av: &AddressVector) -> Result<AhId, VerbsError> {
-        self.check_source(av)?;
-        let mut attr = convert::ah_attr(av, self.choice.port, self.choice.gid.index);
+        let mut attr = convert::ah_attr(av, &self.choice)?;
         // SAFETY: the PD is alive, the attributes are a valid structure.
         let ah = unsafe { (self.lib.ibv_create_ah)(self.pd, &mut attr) };
         if ah.is_null() {

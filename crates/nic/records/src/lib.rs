@@ -2,7 +2,8 @@
 //! stream over TCP, and single packets over RoCEv2.
 //!
 //! No I/O, clock or randomness: bytes go in, bytes come out. The bytes are in docs/wire.md, the reasons in
-//! docs/encryption.md. Records are those of TLS 1.3 (RFC 8446, 5.2), so that one end may leave its own to a kernel. AES-GCM is that of `graviola`, or of `aes-gcm` on processors that it cannot use.
+//! docs/encryption.md. Records are those of TLS 1.3 (RFC 8446, 5.2), so that one end may leave its own to a kernel.
+//! AES-GCM is that of `graviola`, or of `aes-gcm` on processors that it cannot use.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

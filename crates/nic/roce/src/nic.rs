@@ -178,9 +178,9 @@ impl Nic {
         self.addresses.iter().find(|at| at.address.ip().to_canonical() == ip).copied()
     }
 
-    /// Takes one received UDP payload that came to [`NicConfig::local`], BTH to ICRC. `place`: that of a segment in what was received at once, 0 for a
-    /// packet that came alone. Its IPv4 identification is guessed from it and from those before; a wrong guess costs
-    /// time and 16 of 32 check bits.
+    /// Takes one received UDP payload that came to [`NicConfig::local`], BTH to ICRC. `place`: that of a segment in what
+    /// was received at once, 0 for a packet that came alone. Its IPv4 identification is guessed from it and from those
+    /// before; a wrong guess costs time and 16 of 32 check bits.
     pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, payload: &[u8], place: u16) {
         let mut touched = None;
         let seen = Seen { at: self.first(), place, is_marked: false };
@@ -190,8 +190,8 @@ impl Nic {
         }
     }
 
-    /// Takes several segments that came to [`NicConfig::local`] in one call: each `stride` bytes long, the last perhaps shorter. They
-    /// were probably sent together and numbered from 0.
+    /// Takes several segments that came to [`NicConfig::local`] in one call: each `stride` bytes long, the last perhaps
+    /// shorter. They were probably sent together and numbered from 0.
     pub fn handle_batch(&mut self, now: Time, from: SocketAddr, payload: &[u8], stride: usize) {
         self.take_batch(now, from, payload, stride, Seen { at: self.first(), place: 0, is_marked: false });
     }

@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::kernel_tcp::{has_peer_ended, show_end};
+use super::readiness::has_tcp_ended;
 use super::waiting::{Awaited, Until};
 use super::{Connection, ReadPart, Role, lock};
 use crate::prelude::{Heard, WORD_BYTES, Word};
@@ -400,19 +401,18 @@ impl Connection {
         Word::of(self.token.load(Ordering::Acquire), &bytes)
     }
 
-    /// How many of the next `most` bytes on TCP are before a word. None: there is no word.
+    /// How many of the next `most` bytes on TCP may be read: those that are there, and are before a word. What comes
+    /// behind this look may be one. None: no more bytes come, and a read tells why.
     pub(super) fn bytes_before_word(&self, fd: c_int, most: usize) -> Option<usize> {
-        if unread_of_tcp(fd) < WORD_BYTES {
-            return None;
+        if unread_of_tcp(fd) == 0 && (!has_tcp_ended(fd) || unread_of_tcp(fd) == 0) {
+            return if has_tcp_ended(fd) { None } else { Some(0) };
         }
         let mut bytes = vec![0; most.min(PIECE) + WORD_BYTES];
         let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
         // SAFETY: there is room for so many bytes.
         let found = unsafe { real::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), flags) };
         let found = bytes.get(..usize::try_from(found).ok()?)?;
-        let at = Word::find(self.token.load(Ordering::Acquire), found);
-        // What was not looked at is left for the next call.
-        if at.is_none() && most > PIECE && found.len() > PIECE { Some(PIECE) } else { at }
+        Some(Word::bytes_before(self.token.load(Ordering::Acquire), found))
     }
 }
 

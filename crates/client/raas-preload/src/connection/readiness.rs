@@ -70,7 +70,9 @@ impl Connection {
         {
             self.room_edges.fetch_add(1, Ordering::Relaxed);
         }
-        let (reads, writes) = (part == ReadPart::Stream, self.writes_stream());
+        // Where the end was seen just now, TCP's is next. A switch that was seen since has not been looked behind.
+        let reads = part == ReadPart::Stream && self.read_part() == part;
+        let writes = self.writes_stream();
         let (mut now, mut of_kernel) = (0, 0);
         if reads {
             let is_over = found.contains(Readiness::HUP) || found.contains(Readiness::ERR);

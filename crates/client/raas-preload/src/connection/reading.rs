@@ -134,7 +134,10 @@ impl Connection {
             if self.is_going_back() || self.read_part() != ReadPart::Both {
                 return None;
             }
-            let result = match self.bytes_of_tcp(fd, heard, parts) {
+            // What takes no bytes takes no word.
+            let takes_none = is_empty(parts) || flags & libc::MSG_OOB != 0;
+            let most = if takes_none { None } else { self.bytes_of_tcp(fd, heard, parts) };
+            let result = match most {
                 Some(0) => fail(libc::EAGAIN),
                 Some(most) => self.receive_now(fd, &first_of(parts, most), flags),
                 None => self.receive_now(fd, parts, flags),
@@ -182,9 +185,10 @@ impl Connection {
             Heard::Switched { tcp_bytes } => {
                 usize::try_from(tcp_bytes.saturating_sub(self.tcp_in.load(Ordering::Acquire))).ok()
             }
-            // The other end may have switched, and asked to go back, before its word on the stream is here.
-            Heard::MaySwitch { .. } => self.bytes_before_word(fd, parts.iter().map(|part| part.iov_len).sum()),
-            Heard::Nothing => None,
+            // The other end may have switched, and said more on TCP, before its word on the stream is here.
+            Heard::MaySwitch { .. } | Heard::Nothing => {
+                self.bytes_before_word(fd, parts.iter().map(|part| part.iov_len).sum())
+            }
         }
     }
 
