@@ -116,7 +116,7 @@ int dialed(int port) {
 
 // What the library of `raas run` says of a connection; not there on kernel TCP alone.
 static int (*path_of)(int descriptor);
-enum { UNDECIDED, ON_TCP, ON_RAAS, NO_LIBRARY, WARM_ROUNDS = 4000 };
+enum { UNDECIDED, ON_TCP, ON_RAAS, ON_POLLED_TCP, NO_LIBRARY, WARM_ROUNDS = 4000 };
 
 static void one_byte(int fd, char *byte, bool sends) {
     ssize_t done = sends ? write(fd, byte, 1) : read(fd, byte, 1);

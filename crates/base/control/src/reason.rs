@@ -119,6 +119,8 @@ reasons! {
     NotMet = 50, "the other end is no program under `raas run`, or has not used the connection yet: kernel TCP", "not-met";
     /// The socket is of another network namespace than the daemon's, or is not a connected TCP socket.
     ForeignSocket = 51, "the socket is no TCP connection of the daemon's network namespace: kernel TCP", "foreign-socket";
+    /// A connection of a program under `raas run` to another host, whose lane would be a software NIC's.
+    PolledTcp = 52, "the lane to the peer would be a software NIC's, and kernel TCP with waits that look before they sleep is faster: kernel TCP (`run_lanes`)", "polled-tcp";
     /// One of the two hosts requires that the lane is encrypted, and the other one does not encrypt, or cannot.
     NotEncrypted = 60, "one of the two hosts requires encryption (`encrypt`), and the other one does not encrypt, or its device cannot: see the log of both daemons", "not-encrypted";
     /// The owner of a region ended the leased lane by which another host's program used it.

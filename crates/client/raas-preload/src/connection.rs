@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use raas::Stream;
 
+use crate::polled::Payoff;
 use crate::say;
 use crate::wish::Wish;
 use upgrade::Upgrade;
@@ -204,6 +205,9 @@ pub(crate) struct Connection {
     low_water: AtomicU32,
     looks: AtomicU32,
     upgrade: Mutex<Upgrade>,
+    /// It stays on TCP, and the other end's threads look before they sleep as this one's do.
+    is_polled: AtomicBool,
+    payoff: Payoff,
     stream: OnceLock<Stream>,
     /// Negative: not asked for yet.
     ready_fd: AtomicI32,
@@ -276,6 +280,8 @@ impl Connection {
             low_water: AtomicU32::new(1),
             looks: AtomicU32::new(0),
             upgrade: Mutex::new(Upgrade::New),
+            is_polled: AtomicBool::new(false),
+            payoff: Payoff::default(),
             stream: OnceLock::new(),
             ready_fd: AtomicI32::new(-1),
             readers_waiting: AtomicU32::new(0),
@@ -328,6 +334,12 @@ impl Connection {
     fn is_below_low_water(&self) -> bool {
         let wanted = self.low_water.load(Ordering::Relaxed);
         wanted > 1 && self.unread().is_some_and(|unread| unread < u64::from(wanted))
+    }
+
+    /// Looking is worth its time before a thread sleeps for this connection, which is the kernel's: whether it pays.
+    #[inline]
+    pub(crate) fn polled(&self) -> Option<&Payoff> {
+        self.is_polled.load(Ordering::Relaxed).then_some(&self.payoff)
     }
 
     /// The stream, from when it is there.

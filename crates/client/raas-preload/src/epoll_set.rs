@@ -26,6 +26,7 @@ use libc::{epoll_event, sigset_t};
 use shm::ReadyFd;
 
 use crate::connection::{Connection, How, Watcher, lock};
+use crate::polled::Payoff;
 use crate::spin::{self, Look};
 use crate::{errno, real};
 use entry::{Registered, bits_of_epoll, bits_of_poll, is_edge};
@@ -97,6 +98,9 @@ pub(crate) struct EpollSet {
     made_at: Instant,
     has_one_shot: AtomicBool,
     has_inner: AtomicBool,
+    /// It has, or had, connections of the kernel's for which looking may be worth its time: whether it pays.
+    has_polled: AtomicBool,
+    payoff: Payoff,
 }
 
 impl Watcher for EpollSet {
@@ -135,6 +139,8 @@ impl EpollSet {
             made_at: Instant::now(),
             has_one_shot: AtomicBool::new(false),
             has_inner: AtomicBool::new(false),
+            has_polled: AtomicBool::new(false),
+            payoff: Payoff::default(),
         }
     }
 
@@ -204,12 +210,19 @@ impl EpollSet {
             if !connection.is_the_kernels() && !state.unsettled.contains(&fd) {
                 state.unsettled.push(fd);
             }
+            self.note_polled(connection);
         }
         drop(state);
         if self.linked.load(Ordering::Acquire) > 0 {
             self.note_told(fd);
         }
         0
+    }
+
+    fn note_polled(&self, connection: &Connection) {
+        if connection.polled().is_some() {
+            self.has_polled.store(true, Ordering::Relaxed);
+        }
     }
 
     fn note_kind(&self, events: u32) {
@@ -297,9 +310,9 @@ impl EpollSet {
                 return self.finish(room, count, mask);
             }
             let has_linked = self.linked.load(Ordering::Acquire) > 0;
-            if has_linked && !has_spun {
+            if (has_linked || self.has_polled.load(Ordering::Relaxed)) && !has_spun {
                 has_spun = true;
-                match self.spin(room) {
+                match if has_linked { self.spin(room) } else { self.spin_on_kernel(room) } {
                     Ok(Found::Nothing) => {}
                     Ok(Found::OfStreams(count)) => return self.finish(room, count, std::ptr::null()),
                     Ok(Found::OfKernel(count)) => return self.leave(count),
@@ -362,6 +375,16 @@ impl EpollSet {
         result
     }
 
+    /// The same where all connections are the kernel's.
+    fn spin_on_kernel(&self, room: &mut [epoll_event]) -> Result<Found, ()> {
+        let mut result = Ok(Found::Nothing);
+        self.payoff.look(&mut || {
+            result = self.ask_kernel(room, Some(Duration::ZERO), std::ptr::null()).map(|asked| asked.found());
+            result != Ok(Found::Nothing)
+        });
+        result
+    }
+
     /// Takes what was told: those connections are hot.
     fn take_told(&self) {
         if !self.has_told.swap(false, Ordering::SeqCst) {
@@ -395,6 +418,7 @@ impl EpollSet {
         };
         // Without the lock: a connection that goes on here may be linked in this very set.
         all.iter().for_each(|(fd, connection)| connection.pump(*fd));
+        all.iter().for_each(|(_, connection)| self.note_polled(connection));
         let mut state = lock(&self.state);
         let State { registered, unsettled, .. } = &mut *state;
         unsettled.retain(|fd| registered.get(fd).is_some_and(Registered::is_unsettled));

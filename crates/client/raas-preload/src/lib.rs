@@ -22,6 +22,7 @@ mod fork;
 mod heirs;
 mod inside;
 mod poll_set;
+mod polled;
 mod prelude;
 mod real;
 mod say;

@@ -35,21 +35,33 @@ struct Wait<'a> {
     has_streams: bool,
 }
 
-/// The descriptors of a set that are not the kernel's alone, by their places.
-fn ours(fds: &[pollfd]) -> Vec<(usize, Ours)> {
+/// The descriptors of a set that are not the kernel's alone, by their places; and a connection of the kernel's for which
+/// looking may be worth its time.
+fn ours(fds: &[pollfd]) -> (Vec<(usize, Ours)>, Option<Arc<Connection>>) {
+    let mut polled = None;
     let entries = fds.iter().enumerate().filter_map(|(n, fd)| Some((n, table::get(fd.fd)?)));
     let kept = entries.filter_map(|(n, entry)| match entry {
-        Entry::Socket(connection) if connection.is_the_kernels() => None,
+        Entry::Socket(connection) if connection.is_the_kernels() => {
+            if polled.is_none() && connection.polled().is_some() {
+                polled = Some(connection);
+            }
+            None
+        }
         Entry::Socket(connection) => Some((n, Ours::Socket(connection))),
         Entry::Epoll(set) => Some((n, Ours::Epoll(set))),
     });
-    kept.collect()
+    (kept.collect(), polled)
 }
 
 /// As `ppoll`. None: all of it is the kernel's, which is to be asked.
 pub(crate) fn wait(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const sigset_t) -> Option<c_int> {
-    let ours = ours(fds);
+    let (ours, polled) = ours(fds);
+    let polled = polled.as_deref().and_then(Connection::polled);
     if ours.is_empty() {
+        if let Some(payoff) = polled.filter(|_| timeout.is_none_or(|t| !t.is_zero())) {
+            // SAFETY: the entries live through the call.
+            payoff.look(&mut || unsafe { real::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, 0) } != 0);
+        }
         return None;
     }
     let deadline = timeout.filter(|t| !t.is_zero()).and_then(|t| Instant::now().checked_add(t));
@@ -70,7 +82,7 @@ pub(crate) fn wait(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const s
                 return Some(count);
             }
         }
-        if wait.has_streams && !has_spun {
+        if (wait.has_streams || polled.is_some()) && !has_spun {
             has_spun = true;
             match wait.spin() {
                 Some(result) => return Some(result),

@@ -35,7 +35,8 @@ pub struct Args {
     /// Only cases or programs whose name contains this.
     #[arg(long)]
     only: Option<String>,
-    /// Beside kernel TCP only this way: same-host, two-hosts, client-only or server-only.
+    /// Beside kernel TCP only this way: same-host, two-hosts (over the lane),
+    /// two-hosts-polled (as daemons are by default), client-only or server-only.
     #[arg(long)]
     way: Option<String>,
     /// Cases of sockets only with connections that are still on TCP when they begin.

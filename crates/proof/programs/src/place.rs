@@ -18,12 +18,15 @@ const READY_LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(5);
 /// Where both ends are on one host.
 const LOCAL: &str = "127.0.0.1";
-/// Two pairs of hosts may be there at once: with daemons, and without.
+/// Three pairs of hosts may be there at once: with daemons that use the lane, without daemons, and with daemons as they
+/// are by default.
 const HOSTS: [&str; 2] = ["10.83.0.1", "10.83.0.2"];
 const HOSTS_WITHOUT: [&str; 2] = ["10.83.1.1", "10.83.1.2"];
+const HOSTS_POLLED: [&str; 2] = ["10.83.2.1", "10.83.2.2"];
 /// The veth pair has the same name on both sides.
 const INTERFACE: &str = "programs0";
 const INTERFACE_WITHOUT: &str = "programs1";
+const INTERFACE_POLLED: &str = "programs2";
 /// What `raas run` loads into programs.
 const PRELOAD: &str = "libraas_preload.so";
 
@@ -43,8 +46,10 @@ pub(crate) enum Way {
     TcpTwoHosts,
     /// Both under `raas run`, with one daemon.
     SameHost,
-    /// Both under `raas run`, each with its host's daemon.
+    /// Both under `raas run`, each with its host's daemon, all connections over the lane.
     TwoHosts,
+    /// The same as daemons are by default: connections between software NICs stay on kernel TCP, which is polled.
+    Polled,
     /// The client alone is under `raas run`.
     ClientOnly,
     /// The server alone is under `raas run`.
@@ -58,19 +63,20 @@ impl Way {
             Self::TcpTwoHosts => "tcp-two-hosts",
             Self::SameHost => "same-host",
             Self::TwoHosts => "two-hosts",
+            Self::Polled => "two-hosts-polled",
             Self::ClientOnly => "client-only",
             Self::ServerOnly => "server-only",
         }
     }
 
     fn is_two_hosts(self) -> bool {
-        matches!(self, Self::TwoHosts | Self::TcpTwoHosts)
+        matches!(self, Self::TwoHosts | Self::Polled | Self::TcpTwoHosts)
     }
 
     fn is_under(self, end: End) -> bool {
         match self {
             Self::Tcp | Self::TcpTwoHosts => false,
-            Self::SameHost | Self::TwoHosts => true,
+            Self::SameHost | Self::TwoHosts | Self::Polled => true,
             Self::ClientOnly => end == End::Client,
             Self::ServerOnly => end == End::Server,
         }
@@ -78,7 +84,16 @@ impl Way {
 
     /// The link between two hosts, and their addresses.
     fn link(self) -> (&'static str, [&'static str; 2]) {
-        if self == Self::TcpTwoHosts { (INTERFACE_WITHOUT, HOSTS_WITHOUT) } else { (INTERFACE, HOSTS) }
+        match self {
+            Self::TcpTwoHosts => (INTERFACE_WITHOUT, HOSTS_WITHOUT),
+            Self::Polled => (INTERFACE_POLLED, HOSTS_POLLED),
+            _ => (INTERFACE, HOSTS),
+        }
+    }
+
+    /// Whether an end is under `raas run`.
+    pub(crate) fn needs_run(self) -> bool {
+        [End::Client, End::Server].iter().any(|end| self.is_under(*end))
     }
 
     /// Whether connections are to go over RaaS.
@@ -163,7 +178,7 @@ impl Place {
         if way.is_two_hosts() {
             place.join_hosts()?;
         }
-        if [End::Client, End::Server].iter().any(|end| way.is_under(*end)) {
+        if way.needs_run() {
             place.raas = Some(built.context("this needs `raas run`")?.raas.clone());
             place.start_daemons()?;
         }
@@ -207,16 +222,18 @@ impl Place {
         std::fs::write(&key, [7; 32])?;
         std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600))?;
         // Programs of any user of the host.
-        std::fs::write(&config, "socket_mode = \"0666\"\n")?;
-        let both: &[(End, &str)] = match self.way.is_two_hosts() {
-            true => &[(End::Client, HOSTS[0]), (End::Server, HOSTS[1])],
-            false => &[(End::Client, LOCAL)],
+        let lanes = if self.way == Way::TwoHosts { "run_lanes = \"always\"\n" } else { "" };
+        std::fs::write(&config, format!("socket_mode = \"0666\"\n{lanes}"))?;
+        let hosts = self.way.link().1;
+        let both = match self.way.is_two_hosts() {
+            true => vec![(End::Client, hosts[0]), (End::Server, hosts[1])],
+            false => vec![(End::Client, LOCAL)],
         };
         for (end, address) in both {
-            let socket = self.socket(*end);
+            let socket = self.socket(end);
             let log = std::fs::File::create(socket.with_extension("log"))?;
             let words = [&raas.to_string_lossy(), "daemon", "--listen", address, "--until-stdin-closes"];
-            let mut command = self.plain(*end, &words);
+            let mut command = self.plain(end, &words);
             command.arg("--socket").arg(&socket).arg("--key-file").arg(&key).arg("--config").arg(&config);
             command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
             let mut daemon = Guard::start(&mut command)?;

@@ -46,6 +46,7 @@ const WAYS: &[(Way, bool)] = &[
     (Way::SameHost, false),
     (Way::TwoHosts, true),
     (Way::TwoHosts, false),
+    (Way::Polled, true),
     (Way::ClientOnly, false),
     (Way::ServerOnly, false),
 ];
@@ -185,11 +186,11 @@ fn judge(
     args: &Args,
 ) -> Vec<String> {
     let mut findings = vec![];
-    let (mut warm_ones, mut over_raas, mut listed, mut equal) = (0, 0, 0, 0);
+    let (mut warm_ones, mut as_wanted, mut listed, mut equal) = (0, 0, 0, 0);
     let mut mended = vec![];
     for (case, transcript) in found {
         warm_ones += transcript.warm;
-        over_raas += transcript.over_raas;
+        as_wanted += transcript.as_wanted;
         let differs = transcript.text != plain[case].text;
         equal += usize::from(!differs);
         match page.row(case, way) {
@@ -208,12 +209,13 @@ fn judge(
         println!("     the page says \"not yet\", and they are equal: {}", mended.join(", "));
     }
     if warm {
-        println!("     {warm_ones} ends of connections were warm, {over_raas} over RaaS");
-        if over_raas < warm_ones || over_raas == 0 && args.only.is_none() {
+        let goes = if way == Way::Polled { "on polled TCP" } else { "over RaaS" };
+        println!("     {warm_ones} ends of connections were warm, {as_wanted} of them {goes}");
+        if as_wanted < warm_ones || as_wanted == 0 && args.only.is_none() {
             let stayed: Vec<&str> =
-                found.iter().filter(|(_, t)| t.over_raas < t.warm).map(|(c, _)| c.as_str()).collect();
+                found.iter().filter(|(_, t)| t.as_wanted < t.warm).map(|(c, _)| c.as_str()).collect();
             let shown = stayed[..stayed.len().min(SHOWN_MAX)].join(", ");
-            findings.push(format!("{} warm ends of connections were not over RaaS: {shown}", warm_ones - over_raas));
+            findings.push(format!("{} warm ends of connections were not {goes}: {shown}", warm_ones - as_wanted));
         }
     }
     findings

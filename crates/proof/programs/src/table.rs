@@ -30,7 +30,7 @@ const PREPARE_LIMIT: Duration = Duration::from_secs(120);
 /// Lines of a program that are shown when it fails.
 const SHOWN_MAX: usize = 12;
 /// Each kernel TCP before what stands beside it.
-const WAYS: &[Way] = &[Way::Tcp, Way::SameHost, Way::TcpTwoHosts, Way::TwoHosts];
+const WAYS: &[Way] = &[Way::Tcp, Way::SameHost, Way::TcpTwoHosts, Way::TwoHosts, Way::Polled];
 const FILES: &str = "tests/programs";
 
 /// What one run found.
@@ -65,7 +65,7 @@ pub(super) fn run(repo: &Repo, args: &Args, built: Option<&Built>) -> Result<Tal
         tally.skip("programs under raas run", why);
     }
     let mut places = vec![];
-    for way in WAYS.iter().filter(|way| !way.is_raas() || run_works.is_some() && args.wants_way(**way)) {
+    for way in WAYS.iter().filter(|way| !way.needs_run() || run_works.is_some() && args.wants_way(**way)) {
         places.push(Place::new(*way, run_works)?);
     }
     for entry in entries {
@@ -121,7 +121,7 @@ fn of_one(repo: &Repo, args: &Args, entry: &Entry, places: &[Place], page: &Prom
         };
         tally.case(&format!("programs: {}, {}", entry.name, place.way.name()), begin.elapsed(), &findings);
     }
-    for (raas, tcp) in [("same-host", "tcp"), ("two-hosts", "tcp-two-hosts")] {
+    for (raas, tcp) in [("same-host", "tcp"), ("two-hosts", "tcp-two-hosts"), ("two-hosts-polled", "tcp-two-hosts")] {
         if let (Some((ours, unit)), Some((theirs, _))) = (speeds.get(raas), speeds.get(tcp)) {
             println!("     {}, {raas}: {ours:.1} {unit}, TCP {theirs:.1}, {:.2} x", entry.name, ours / theirs);
         }

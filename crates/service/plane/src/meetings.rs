@@ -65,8 +65,16 @@ type Tuple = (SocketAddr, SocketAddr);
 /// Who has the end that connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Connector {
-    Here { client: ClientId, request: u64 },
-    Far { peer: IpAddr, number: u64 },
+    Here {
+        client: ClientId,
+        request: u64,
+    },
+    /// `stays`: the two may learn of each other, and stay on TCP.
+    Far {
+        peer: IpAddr,
+        number: u64,
+        stays: bool,
+    },
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -217,6 +225,11 @@ impl Meetings {
     fn bring_together(&mut self, connector: Connector, acceptor: Acceptor) {
         let Acceptor { client, request, at } = acceptor;
         self.drop_wish(client, request);
+        if let Connector::Far { peer, number, stays: true } = connector {
+            self.drop_question(peer, number);
+            self.refuse(client, request, Reason::PolledTcp);
+            return self.tell(peer, MeetMessage::Answer { number, result: Err(Reason::PolledTcp) });
+        }
         let place = MeetingPlace { at: SocketAddr::new(self.local, at.port), token: at.token };
         self.actions.push_back(MeetingAction::Send { client, reply: Reply::Met { request, result: Ok(place) } });
         match connector {
@@ -225,7 +238,7 @@ impl Meetings {
                 self.actions
                     .push_back(MeetingAction::Send { client, reply: Reply::Met { request, result: Ok(place) } });
             }
-            Connector::Far { peer, number } => {
+            Connector::Far { peer, number, .. } => {
                 self.drop_question(peer, number);
                 self.tell(peer, MeetMessage::Answer { number, result: Ok(at) });
             }
@@ -287,10 +300,14 @@ impl Meetings {
         true
     }
 
-    /// Another daemon speaks.
-    pub fn handle_peer(&mut self, peer: IpAddr, message: MeetMessage) {
+    /// Another daemon speaks. `stays`: connections that its host made to this one stay on TCP, by this daemon's settings,
+    /// and both ends are told that they are the two of a connection (`polled-tcp`).
+    pub fn handle_peer(&mut self, peer: IpAddr, message: MeetMessage, stays: bool) {
         match message {
-            MeetMessage::Ask { number, from, to } => self.handle_ask(peer, number, (canonical(to), canonical(from))),
+            MeetMessage::Ask { number, from, to } => {
+                let connector = Connector::Far { peer, number, stays };
+                self.handle_ask(peer, (connector, number), (canonical(to), canonical(from)));
+            }
             MeetMessage::Withdraw { number } => {
                 if let Some(tuple) = self.drop_question(peer, number) {
                     self.connected.remove(&tuple);
@@ -315,7 +332,7 @@ impl Meetings {
         }
     }
 
-    fn handle_ask(&mut self, peer: IpAddr, number: u64, tuple: Tuple) {
+    fn handle_ask(&mut self, peer: IpAddr, (connector, number): (Connector, u64), tuple: Tuple) {
         let from = tuple.1.ip();
         // Loopback addresses never leave the machine, which has several daemons then.
         let is_its_own = from == peer || (from.is_loopback() && peer.is_loopback());
@@ -329,7 +346,6 @@ impl Meetings {
         if let Some(reason) = refusal {
             return self.tell(peer, MeetMessage::Answer { number, result: Err(reason) });
         }
-        let connector = Connector::Far { peer, number };
         match self.accepted.remove(&tuple) {
             Some(acceptor) => self.bring_together(connector, acceptor),
             None => {

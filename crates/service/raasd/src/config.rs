@@ -5,6 +5,7 @@
 
 mod cluster_table;
 mod file;
+mod run_lanes;
 mod standby;
 
 use std::collections::BTreeMap;
@@ -26,6 +27,8 @@ use crate::limits::{DaemonLimits, DataPath, LIMITS, Limit, Target, check_range};
 use crate::machine::{Fit, Machine};
 use crate::member::{ClusterConfig, check_host_address};
 use crate::sandbox::{Confinement, OnViolation, Sandbox};
+
+pub use run_lanes::RunLanes;
 
 pub(crate) use file::network_of;
 
@@ -166,6 +169,8 @@ pub struct Config {
     pub kernel_tls: bool,
     /// Whether streams of bulk get a TCP connection of their own, where a lane between two software NICs is on TCP.
     pub tcp_direct: bool,
+    /// Which connections of programs under `raas run` go over lanes.
+    pub run_lanes: RunLanes,
     /// UDP port of the software NIC, and TCP port of its other wire.
     pub udp_port: u16,
     /// DSCP (0 to 63) and hop limit of the device's packets.
@@ -244,6 +249,7 @@ impl Config {
             encrypt: Encrypt::Off,
             kernel_tls: true,
             tcp_direct: true,
+            run_lanes: RunLanes::Auto,
             udp_port: verbs::ROCE_UDP_PORT,
             marks: PathMarks::default(),
             mtu: None,
@@ -472,6 +478,8 @@ pub struct Flags {
     pub encrypt: Option<String>,
     /// `--tcp-direct`
     pub tcp_direct: Option<bool>,
+    /// `--run-lanes`
+    pub run_lanes: Option<String>,
     /// `--engines`
     pub engines: Option<u32>,
     /// `--pcap`
@@ -502,6 +510,9 @@ impl Flags {
         }
         if let Some(encrypt) = &self.encrypt {
             config.encrypt = encrypt.parse().map_err(|e| ConfigError::one(format!("--encrypt: {e}")))?;
+        }
+        if let Some(lanes) = &self.run_lanes {
+            config.run_lanes = lanes.parse().map_err(|e| ConfigError::one(format!("--run-lanes: {e}")))?;
         }
         if let Some(socket) = &self.socket {
             config.socket.clone_from(socket);

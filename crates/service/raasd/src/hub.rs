@@ -155,6 +155,7 @@ pub(crate) struct Hub {
     pairs: Pairs<OwnedFd>,
     fallbacks: Fallbacks,
     meetings: Meetings,
+    is_softnic: bool,
     /// The network namespace, if the kernel says which.
     namespace: Option<u64>,
     directs: Directs<OwnedFd>,
@@ -224,6 +225,7 @@ impl Hub {
             pairs: Pairs::new(pair_limits, config.listen),
             fallbacks: Fallbacks::default(),
             meetings: Meetings::new(config.host_addresses(), config.listen),
+            is_softnic: parts.is_softnic,
             namespace: meetings::own_namespace(),
             directs: Directs::new(config.listen, parts.is_softnic && config.tcp_direct),
             peers,

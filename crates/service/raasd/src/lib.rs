@@ -53,7 +53,7 @@ mod socket_place;
 
 pub use calibration::Calibration;
 pub use check::{Report, check, successor};
-pub use config::{Config, DeviceChoice, Flags, LogFormat, PEER_PORT, PeerConfig};
+pub use config::{Config, DeviceChoice, Flags, LogFormat, PEER_PORT, PeerConfig, RunLanes};
 pub use config_error::ConfigError;
 pub use confinement::confine;
 pub use confinement::probe::{Attempt, attempts as sandbox_attempts};

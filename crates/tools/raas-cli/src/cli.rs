@@ -297,6 +297,10 @@ pub(crate) struct DaemonArgs {
     /// Whether streams of bulk between software NICs get a TCP connection of their own: `auto` or `off` [default: auto]
     #[arg(long, value_name = "WHEN", value_parser = auto_or_off)]
     pub(crate) tcp_direct: Option<bool>,
+    /// Which connections of programs under `raas run` go over lanes to other hosts: `auto` (those to which a lane gives
+    /// something: RDMA hardware, encryption, a second path) or `always` [default: auto]
+    #[arg(long, value_name = "WHICH")]
+    pub(crate) run_lanes: Option<String>,
     /// Engines: threads that move data, each with a lane to each other host [default: 1]
     #[arg(long, value_name = "N", value_parser = engines())]
     pub(crate) engines: Option<u32>,

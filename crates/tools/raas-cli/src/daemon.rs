@@ -35,6 +35,7 @@ pub(crate) fn run(
         wire: args.wire,
         encrypt: args.encrypt,
         tcp_direct: args.tcp_direct,
+        run_lanes: args.run_lanes,
         engines: args.engines,
         pcap: args.pcap,
         peer_port: args.peer_port,

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 /// Of `raas_run_path`.
 const STREAM: &str = "2";
 const KERNEL: &str = "1";
+const POLLED: &str = "3";
 /// The client does not wait for an upgrade.
 const WHATEVER: &str = "0";
 const ROUNDS: &str = "6";
@@ -71,7 +72,8 @@ impl Echo {
 #[test]
 fn two_programs_on_two_hosts_are_upgraded() {
     let cluster = Cluster::new();
-    let (a, b) = (cluster.daemon(), cluster.daemon());
+    // Who accepts decides.
+    let (a, b) = (cluster.daemon(), Daemon::start_as(&cluster, &["--run-lanes", "always"]));
     let (echo, path) = echo(&b, &a, [true, true], STREAM);
     assert_eq!(path, STREAM);
     for daemon in [&a, &b] {
@@ -79,6 +81,31 @@ fn two_programs_on_two_hosts_are_upgraded() {
         assert_eq!(rows.len(), 1, "{rows:?}");
         assert_eq!(rows[0]["reason"], "other-host", "{rows:?}");
     }
+    echo.end();
+}
+
+#[test]
+fn between_software_nics_two_programs_stay_on_tcp_and_look_before_they_sleep() {
+    let cluster = Cluster::new();
+    let (a, b) = (cluster.daemon(), cluster.daemon());
+    let (echo, path) = echo(&b, &a, [true, true], POLLED);
+    assert_eq!(path, POLLED);
+    for daemon in [&a, &b] {
+        let rows = rows(daemon);
+        assert_eq!(rows.len(), 1, "{rows:?}");
+        assert_eq!((&rows[0]["path"], &rows[0]["reason"]), (&json!("tcp"), &json!("polled-tcp")), "{rows:?}");
+    }
+    echo.end();
+}
+
+#[test]
+fn two_programs_are_upgraded_where_lanes_are_encrypted() {
+    let cluster = Cluster::new();
+    let encrypts = || Daemon::start_as(&cluster, &["--encrypt", "required"]);
+    let (a, b) = (encrypts(), encrypts());
+    let (echo, path) = echo(&b, &a, [true, true], STREAM);
+    assert_eq!(path, STREAM);
+    assert!(rows(&a).iter().all(|row| row["reason"] == "other-host"), "{:?}", rows(&a));
     echo.end();
 }
 

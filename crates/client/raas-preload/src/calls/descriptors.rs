@@ -221,7 +221,7 @@ unsafe extern "C-unwind" fn _Exit(code: c_int) -> ! {
 }
 
 /// For tests of programs: which path a connection has. 0: not decided; 1: kernel TCP for good; 2: both directions are on
-/// a stream at this end. Negative: no TCP socket that this library knows.
+/// a stream at this end; 3: kernel TCP for good, polled at both ends. Negative: no TCP socket that this library knows.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C-unwind" fn raas_run_path(fd: c_int) -> c_int {
     match table::socket(fd) {

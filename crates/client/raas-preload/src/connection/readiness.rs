@@ -234,7 +234,14 @@ impl Connection {
     pub(crate) fn path(&self) -> c_int {
         match self.writes_stream() && matches!(self.read_part(), ReadPart::Stream | ReadPart::Tail) {
             true => 2,
-            false => c_int::from(self.is_the_kernels()),
+            false if self.is_the_kernels() => {
+                if self.polled().is_some() {
+                    3
+                } else {
+                    1
+                }
+            }
+            false => 0,
         }
     }
 

@@ -15,7 +15,7 @@ use super::waiting::{Awaited, Until};
 use super::{Connection, ReadPart, Waits, are_valid, is_empty};
 use crate::errno::{self, fail};
 use crate::prelude::Heard;
-use crate::{inside, real, say, spin};
+use crate::{inside, polled, real, say, spin};
 
 /// Bytes that one call looks at without taking them, where it has several buffers.
 const PEEK_MAX: usize = 1 << 20;
@@ -66,6 +66,9 @@ impl Connection {
                             Some(result) => return result,
                             None => continue,
                         }
+                    }
+                    if may_wait && let Some(payoff) = self.polled() {
+                        polled::until_readable(payoff, fd);
                     }
                     let result = original();
                     self.count_in(result, is_peek);

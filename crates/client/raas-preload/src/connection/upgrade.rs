@@ -10,7 +10,7 @@ use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, OnceLock, TryLockError};
 
 use raas::meeting::{Found, Meeting, TcpEnd};
-use raas::{ConnectOptions, Connecting, Stream};
+use raas::{ConnectOptions, Connecting, Reason, Stream};
 
 use super::{Connection, Role, lock};
 use crate::desk::desk;
@@ -210,10 +210,12 @@ impl Connection {
                         None => Upgrade::Stays { _row: Some(meeting) },
                     }
                 }
-                (Ok(Some(Found::Stays(_))) | Err(_), token) => {
+                (found @ (Ok(Some(Found::Stays(_))) | Err(_)), token) => {
+                    let is_polled = matches!(found, Ok(Some(Found::Stays(Reason::PolledTcp))));
                     if let Some(token) = token {
                         desk().forget(token);
                     }
+                    self.is_polled.store(is_polled, Ordering::Relaxed);
                     Upgrade::Stays { _row: Some(meeting) }
                 }
             },

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::place::{End, Place};
+use crate::place::{End, Place, Way};
 
 /// No case takes that long, on a slow machine either; those that wait in vain say so after ten seconds.
 const CASE_LIMIT: Duration = Duration::from_secs(60);
@@ -27,9 +27,9 @@ pub(super) struct Transcript {
     pub(super) text: String,
     /// The watchdog ended it.
     hangs: bool,
-    /// Ends of connections that were warm before they were used, and those of them that were over RaaS.
+    /// Ends of connections that were warm before they were used, and those of them that went where the place has them go.
     pub(super) warm: usize,
-    pub(super) over_raas: usize,
+    pub(super) as_wanted: usize,
     /// The last words beside the transcripts.
     said: String,
     pub(super) took: Duration,
@@ -94,9 +94,10 @@ pub(super) fn run(program: &Path, case: &str, place: &Place, warm: bool) -> Resu
     };
     let said = read("A.said")? + &read("B.said")?;
     let paths: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("path ")).collect();
-    let (count, over_raas) = (paths.len(), paths.iter().filter(|path| **path == "2").count());
+    let wanted = if place.way == Way::Polled { "3" } else { "2" };
+    let (count, as_wanted) = (paths.len(), paths.iter().filter(|path| **path == wanted).count());
     let said: Vec<&str> = said.lines().filter(|line| !line.starts_with("path ")).collect();
-    Ok(Transcript { text: read("A")? + &read("B")?, hangs, warm: count, over_raas, said: said.join(" / "), took })
+    Ok(Transcript { text: read("A")? + &read("B")?, hangs, warm: count, as_wanted, said: said.join(" / "), took })
 }
 
 fn start(command: &mut Command) -> Result<Child> {

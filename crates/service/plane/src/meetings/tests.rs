@@ -77,7 +77,7 @@ fn two_hosts_meet_through_their_daemons() {
     assert_eq!(a.poll_action(), Some(MeetingAction::Path { client: ClientId(1), request: 5, host: on_b }));
     assert!(a.on_path(NOW, ClientId(1), 5, Ok(())));
     let ask = told(&mut a);
-    b.handle_peer(on_a, ask[0]);
+    b.handle_peer(on_a, ask[0], false);
     b.handle_meet(NOW, party(2), 6, (TcpEnd::Accepted(AT), server, client)).unwrap();
     let mut answer = Vec::new();
     while let Some(action) = b.poll_action() {
@@ -87,12 +87,44 @@ fn two_hosts_meet_through_their_daemons() {
     }
     assert_eq!(answer, [MeetMessage::Answer { number: 1, result: Ok(AT) }]);
     // Not the host that was asked.
-    a.handle_peer("10.0.0.9".parse().unwrap(), answer[0]);
+    a.handle_peer("10.0.0.9".parse().unwrap(), answer[0], false);
     assert_eq!(replies(&mut a), []);
-    a.handle_peer(on_b, answer[0]);
+    a.handle_peer(on_b, answer[0], false);
     let place = MeetingPlace { at: address("10.0.0.2:40000"), token: 77 };
     assert_eq!(replies(&mut a), [(1, 5, Ok(place))]);
     assert_eq!((a.count(), b.count()), (0, 0));
+}
+
+#[test]
+fn two_that_stay_on_tcp_both_learn_so_in_either_order() {
+    let (client, server) = (address("10.0.0.5:5555"), address("10.0.0.1:80"));
+    for asked_first in [true, false] {
+        let mut b = here();
+        let accept = |m: &mut Meetings| {
+            m.handle_meet(NOW, party(2), 6, (TcpEnd::Accepted(AT), server, client)).unwrap();
+        };
+        let ask = |m: &mut Meetings| {
+            m.handle_peer(client.ip(), MeetMessage::Ask { number: 3, from: client, to: server }, true);
+        };
+        if asked_first {
+            ask(&mut b);
+            accept(&mut b);
+        } else {
+            accept(&mut b);
+            ask(&mut b);
+        }
+        let (mut answers, mut replied) = (Vec::new(), Vec::new());
+        while let Some(action) = b.poll_action() {
+            match action {
+                MeetingAction::Tell { message, .. } => answers.push(message),
+                MeetingAction::Send { reply, .. } => replied.push(reply),
+                _ => {}
+            }
+        }
+        assert_eq!(answers, [MeetMessage::Answer { number: 3, result: Err(Reason::PolledTcp) }]);
+        assert_eq!(replied, [Reply::Met { request: 6, result: Err(Reason::PolledTcp) }]);
+        assert_eq!(b.count(), 0);
+    }
 }
 
 #[test]
@@ -101,9 +133,9 @@ fn a_daemon_speaks_for_its_own_host_alone() {
     let (server, client) = (address("10.0.0.1:80"), address("10.0.0.5:5555"));
     b.handle_meet(NOW, party(1), 1, (TcpEnd::Accepted(AT), server, client)).unwrap();
     let ask = MeetMessage::Ask { number: 3, from: client, to: server };
-    b.handle_peer("10.0.0.6".parse().unwrap(), ask);
+    b.handle_peer("10.0.0.6".parse().unwrap(), ask, false);
     assert_eq!(told(&mut b), [MeetMessage::Answer { number: 3, result: Err(Reason::Policy) }]);
-    b.handle_peer("10.0.0.5".parse().unwrap(), ask);
+    b.handle_peer("10.0.0.5".parse().unwrap(), ask, false);
     assert_eq!(told(&mut b), [MeetMessage::Answer { number: 3, result: Ok(AT) }]);
 }
 
@@ -129,7 +161,7 @@ fn what_is_lost_is_answered_and_forgotten() {
     a.handle_meet(NOW, party(1), 1, (TcpEnd::Connected, client, server)).unwrap();
     a.on_path(NOW, ClientId(1), 1, Ok(()));
     let (from, to) = (address("10.0.0.2:1"), address("10.0.0.1:2"));
-    a.handle_peer(server.ip(), MeetMessage::Ask { number: 1, from, to });
+    a.handle_peer(server.ip(), MeetMessage::Ask { number: 1, from, to }, false);
     assert_eq!(a.count(), 2);
     a.handle_peer_gone(server.ip(), Reason::PeerLost);
     assert_eq!(replies(&mut a), [(1, 1, Err(Reason::PeerLost))]);
@@ -160,17 +192,17 @@ fn one_daemon_cannot_fill_the_tables_and_gets_its_places_back() {
         let to = address(if number < 60_000 { "10.0.0.1:80" } else { "10.0.0.1:81" });
         MeetMessage::Ask { number, from, to }
     };
-    (0..max).for_each(|n| a.handle_peer(peer, ask(n)));
+    (0..max).for_each(|n| a.handle_peer(peer, ask(n), false));
     assert_eq!((told(&mut a), a.count()), (vec![], MEETINGS_PER_ASKER_MAX));
-    a.handle_peer(peer, ask(max));
+    a.handle_peer(peer, ask(max), false);
     assert_eq!(told(&mut a), [MeetMessage::Answer { number: max, result: Err(Reason::PeerLimit) }]);
     // By withdrawing, by meeting, and by a link that is gone.
-    a.handle_peer(peer, MeetMessage::Withdraw { number: 0 });
+    a.handle_peer(peer, MeetMessage::Withdraw { number: 0 }, false);
     a.handle_meet(NOW, party(1), 1, (TcpEnd::Accepted(AT), address("10.0.0.1:80"), SocketAddr::new(peer, 2))).unwrap();
     assert_eq!(told(&mut a), [MeetMessage::Answer { number: 1, result: Ok(AT) }]);
-    (max..max + 3).for_each(|n| a.handle_peer(peer, ask(n)));
+    (max..max + 3).for_each(|n| a.handle_peer(peer, ask(n), false));
     assert_eq!(told(&mut a), [MeetMessage::Answer { number: max + 2, result: Err(Reason::PeerLimit) }]);
     a.handle_peer_gone(peer, Reason::PeerLost);
-    (0..max).for_each(|n| a.handle_peer(peer, ask(n)));
+    (0..max).for_each(|n| a.handle_peer(peer, ask(n), false));
     assert_eq!((told(&mut a), a.count()), (vec![], MEETINGS_PER_ASKER_MAX));
 }

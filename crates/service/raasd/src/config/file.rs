@@ -16,7 +16,7 @@ use toml::de::{DeArray, DeTable, DeValue};
 use verbs::{Encrypt, PathMtu, WirePolicy};
 
 use super::cluster_table::ClusterTable;
-use super::{Config, DeviceChoice, GROUP_MODE, LogFormat, PeerConfig};
+use super::{Config, DeviceChoice, GROUP_MODE, LogFormat, PeerConfig, RunLanes};
 use crate::limits::{LIMITS, RING_BYTES, check_range};
 use crate::member::check_host_address;
 use crate::sandbox::{OnViolation, Sandbox};
@@ -47,6 +47,7 @@ struct File {
     encrypt: Option<EncryptName>,
     kernel_tls: Option<AutoOrOff>,
     tcp_direct: Option<AutoOrOff>,
+    run_lanes: Option<RunLanesName>,
     udp_port: Option<Ranged<1, 65_535>>,
     dscp: Option<Ranged<0, 63>>,
     hop_limit: Option<Ranged<1, 255>>,
@@ -177,6 +178,11 @@ from_text!(
 from_text!(
     /// What may carry lanes.
     WireName(WirePolicy),
+    |text| text.parse()
+);
+from_text!(
+    /// Which connections under `raas run` go over lanes.
+    RunLanesName(RunLanes),
     |text| text.parse()
 );
 from_text!(
@@ -366,6 +372,7 @@ fn take(config: &mut Config, file: File, problems: &mut Problems<'_>) {
     set(&mut config.encrypt, file.encrypt.map(|e| e.0));
     set(&mut config.kernel_tls, file.kernel_tls.map(|on| on.0));
     set(&mut config.tcp_direct, file.tcp_direct.map(|on| on.0));
+    set(&mut config.run_lanes, file.run_lanes.map(|lanes| lanes.0));
     set(&mut config.udp_port, file.udp_port.and_then(Ranged::get));
     if let Some(dscp) = file.dscp.and_then(Ranged::get) {
         config.marks = verbs::PathMarks::new(dscp, config.marks.hop_limit);

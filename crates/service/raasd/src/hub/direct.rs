@@ -38,7 +38,7 @@ impl Hub {
 
     /// Whether streams to a peer may leave the lane: what is between the applications then is in the clear, and is bound to
     /// one path.
-    fn may_be_direct(&self, peer: IpAddr) -> bool {
+    pub(super) fn may_be_direct(&self, peer: IpAddr) -> bool {
         let config = &self.link_context.config;
         config.encrypt_to(peer) == Encrypt::Off && !config.has_standby(peer)
     }

@@ -12,6 +12,7 @@ use rustix::net::{SocketType, sockopt};
 use super::{DATAGRAM_ENGINE, Hub};
 use crate::closers;
 use crate::command::Command;
+use crate::config::RunLanes;
 
 /// Rows of meetings in the table of kernel TCP connections have numbers with this bit, so that no number of the
 /// program's own is one.
@@ -83,7 +84,14 @@ impl Hub {
     }
 
     pub(super) fn on_meet_message(&mut self, peer: IpAddr, message: MeetMessage) {
-        self.meetings.handle_peer(peer, message);
+        let stays = self.keeps_on_tcp(peer);
+        self.meetings.handle_peer(peer, message, stays);
+    }
+
+    /// Whether a lane would give nothing to connections of programs under `raas run` that a host makes to this one: it
+    /// would be a software NIC's, in the clear, with one path, and so slower than kernel TCP (docs/run.md).
+    fn keeps_on_tcp(&self, peer: IpAddr) -> bool {
+        self.is_softnic && self.link_context.config.run_lanes == RunLanes::Auto && self.may_be_direct(peer)
     }
 
     pub(super) fn settle_meetings(&mut self) {

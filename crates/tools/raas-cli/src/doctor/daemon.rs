@@ -163,6 +163,7 @@ fn load(args: DaemonArgs, place: &Path) -> Option<Config> {
         wire: args.wire,
         encrypt: args.encrypt,
         tcp_direct: args.tcp_direct,
+        run_lanes: args.run_lanes,
         engines: args.engines,
         pcap: None,
         peer_port: args.peer_port,
