@@ -77,7 +77,8 @@ pub struct Args {
     /// one the results go to a folder of their own.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     engines: u32,
-    /// Of `two-hosts`: streams of bulk stay on the lane, and get no TCP connection of their own (docs/tcp-direct.md).
+    /// Of `two-hosts`: streams of bulk stay on the lane, and get no TCP connection of their own (docs/tcp-direct.md). Of
+    /// `programs`: connections between the two hosts go over the lane (docs/run.md).
     #[arg(long)]
     lane_only: bool,
     /// Of `two-hosts`: the lanes are encrypted (docs/encryption.md), and so are all streams, beside other daemons

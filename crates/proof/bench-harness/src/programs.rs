@@ -169,7 +169,8 @@ pub(super) fn run(repo: &Repo, args: &Args, origin: &Origin) -> Result<Findings>
     // Memcached and nginx give their rights up, and their daemon lets everybody in.
     let config = "socket_mode = \"0666\"\n";
     if wants("two hosts") {
-        let two = Place::two_hosts(repo, "programs-two-hosts", MTU, config)?;
+        let lanes = if args.lane_only { "run_lanes = \"always\"\n" } else { "" };
+        let two = Place::two_hosts(repo, "programs-two-hosts", MTU, &format!("{config}{lanes}"))?;
         at_place(two, &mut writer, &mut findings)?;
     }
     if wants("same host") {
