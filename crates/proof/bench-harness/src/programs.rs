@@ -179,7 +179,7 @@ pub(super) fn run(repo: &Repo, args: &Args, origin: &Origin) -> Result<Findings>
         one.set_up(End::Client, &["link", "set", "lo", "up"])?;
         at_place(one, &mut writer, &mut findings)?;
     }
-    if args.figures.is_page_written() && !args.quick {
+    if args.figures.is_page_written() && !args.quick && !args.lane_only {
         page::update(&repo.root.join(PAGE), &writer.blocks)?;
     }
     Ok(findings)
