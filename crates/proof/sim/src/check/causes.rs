@@ -355,7 +355,9 @@ impl Causes {
         // A wire is left when nothing comes back over it, and used again when it leads there.
         let left = detail.contains("nothing comes back over") && gave_up;
         let returned = detail.contains("leads to the peer again") && self.was_troubled(host, peer, Time::ZERO);
-        left || returned || self.was_broken(host, peer) || (by_peer && (gave_up || peer_reset))
+        // What waited for the peer is over, and the peer may know of it.
+        let given_up = detail.contains("of which it may know") && self.was_troubled(host, peer, since);
+        left || returned || given_up || self.was_broken(host, peer) || (by_peer && (gave_up || peer_reset))
     }
 
     /// Why the connections of a lane of `host` to `peer` could end: it was reset too often.
