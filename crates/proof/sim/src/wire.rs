@@ -3,6 +3,8 @@
 //! The endpoints, the choice of the wire and the machine of each queue pair are the shipped ones (`softnic::wires`,
 //! `iwarp::Qp`), and so are the records of encrypted streams. What stands here in place of the software NIC's sockets must
 //! do what they do and no more.
+//!
+//! It is long because one queue pair has one life here, from its offer to its end.
 
 mod sealed;
 mod silence;
