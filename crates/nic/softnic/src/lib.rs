@@ -39,11 +39,13 @@ mod sys;
 mod tcp;
 
 pub mod wires {
-    //! Endpoints that list wires, the rule by which two ends choose one, the records of encrypted streams and the keys
+    //! Endpoints that list wires, the rule by which two ends choose one, when one is avoided, the records of encrypted streams and the keys
     //! of sealed packets; no I/O. The simulator's hosts stand on it.
     pub use crate::sealing::{Secrets, accept_datagrams, accept_roce};
+    pub use crate::tcp::elsewhere::{Elsewhere, Wanted};
     pub use crate::tcp::endpoint::*;
     pub use crate::tcp::sealed::{Opened, Sealed};
+    pub use crate::tcp::unreached::Unreached;
 }
 
 pub use config::{Gso, KernelTls, PCAP_BYTES_DEFAULT, Progress, RCVBUF_BYTES_DEFAULT, SoftNicConfig};

@@ -223,7 +223,8 @@ impl ControlPlane {
             by_connection: BTreeMap::new(),
             strangers: Strangers::new(daemon.handshakes_max, daemon.handshakes_max, BTreeMap::new()),
             pairs: Pairs::new(PAIR_LIMITS, address),
-            directs: Directs::new(address, makes_directs),
+            directs: Directs::new(address, makes_directs)
+                .with_lane_only(peers_with_standby.iter().map(|&peer| address_on(peer, 0))),
             clients: BTreeSet::new(),
             heartbeat,
             daemon,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use netmodel::{Bottleneck, Passage};
 use rand::RngExt;
 use rand::rngs::StdRng;
-use verbs::Time;
+use verbs::{Time, Wire};
 
 use crate::address::PATHS;
 use crate::plan::{Cut, LinkConditions, Switch};
@@ -38,6 +38,8 @@ pub(crate) struct Network {
     control_cut: BTreeSet<(usize, usize)>,
     /// Paths that carry nothing, by the hosts between which they are.
     down: BTreeSet<((usize, usize), usize)>,
+    /// Wires that carry nothing, by the hosts between which they are.
+    silent: Vec<((usize, usize), Wire)>,
     pub(crate) packets: u64,
     pub(crate) lost: u64,
     /// Packets that found a long queue at a port of the switch.
@@ -59,6 +61,7 @@ impl Network {
             data_cut: BTreeSet::new(),
             control_cut: BTreeSet::new(),
             down: BTreeSet::new(),
+            silent: Vec::new(),
             packets: 0,
             lost: 0,
             marked: 0,
@@ -104,7 +107,7 @@ impl Network {
     ) -> [Option<Delivery>; 2] {
         self.packets += 1;
         let conditions = self.conditions;
-        let lost = self.is_data_cut(from, to, path) || self.chance(conditions.loss);
+        let lost = self.is_wire_cut((from, to), path, Wire::Roce) || self.chance(conditions.loss);
         let Some(sent) = (!lost).then(|| self.pass(now, (from, to), path, bytes)).flatten() else {
             self.lost += 1;
             return [None; 2];
@@ -180,11 +183,32 @@ impl Network {
         self.down.iter().copied().collect()
     }
 
+    /// One of the wires between two hosts falls silent, or carries bytes again.
+    pub(crate) fn set_wire(&mut self, a: usize, b: usize, wire: Wire, is_up: bool) {
+        let of = (pair(a, b), wire);
+        self.silent.retain(|silent| *silent != of);
+        if !is_up {
+            self.silent.push(of);
+        }
+    }
+
+    /// The wires that are silent.
+    pub(crate) fn silent_wires(&self) -> Vec<((usize, usize), Wire)> {
+        self.silent.clone()
+    }
+
+    /// Whether what goes over a wire from one host to another vanishes on a path.
+    pub(crate) fn is_wire_cut(&self, (from, to): (usize, usize), path: usize, wire: Wire) -> bool {
+        self.is_data_cut(from, to, path) || self.silent.contains(&(pair(from, to), wire))
+    }
+
     /// Whether everything passes between two hosts, on all paths.
     pub(crate) fn is_whole(&self, a: usize, b: usize) -> bool {
-        (0..PATHS).all(|path| {
-            !self.is_control_cut(a, b, path) && !self.is_data_cut(a, b, path) && !self.is_data_cut(b, a, path)
-        })
+        let is_silent = self.silent.iter().any(|(of, _)| *of == pair(a, b));
+        !is_silent
+            && (0..PATHS).all(|path| {
+                !self.is_control_cut(a, b, path) && !self.is_data_cut(a, b, path) && !self.is_data_cut(b, a, path)
+            })
     }
 
     /// Whether packets from one host to another vanish on a path.

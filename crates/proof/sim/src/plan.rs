@@ -279,6 +279,10 @@ pub enum Fault {
     PathDown { a: usize, b: usize, path: usize },
     /// It does again.
     PathUp { a: usize, b: usize, path: usize },
+    /// One of the two wires between two hosts carries nothing for lanes; everything else works.
+    WireDown { a: usize, b: usize, wire: Wire },
+    /// It does again.
+    WireUp { a: usize, b: usize, wire: Wire },
     /// All cuts between two hosts end.
     Heal { a: usize, b: usize },
     /// The host (or its daemon, with all applications) dies. `told`: its kernel tells the peers.

@@ -10,6 +10,7 @@ mod directs;
 mod engines;
 mod paths;
 mod restarts;
+mod silence;
 mod sockets;
 mod switches;
 mod tenants;
@@ -94,6 +95,7 @@ impl Plan {
         restarts::draw(&mut plan, quiet_us);
         directs::draw(&mut plan, quiet_us);
         paths::draw(&mut plan, quiet_us);
+        silence::draw(&mut plan, quiet_us);
         plan
     }
 }

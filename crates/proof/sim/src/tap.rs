@@ -123,10 +123,13 @@ impl Provider for Tap {
         Ok(qpn)
     }
     fn offer(&mut self, qpn: Qpn, attr: &OfferAttr) -> Result<Endpoint, VerbsError> {
-        self.tcp.offer(&mut self.nic, qpn, attr)
+        self.tcp.offer(&mut self.nic, qpn, attr, self.now)
     }
     fn accept(&mut self, qpn: Qpn, own: &Endpoint, peer: &Endpoint, attr: &AcceptAttr) -> Result<Link, VerbsError> {
         self.tcp.accept(&mut self.nic, qpn, own, peer, attr, self.now)
+    }
+    fn leave_wire(&mut self, qpn: Qpn) -> bool {
+        self.tcp.leave_wire(qpn, self.now)
     }
     fn modify_qp(&mut self, qpn: Qpn, to: &QpModify) -> Result<(), VerbsError> {
         match self.tcp.modify(&mut self.nic, qpn, to) {

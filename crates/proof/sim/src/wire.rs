@@ -3,10 +3,13 @@
 //! The endpoints, the choice of the wire and the machine of each queue pair are the shipped ones (`softnic::wires`,
 //! `iwarp::Qp`), and so are the records of encrypted streams. What stands here in place of the software NIC's sockets must
 //! do what they do and no more.
+//!
+//! It is long because one queue pair has one life here, from its offer to its end.
 
 mod sealed;
+mod silence;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use iwarp::mpa::{FrameKind, Parsed, Startup};
@@ -16,7 +19,8 @@ use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use roce::Nic;
 use softnic::wires::{
-    Choice, FPDU_BYTES, HELLO_BYTES, Sealed, Secrets, TOKEN_BYTES, TcpPart, Token, Wires, accept_roce, choose,
+    Choice, Elsewhere, FPDU_BYTES, HELLO_BYTES, Sealed, Secrets, TOKEN_BYTES, TcpPart, Token, Unreached, Wires,
+    accept_roce, choose,
 };
 use verbs::Provider as _;
 use verbs::{
@@ -26,6 +30,7 @@ use verbs::{
 
 use crate::address::{UDP_PORT, host_of, path_of};
 use crate::streams::{EndId, Standing, Streams};
+use silence::{Quiet, Try};
 
 /// The exchange at the start is over by then.
 const ESTABLISH: Duration = Duration::from_secs(5);
@@ -61,6 +66,8 @@ struct Link {
     stage: Stage,
     establish_by: Option<Time>,
     has_told_end: bool,
+    /// Of one whose peer can be reached over RoCEv2 too.
+    quiet: Option<Quiet>,
 }
 
 #[derive(Debug)]
@@ -85,6 +92,12 @@ pub(crate) struct TcpSide {
     strangers: BTreeMap<EndId, (Vec<u8>, Time)>,
     /// Ends of queue pairs that were taken off the wire.
     orphans: Vec<EndId>,
+    /// Which wire is avoided toward whom.
+    unreached: Unreached,
+    elsewhere: Elsewhere,
+    tries: BTreeMap<EndId, Try>,
+    /// Queue pairs on RoCEv2 because TCP was avoided.
+    away: BTreeSet<Qpn>,
     gather: Gather,
     scatter: Scatter,
     /// Streams that ended because a rule was broken, with the peer's host.
@@ -110,6 +123,10 @@ impl TcpSide {
             links: BTreeMap::new(),
             strangers: BTreeMap::new(),
             orphans: Vec::new(),
+            unreached: Unreached::default(),
+            elsewhere: Elsewhere::default(),
+            tries: BTreeMap::new(),
+            away: BTreeSet::new(),
             gather: Gather::new(GATHER_PIECES, GATHER_BYTES),
             scatter: Scatter::new(),
             broken_rules: Vec::new(),
@@ -123,7 +140,13 @@ impl TcpSide {
 
     // ---- verbs
 
-    pub(crate) fn offer(&mut self, nic: &mut Nic, qpn: Qpn, attr: &OfferAttr) -> Result<Endpoint, VerbsError> {
+    pub(crate) fn offer(
+        &mut self,
+        nic: &mut Nic,
+        qpn: Qpn,
+        attr: &OfferAttr,
+        now: Time,
+    ) -> Result<Endpoint, VerbsError> {
         let qp_type = nic.query_qp(qpn)?.qp_type;
         let device = nic.device();
         let mtu = device.mtu.min(attr.mtu_max);
@@ -150,7 +173,7 @@ impl TcpSide {
             gid,
             port: UDP_PORT,
             token,
-            is_preferred: true,
+            is_preferred: !attr.peer.is_some_and(|peer| self.unreached.has(now, peer)),
             wants_crc: false,
             is_extended: true,
             confirms: true,
@@ -160,7 +183,9 @@ impl TcpSide {
             encryption,
             seals_packets: true,
         };
-        let wires = Wires { roce: Some(roce), tcp: Some(tcp), sealed: None }.allowed(self.policy).allowed(attr.wire);
+        let has_left_roce = attr.peer.is_some_and(|peer| self.unreached.has_left_roce(now, peer));
+        let roce = Some(roce).filter(|_| !(has_left_roce && self.listens()));
+        let wires = Wires { roce, tcp: Some(tcp), sealed: None }.allowed(self.policy).allowed(attr.wire);
         let none = VerbsError::NoCommonWire { own: self.policy.to_string(), peer: attr.wire.to_string() };
         wires.to_endpoint().unwrap_or(Err(none))
     }
@@ -180,6 +205,11 @@ impl TcpSide {
             Choice::Roce(..) => {
                 let link = accept_roce(nic, &mut self.secrets, qpn, (own, peer), attr)?;
                 self.forget_offer(qpn);
+                if self.listens()
+                    && let (Some(own), Some(peer)) = (&own_wires.tcp, &peer_wires.tcp)
+                {
+                    self.watch_roce(now, qpn, own, peer);
+                }
                 return Ok(Connected { wire_reason, ..link });
             }
             Choice::Tcp(own, peer) => (own, peer),
@@ -191,6 +221,7 @@ impl TcpSide {
         let lent = nic.lend_qp(qpn)?;
         self.secrets.on_connected(qpn, &own_wires, &peer_wires);
         let made = own_part.qp_attr(&peer_part, &lent, max_msg_bytes);
+        let has_other_wire = silence::has_other_wire(own_wires, peer_wires);
         let early = self.offers.remove(&qpn).and_then(|offer| offer.early);
         let stage = if own_part.connects_to(&peer_part) { Stage::Dial } else { Stage::Waiting };
         let mut link = Link {
@@ -201,6 +232,7 @@ impl TcpSide {
             stage,
             establish_by: Some(now + ESTABLISH),
             has_told_end: false,
+            quiet: has_other_wire.then(Quiet::default),
         };
         match early {
             Some((end, request)) if link.is_meant_by(&request.private_data) => self.adopt(&mut link, end, &request),
@@ -246,6 +278,7 @@ impl TcpSide {
     /// Takes a queue pair off the wire.
     pub(crate) fn remove(&mut self, nic: &mut Nic, qpn: Qpn) {
         self.secrets.forget(qpn);
+        self.forget_roce(qpn);
         self.forget_offer(qpn);
         let Some(mut link) = self.links.remove(&qpn) else { return };
         link.qp.release(nic.device_mut());
@@ -280,9 +313,10 @@ impl TcpSide {
     // ---- bytes
 
     pub(crate) fn deadline(&self) -> Option<Time> {
-        let of = |link: &Link| link.establish_by.into_iter().chain(link.qp.deadline()).min();
+        let quiet = |link: &Link| link.quiet.as_ref().and_then(Quiet::deadline);
+        let of = |link: &Link| [link.establish_by, link.qp.deadline(), quiet(link)].into_iter().flatten().min();
         let strangers = self.strangers.values().map(|(_, until)| *until);
-        self.links.values().filter_map(of).chain(strangers).min()
+        self.links.values().filter_map(of).chain(strangers).chain(self.tries_deadline()).min()
     }
 
     /// A process's kernel has taken a connection.
@@ -293,6 +327,7 @@ impl TcpSide {
     /// One go: timers, bytes in, bytes out. Says whether anything moved.
     pub(crate) fn run(&mut self, here: Here, nic: &mut Nic, streams: &mut Streams) -> bool {
         let mut moved = self.hear_strangers(here.now, nic, streams);
+        moved |= self.look_elsewhere(here, nic, streams);
         let numbers: Vec<Qpn> = self.links.keys().copied().collect();
         for qpn in numbers {
             let Some(mut link) = self.links.remove(&qpn) else { continue };
@@ -308,9 +343,11 @@ impl TcpSide {
 
     fn run_link(&mut self, link: &mut Link, here: Here, nic: &mut Nic, streams: &mut Streams) -> bool {
         if link.establish_by.is_some_and(|by| by <= here.now) {
+            self.unreached.note(here.now, link.peer.gid.ip(), &mut self.rng);
             link.fail(nic, streams);
             return true;
         }
+        link.look_for_silence(here.now, nic, streams);
         if link.qp.deadline().is_some_and(|at| at <= here.now) {
             link.qp.handle_timeout(nic.device_mut(), here.now);
         }
@@ -324,6 +361,7 @@ impl TcpSide {
             Stage::Connecting(end) => match streams.standing(end) {
                 Standing::Dialing => {}
                 Standing::Broken => {
+                    self.unreached.note(here.now, link.peer.gid.ip(), &mut self.rng);
                     link.fail(nic, streams);
                     moved = true;
                 }
@@ -338,14 +376,14 @@ impl TcpSide {
             Stage::Open(end) => {
                 moved |= self.receive(link, end, nic, streams);
                 // What came may have ended the stream, or MPA's startup, behind which the end that connects seals.
-                self.settle(link, nic, streams);
+                self.settle(link, here.now, nic, streams);
                 if matches!(link.stage, Stage::Open(_)) {
                     moved |= self.transmit(link, end, nic, streams);
                 }
             }
             Stage::Waiting | Stage::Over => {}
         }
-        self.settle(link, nic, streams);
+        self.settle(link, here.now, nic, streams);
         moved
     }
 
@@ -439,7 +477,7 @@ impl TcpSide {
     }
 
     /// Brings the stream in line with what the machine says.
-    fn settle(&mut self, link: &mut Link, nic: &mut Nic, streams: &mut Streams) {
+    fn settle(&mut self, link: &mut Link, now: Time, nic: &mut Nic, streams: &mut Streams) {
         while let Some(event) = link.qp.poll_event() {
             match event {
                 QpEvent::Established { private_data, .. } => {
@@ -448,6 +486,8 @@ impl TcpSide {
                     if link.own.connects_to(&link.peer) && private_data != link.peer.hello_to(&link.own) {
                         self.broken_rules.push((link.peer.gid.ip(), "another queue pair answered".into()));
                         link.fail(nic, streams);
+                    } else {
+                        self.unreached.forget(now, link.peer.gid.ip());
                     }
                 }
                 QpEvent::Ended(ending) => {
@@ -499,21 +539,21 @@ impl TcpSide {
             };
             match request {
                 Ok(None) if until > now => _ = self.strangers.insert(end, (received, until)),
-                Ok(Some(request)) => self.admit(end, request, nic, streams),
+                Ok(Some(request)) => self.admit(end, request, now, nic, streams),
                 Ok(None) | Err(()) => streams.close(end),
             }
         }
         moved
     }
 
-    fn admit(&mut self, end: EndId, request: Startup, nic: &mut Nic, streams: &mut Streams) {
+    fn admit(&mut self, end: EndId, request: Startup, now: Time, nic: &mut Nic, streams: &mut Streams) {
         let hello = request.private_data.as_slice();
         let qpn = hello.first_chunk::<4>().map(|number| Qpn(u32::from_be_bytes(*number)));
         let Some(qpn) = qpn.filter(|_| hello.len() == HELLO_BYTES) else { return streams.close(end) };
         if let Some(mut link) = self.links.remove(&qpn) {
             if link.is_meant_by(hello) {
                 self.adopt(&mut link, end, &request);
-                self.settle(&mut link, nic, streams);
+                self.settle(&mut link, now, nic, streams);
             } else {
                 streams.close(end);
             }
@@ -561,6 +601,7 @@ impl Link {
             self.qp.broke(nic.device_mut());
         }
         self.sealed = None;
+        self.quiet = None;
         if let Stage::Connecting(end) | Stage::Open(end) = std::mem::replace(&mut self.stage, Stage::Over) {
             streams.close(end);
         }

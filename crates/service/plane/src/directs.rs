@@ -5,7 +5,7 @@
 //!
 //! `F` is the driver's socket.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -142,6 +142,8 @@ pub struct Directs<F> {
     own: IpAddr,
     /// Whether this host makes any.
     is_on: bool,
+    /// Peers that are reached in more than one way.
+    lane_only: BTreeSet<IpAddr>,
     streams: BTreeMap<u64, Stream>,
     offers: BTreeMap<u64, OwnOffer>,
     /// Streams whose offers wait, and their tokens. Those that ended are still here.
@@ -161,6 +163,7 @@ impl<F> Directs<F> {
         Self {
             own,
             is_on,
+            lane_only: BTreeSet::new(),
             streams: BTreeMap::new(),
             offers: BTreeMap::new(),
             waiting: VecDeque::new(),
@@ -170,6 +173,17 @@ impl<F> Directs<F> {
             counters: DirectCounters::default(),
             actions: VecDeque::new(),
         }
+    }
+
+    /// Streams to these peers stay on the lane: each has more than one path, and such a connection is bound to one. Offers
+    /// of theirs are refused with [`Reason::DirectOff`].
+    pub fn with_lane_only(mut self, peers: impl IntoIterator<Item = IpAddr>) -> Self {
+        self.lane_only = peers.into_iter().collect();
+        self
+    }
+
+    fn may_be_direct(&self, peer: IpAddr) -> bool {
+        self.is_on && !self.lane_only.contains(&peer)
     }
 
     /// What to do next.
@@ -238,7 +252,7 @@ impl<F> Directs<F> {
 
     /// The engine reports a stream of bulk. `token` is random.
     pub fn handle_bulk(&mut self, of: BulkOf, token: [u8; CHALLENGE_BYTES]) {
-        if !self.is_on || self.streams.contains_key(&of.connection) {
+        if !self.may_be_direct(of.peer) || self.streams.contains_key(&of.connection) {
             return;
         }
         // An offer has no number until its turn.
@@ -282,7 +296,7 @@ impl<F> Directs<F> {
     pub fn handle_message(&mut self, peer: IpAddr, message: PeerMessage) {
         match message {
             PeerMessage::DirectOffer { number, lane, route, token } => {
-                if !self.is_on {
+                if !self.may_be_direct(peer) {
                     return self.refuse(peer, number, true, Reason::DirectOff);
                 }
                 if self.asked.len() >= DIRECT_MAKING_MAX {

@@ -227,7 +227,8 @@ impl Hub {
             meetings: Meetings::new(config.host_addresses(), config.listen),
             is_softnic: parts.is_softnic,
             namespace: meetings::own_namespace(),
-            directs: Directs::new(config.listen, parts.is_softnic && config.tcp_direct),
+            directs: Directs::new(config.listen, parts.is_softnic && config.tcp_direct)
+                .with_lane_only(config.paths().into_keys()),
             peers,
             regions: Regions::new(limits.directory(pair_limits.owner_uid))?,
             kept: KeptRegions::default(),

@@ -29,40 +29,44 @@ struct OnRoce {
 
 /// A try that should begin: from where to where, and whether it was due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Wanted {
-    pub(super) way: (SocketAddr, SocketAddr),
-    pub(super) in_turn: bool,
+pub struct Wanted {
+    /// Where a connection would be, and the peer's listener.
+    pub way: (SocketAddr, SocketAddr),
+    /// It was due; else the other wire is silent.
+    pub in_turn: bool,
 }
 
 /// The queue pairs.
 #[derive(Debug, Default)]
-pub(super) struct Elsewhere {
+pub struct Elsewhere {
     qps: BTreeMap<Qpn, OnRoce>,
     look_at: Option<Time>,
 }
 
 impl Elsewhere {
-    pub(super) fn add(&mut self, now: Time, qpn: Qpn, way: (SocketAddr, SocketAddr), avoids_tcp: bool) {
+    /// One more, that is watched from now on.
+    pub fn add(&mut self, now: Time, qpn: Qpn, way: (SocketAddr, SocketAddr), avoids_tcp: bool) {
         self.qps.insert(qpn, OnRoce { way, avoids_tcp, told_at: None });
         self.look_at = Some(now + LOOK_PAUSE);
     }
 
-    pub(super) fn remove(&mut self, qpn: Qpn) {
+    /// It is not on RoCEv2 any more.
+    pub fn remove(&mut self, qpn: Qpn) {
         self.qps.remove(&qpn);
     }
 
     /// The peer's host of a queue pair.
-    pub(super) fn host_of(&self, qpn: Qpn) -> Option<IpAddr> {
+    pub fn host_of(&self, qpn: Qpn) -> Option<IpAddr> {
         self.qps.get(&qpn).map(|qp| qp.way.1.ip())
     }
 
     /// When [`Self::look`] has something to do.
-    pub(super) fn deadline(&self) -> Option<Time> {
+    pub fn deadline(&self) -> Option<Time> {
         self.look_at.filter(|_| !self.qps.is_empty())
     }
 
     /// Looks at them, if it is time. `silent_since`: since when nothing came back over RoCEv2.
-    pub(super) fn look(
+    pub fn look(
         &mut self,
         now: Time,
         unreached: &Unreached,

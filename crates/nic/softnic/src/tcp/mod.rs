@@ -6,7 +6,7 @@
 
 pub(crate) mod congestion;
 mod counters;
-mod elsewhere;
+pub(crate) mod elsewhere;
 pub(crate) mod endpoint;
 mod in_kernel;
 mod link;
@@ -15,7 +15,7 @@ pub(crate) mod sealed;
 pub(crate) mod socket;
 mod strangers;
 mod tries;
-mod unreached;
+pub(crate) mod unreached;
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;

@@ -63,13 +63,13 @@ impl Failed {
 
 /// The hosts, the latest failure last.
 #[derive(Debug, Default)]
-pub(super) struct Unreached {
+pub struct Unreached {
     hosts: VecDeque<Failed>,
 }
 
 impl Unreached {
     /// A connection did not come up.
-    pub(super) fn note(&mut self, now: Time, host: IpAddr, rng: &mut impl Rng) {
+    pub fn note(&mut self, now: Time, host: IpAddr, rng: &mut impl Rng) {
         let mut failed = self.take_or_new(host);
         if now.saturating_since(failed.last) >= AVOIDED_FOR {
             failed.count = 0;
@@ -79,7 +79,7 @@ impl Unreached {
     }
 
     /// A connection fell silent, and its owner leaves the wire.
-    pub(super) fn leave(&mut self, now: Time, host: IpAddr, rng: &mut impl Rng) {
+    pub fn leave(&mut self, now: Time, host: IpAddr, rng: &mut impl Rng) {
         let mut failed = self.take_or_new(host);
         failed.count = failed.count.max(FAILURES);
         self.put_failed(failed, now, rng);
@@ -96,7 +96,7 @@ impl Unreached {
     }
 
     /// A connection came up.
-    pub(super) fn forget(&mut self, now: Time, host: IpAddr) {
+    pub fn forget(&mut self, now: Time, host: IpAddr) {
         let Some(failed) = self.get_mut(host) else { return };
         failed.count = 0;
         failed.back_since.get_or_insert(now);
@@ -107,25 +107,25 @@ impl Unreached {
     }
 
     /// Whether another wire than TCP should be used for now.
-    pub(super) fn has(&self, now: Time, host: IpAddr) -> bool {
+    pub fn has(&self, now: Time, host: IpAddr) -> bool {
         self.get(host).is_some_and(|f| f.is_avoided(now))
     }
 
     // ---- tries
 
     /// Whether TCP is to be tried again, if it is avoided. Then [`Self::on_tried`] follows.
-    pub(super) fn is_due(&self, now: Time, host: IpAddr) -> bool {
+    pub fn is_due(&self, now: Time, host: IpAddr) -> bool {
         self.get(host).is_some_and(|f| f.is_avoided(now) && f.try_at <= now)
     }
 
     /// The same toward a host whose RoCEv2 is silent: whether TCP is avoided or not, and soon.
-    pub(super) fn is_due_soon(&self, now: Time, host: IpAddr) -> bool {
+    pub fn is_due_soon(&self, now: Time, host: IpAddr) -> bool {
         let tried = self.get(host).and_then(|f| f.tried);
         tried.is_none_or(|at| now.saturating_since(at) >= TRY_SOON)
     }
 
     /// A try has ended: TCP was answered, or not. `in_turn`: it was due, and so the next one is later.
-    pub(super) fn on_tried(&mut self, now: Time, host: IpAddr, answered: bool, in_turn: bool, rng: &mut impl Rng) {
+    pub fn on_tried(&mut self, now: Time, host: IpAddr, answered: bool, in_turn: bool, rng: &mut impl Rng) {
         let mut failed = self.take_or_new(host);
         failed.tried = Some(now);
         if answered {
@@ -142,7 +142,7 @@ impl Unreached {
     }
 
     /// Whether a try was answered just now.
-    pub(super) fn is_answered(&self, now: Time, host: IpAddr) -> bool {
+    pub fn is_answered(&self, now: Time, host: IpAddr) -> bool {
         let answered = self.get(host).and_then(|f| f.answered);
         answered.is_some_and(|at| now.saturating_since(at) < ANSWERED_FOR)
     }
@@ -150,14 +150,14 @@ impl Unreached {
     // ---- RoCEv2
 
     /// RoCEv2 fell silent while TCP was answered, and its owner leaves it.
-    pub(super) fn leave_roce(&mut self, now: Time, host: IpAddr) {
+    pub fn leave_roce(&mut self, now: Time, host: IpAddr) {
         let mut failed = self.take_or_new(host);
         failed.roce_left = Some(now);
         self.put(failed);
     }
 
     /// Whether RoCEv2 was left just now, and TCP is not avoided.
-    pub(super) fn has_left_roce(&self, now: Time, host: IpAddr) -> bool {
+    pub fn has_left_roce(&self, now: Time, host: IpAddr) -> bool {
         let left = |f: &Failed| f.roce_left.is_some_and(|at| now.saturating_since(at) < ROCE_LEFT_FOR);
         self.get(host).is_some_and(|f| left(f) && !f.is_avoided(now))
     }

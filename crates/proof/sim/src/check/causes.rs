@@ -352,7 +352,12 @@ impl Causes {
         let peer_reset = self.lane_resets.get(&(peer, host)).is_some_and(|r| r.iter().any(|at| *at >= since));
         // Over TCP an end hears of the other one's: by the connection, or by its last message.
         let by_peer = ["RetryExcErr", "in error", "WrFlushErr", "RemOpErr"].iter().any(|how| detail.contains(how));
-        self.was_broken(host, peer) || (by_peer && (gave_up || peer_reset))
+        // A wire is left when nothing comes back over it, and used again when it leads there.
+        let left = detail.contains("nothing comes back over") && gave_up;
+        let returned = detail.contains("leads to the peer again") && self.was_troubled(host, peer, Time::ZERO);
+        // What waited for the peer is over, and the peer may know of it.
+        let given_up = detail.contains("of which it may know") && self.was_troubled(host, peer, since);
+        left || returned || given_up || self.was_broken(host, peer) || (by_peer && (gave_up || peer_reset))
     }
 
     /// Why the connections of a lane of `host` to `peer` could end: it was reset too often.

@@ -1,8 +1,8 @@
 //! Hosts with two addresses (docs/failover.md) in a plan: in most of those whose hosts all have TCP, and in a part of the
 //! others, with lanes on RoCEv2, datagram sockets and regions. Paths go down and come up again, one at a time or both.
 //!
-//! It is drawn apart from everything else, as datagram sockets are. Plans with streams of bulk have one path: these are not
-//! carried by connections of their own while hosts have two.
+//! It is drawn apart from everything else, as datagram sockets are. Streams of bulk keep to the lane there, as towards any
+//! host with two paths.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ const PEER_RETURN: Duration = Duration::from_secs(5);
 pub(super) fn draw(plan: &mut Plan, quiet_us: u64) {
     let mut rng = StdRng::seed_from_u64(mix(plan.seed ^ mix(LABEL)));
     let rng = &mut rng;
-    let may_have = |h: &HostPlan| h.bulk_bytes.is_none() && h.daemon.engines == 1;
+    let may_have = |h: &HostPlan| h.daemon.engines == 1;
     let has_sockets = plan.apps.iter().any(|app| !app.sockets.is_empty());
     let all_have_tcp = plan.hosts.iter().all(|host| host.wire == WirePolicy::Auto);
     let with_one = if all_have_tcp && !has_sockets { WITH_ONE_OF_TCP } else { WITH_ONE };
@@ -71,6 +71,7 @@ mod tests {
         let [tcp, roce] = wires.map(|wire| plans.iter().filter(|p| p.hosts.iter().all(|h| h.wire == wire)).count());
         assert!(tcp >= 10 && roce >= 10, "{tcp} with TCP, {roce} with RoCEv2 alone");
         assert!(count(|plan| plan.apps.iter().any(|app| !app.sockets.is_empty())) >= 5);
+        assert!(count(|plan| plan.hosts.iter().any(|host| host.bulk_bytes.is_some())) >= 10);
         assert!(count(|plan| !plan.users.is_empty()) >= 5);
     }
 }

@@ -54,6 +54,11 @@ impl World {
     pub(super) fn settle_directs(&mut self, host: usize) {
         let now = self.now;
         while let Some(action) = self.up(host).and_then(|running| running.control.directs.poll_action(now)) {
+            let is_bound = matches!(action, DirectAction::Dial { .. } | DirectAction::Give { .. });
+            if is_bound && self.plan.has_standby {
+                let detail = format!("host {host} binds a stream to one of two paths: {action:?}");
+                self.checks.fail(now, "paths", detail);
+            }
             match action {
                 DirectAction::Send { peer, message } => {
                     // Without a link the lane is lost, and with it the stream.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use verbs::{Provider, QpModify, Qpn};
+use verbs::{Provider, QpModify, Qpn, Wire};
 
 use super::World;
 use crate::address::{At, address, is_shared};
@@ -38,6 +38,14 @@ impl World {
                 self.on_streams_cut_on(a, b, path);
             }
             Fault::PathUp { a, b, path } => self.path_up(a, b, path),
+            Fault::WireDown { a, b, wire } => {
+                self.network.set_wire(a, b, wire, false);
+                self.checks.causes.on_cut(now, a, b);
+                if wire == Wire::Iwarp {
+                    self.on_streams_cut(a, b);
+                }
+            }
+            Fault::WireUp { a, b, wire } => self.wire_up(a, b, wire),
             Fault::Heal { a, b } => self.heal(a, b),
             Fault::Crash { host, told } => self.crash(host, told),
             Fault::Restart { host } => self.restart(host),
@@ -136,7 +144,13 @@ impl World {
         self.on_path_back(a, b);
     }
 
-    /// Cuts and paths that are down excuse failures until all are mended.
+    fn wire_up(&mut self, a: usize, b: usize, wire: Wire) {
+        self.network.set_wire(a, b, wire, true);
+        self.on_mended(a, b);
+        self.on_streams_back(a, b);
+    }
+
+    /// Cuts, silent wires and paths that are down excuse failures until all are mended.
     fn on_mended(&mut self, a: usize, b: usize) {
         if self.network.is_whole(a, b) {
             self.checks.causes.on_healed(self.now, a, b);
@@ -198,6 +212,9 @@ impl World {
         }
         for ((a, b), path) in self.network.paths_down() {
             self.path_up(a, b, path);
+        }
+        for ((a, b), wire) in self.network.silent_wires() {
+            self.wire_up(a, b, wire);
         }
         for (from, to) in self.held.keys().copied().collect::<Vec<_>>() {
             self.release(from, to);

@@ -47,6 +47,7 @@ impl World {
             // A handshake with a machine that died ends by its time limit alone.
             self.pass(still + self.plan.link_timeout.max(HANDSHAKE) + NOTICE);
             self.return_to_first_paths();
+            self.return_to_tcp();
             self.judge_users();
             for (index, host) in self.hosts.iter().enumerate() {
                 let Some(running) = &host.running else { continue };
@@ -59,6 +60,7 @@ impl World {
             self.reset_silently_broken();
             self.probe();
             self.return_to_first_paths();
+            self.return_to_tcp();
         }
         if self.goes_on() {
             self.give_everything_back();
@@ -86,6 +88,24 @@ impl World {
         if !self.run_while(end, |w| w.is_any_elsewhere()) && self.goes_on() {
             self.checks.fail(self.now, "liveness", format!("links are not over the first path after {RETURN:?}"));
         }
+    }
+
+    /// No lane is on RoCEv2 any more only because TCP was silent, some time after it works.
+    fn return_to_tcp(&mut self) {
+        let end = self.now + RETURN;
+        if !self.run_while(end, Self::is_any_off_tcp) && self.goes_on() {
+            self.checks.fail(self.now, "liveness", format!("lanes have not returned to TCP after {RETURN:?}"));
+        }
+    }
+
+    fn is_any_off_tcp(&self) -> bool {
+        let running = self.hosts.iter().filter_map(|host| host.running.as_ref());
+        running.flat_map(|running| &running.engines).any(|driven| driven.tap.tcp.is_away())
+    }
+
+    /// The wire of the lane between two hosts, as the first one has it.
+    pub fn wire_of(&self, host: usize, peer: usize) -> Option<String> {
+        self.lane_rows(0, host, peer)?.0.wire
     }
 
     /// Whether the link between two hosts, as the first one has it, is over their second path.

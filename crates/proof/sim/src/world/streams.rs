@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use verbs::Time;
+use verbs::{Time, Wire};
 
 use super::{Event, World};
 use crate::address::{At, PATHS, host_of};
@@ -89,13 +89,19 @@ impl World {
 
     fn send_on_stream(&mut self, to: EndId, carried: Carried) {
         let Some((receiver, sender)) = self.streams.hosts(to) else { return };
-        let is_cut = self.network.is_data_cut(sender, receiver, self.streams.path(to));
-        let is_kept = is_cut || self.held.contains_key(&(sender, receiver));
+        let path = self.streams.path(to);
+        let is_kept = self.is_way_cut((sender, receiver), path);
+        if (is_kept || self.is_way_cut((receiver, sender), path))
+            && matches!(carried, Carried::Syn | Carried::Data(_) | Carried::Fin)
+        {
+            self.streams.on_unanswered(self.now, (to.0, 1 - to.1));
+        }
         // The order of a direction is kept, also of what waits.
         if is_kept || self.streams.is_held(to) {
             return self.streams.hold(to, carried);
         }
         let conditions = self.network.conditions;
+        self.streams.round_trip = 4 * conditions.delay;
         let bytes = if let Carried::Data(bytes) = &carried { bytes.len() } else { 0 };
         let jitter = self.some(conditions.delay);
         let mut delay = conditions.delay + jitter + Duration::from_micros(1);
@@ -113,6 +119,11 @@ impl World {
         self.arrive_after(to, carried, delay);
     }
 
+    /// Whether segments of one direction do not arrive.
+    fn is_way_cut(&self, (from, to): (usize, usize), path: usize) -> bool {
+        self.network.is_wire_cut((from, to), path, Wire::Iwarp) || self.held.contains_key(&(from, to))
+    }
+
     fn arrive_after(&mut self, to: EndId, carried: Carried, delay: Duration) {
         let last = self.streams_at.last.entry(to).or_default();
         *last = (*last).max(self.now + delay);
@@ -124,7 +135,7 @@ impl World {
         let Some((host, from)) = self.streams.hosts(to) else { return };
         if self.hosts[host].is_off {
             // Nobody answers. The sender's kernel gives up in the end.
-            return;
+            return self.streams.on_unanswered(self.now, (to.0, 1 - to.1));
         }
         let (is_syn, now) = (carried == Carried::Syn, self.now);
         let listens = self.hosts[host].running.as_ref().is_some_and(|r| r.engines.iter().any(|d| d.tap.tcp.listens()));
@@ -184,10 +195,11 @@ impl World {
 
     fn on_streams_back_on(&mut self, a: usize, b: usize, path: usize) {
         for (from, to) in [(a, b), (b, a)] {
-            if self.network.is_data_cut(from, to, path) || self.held.contains_key(&(from, to)) {
+            if self.is_way_cut((from, to), path) {
                 return;
             }
         }
+        self.streams.on_answered(a, b, path);
         self.streams_at.cuts.remove(&(pair(a, b), path));
         for (from, to) in [(a, b), (b, a)] {
             for (end, carried) in self.streams.release(from, to, path) {
@@ -214,8 +226,8 @@ impl World {
     pub(super) fn on_streams_orphaned(&mut self, host: usize) {
         for peer in 0..self.hosts.len() {
             for path in (0..PATHS).filter(|_| peer != host) {
-                let network = &self.network;
-                if !network.is_data_cut(host, peer, path) && !network.is_data_cut(peer, host, path) {
+                let is_cut = |way| self.network.is_wire_cut(way, path, Wire::Iwarp);
+                if !is_cut((host, peer)) && !is_cut((peer, host)) {
                     self.streams_at.cuts.remove(&(pair(host, peer), path));
                 }
             }

@@ -94,16 +94,32 @@ impl Engine {
             worked = true;
             let Some(lane) = self.lanes.get_mut(id) else { continue };
             lane.on_away_timer();
-            for route in self.waiting_on(id) {
-                let is_over = |vqp: &Vqp| vqp.away_until().is_some_and(|until| until <= now);
-                if self.vqps.get(route).is_some_and(is_over) {
-                    self.counters.connections_given_up += 1;
-                    self.end_member(id, route, Reason::PeerLost);
-                }
+            let has_qp = self.lanes.get(id).is_some_and(|lane| lane.has_qp());
+            if has_qp && self.overdue_on(id).iter().any(|route| self.vqps.get(*route).is_some_and(Vqp::may_be_known)) {
+                // The peer may send to them at any time, and has the key of their rings.
+                self.lanes.fail(id, "the peer did not answer for connections of which it may know".into());
+            } else {
+                self.end_overdue(id);
             }
             self.seek_peer(id);
         }
         worked
+    }
+
+    /// The connections of a lane that have waited for as long as they may.
+    fn overdue_on(&self, id: LaneId) -> Vec<RouteId> {
+        let is_over = |vqp: &Vqp| vqp.away_until().is_some_and(|until| until <= self.now);
+        let mut routes = self.waiting_on(id);
+        routes.retain(|route| self.vqps.get(*route).is_some_and(is_over));
+        routes
+    }
+
+    /// They end. Nothing can come of the peer any more for those of which it may know: there is no queue pair.
+    pub(super) fn end_overdue(&mut self, id: LaneId) {
+        for route in self.overdue_on(id) {
+            self.counters.connections_given_up += 1;
+            self.end_member(id, route, Reason::PeerLost);
+        }
     }
 
     /// The lane is up: the peer is told of all that waits for it.

@@ -66,6 +66,7 @@ impl Engine {
         }
         self.counters.lane_resets += 1;
         self.destroy_lane_qp(nic, id);
+        self.end_overdue(id);
         self.keep_connections(id, false);
         if let Some(detail) = failure {
             self.events.push_back(Event::LaneReset { peer, lane: number, detail });

@@ -76,6 +76,11 @@ impl Vqp {
         matches!(self.phase, Phase::Away(_))
     }
 
+    /// The peer was told that it is back, or said so itself: it may go on at any time.
+    pub(crate) fn may_be_known(&self) -> bool {
+        matches!(self.phase, Phase::Away(Away::Told | Away::Answering))
+    }
+
     /// When it is given up, if it waits.
     pub(crate) fn away_until(&self) -> Option<Time> {
         self.is_away().then_some(self.part.until)

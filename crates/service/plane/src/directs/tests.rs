@@ -278,3 +278,16 @@ fn the_offer_of_a_peer_takes_the_place_of_one_that_waits() {
     assert_eq!(offers(&mut a.directs, at(0)), []);
     assert_eq!(a.directs.counters().open, 1);
 }
+
+#[test]
+fn streams_to_a_peer_with_several_paths_keep_to_the_lane() {
+    let (mut a, mut b) = (host(1, true), host(2, true));
+    a.directs = Directs::new(a.own, true).with_lane_only([b.own]);
+    a.directs.handle_bulk(a.stream, [7; 32]);
+    assert_eq!(a.directs.poll_action(at(0)), None, "nothing is offered");
+    // The other host does not know of the paths, and offers.
+    b.directs.handle_bulk(b.stream, [8; 32]);
+    settle(&mut b, &mut a);
+    assert_eq!((a.asks.len(), b.given.len()), (0, 0));
+    assert_eq!(b.directs.refusal(b.stream.connection), Some(Reason::DirectOff));
+}

@@ -36,11 +36,10 @@ impl Hub {
         }
     }
 
-    /// Whether streams to a peer may leave the lane: what is between the applications then is in the clear, and is bound to
-    /// one path.
-    pub(super) fn may_be_direct(&self, peer: IpAddr) -> bool {
-        let config = &self.link_context.config;
-        config.encrypt_to(peer) == Encrypt::Off && !config.has_standby(peer)
+    /// Whether streams to a peer may leave the lane as far as encryption goes: what is between the applications then is in
+    /// the clear. `plane` knows which peers have more than one path.
+    fn may_be_direct(&self, peer: IpAddr) -> bool {
+        self.link_context.config.encrypt_to(peer) == Encrypt::Off
     }
 
     /// A peer speaks of such connections.

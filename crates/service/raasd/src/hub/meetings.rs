@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use control::{MeetMessage, PeerMessage, Reason, Reply, TcpEnd};
 use plane::{ClientId, MeetingAction, Party};
 use rustix::net::{SocketType, sockopt};
+use verbs::Encrypt;
 
 use super::{DATAGRAM_ENGINE, Hub};
 use crate::closers;
@@ -91,7 +92,9 @@ impl Hub {
     /// Whether a lane would give nothing to connections of programs under `raas run` that a host makes to this one: it
     /// would be a software NIC's, in the clear, with one path, and so slower than kernel TCP (docs/run.md).
     fn keeps_on_tcp(&self, peer: IpAddr) -> bool {
-        self.is_softnic && self.link_context.config.run_lanes == RunLanes::Auto && self.may_be_direct(peer)
+        let config = &self.link_context.config;
+        let gives_nothing = config.encrypt_to(peer) == Encrypt::Off && !config.has_standby(peer);
+        self.is_softnic && config.run_lanes == RunLanes::Auto && gives_nothing
     }
 
     pub(super) fn settle_meetings(&mut self) {

@@ -1,0 +1,62 @@
+//! Wires that fail alone, in a part of the plans whose hosts have two: one of them carries nothing for a while, and
+//! everything else works (docs/failover.md, "A wire that fails").
+//!
+//! It is drawn apart from everything else, as datagram sockets are. Plans that are over before silence is noticed have none.
+
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use verbs::{Time, Wire, WirePolicy};
+
+use super::{pick, up_to};
+use crate::content::mix;
+use crate::plan::{Fault, Plan};
+
+/// What tells this draw from the others of a seed.
+const LABEL: u64 = 0x51_1e47;
+/// Plans that end their faults sooner have none.
+const QUIET_MIN_US: u64 = 2_000_000;
+/// Part of the plans that could have such faults and have none.
+const WITHOUT: f64 = 0.4;
+/// Times that a wire falls silent, at most.
+const FALLS_MAX: u32 = 4;
+
+pub(super) fn draw(plan: &mut Plan, quiet_us: u64) {
+    let mut rng = StdRng::seed_from_u64(mix(plan.seed ^ mix(LABEL)));
+    let rng = &mut rng;
+    let with_two: Vec<usize> = (0..plan.hosts.len()).filter(|i| plan.hosts[*i].wire == WirePolicy::Auto).collect();
+    if quiet_us < QUIET_MIN_US || with_two.len() < 2 || rng.random_bool(WITHOUT) {
+        return;
+    }
+    let at = |us: u64| Time::ZERO + Duration::from_micros(us);
+    for _ in 0..rng.random_range(1..=FALLS_MAX) {
+        let first = rng.random_range(0..with_two.len());
+        let second = (first + rng.random_range(1..with_two.len())) % with_two.len();
+        let (a, b) = (with_two[first], with_two[second]);
+        let wire = pick(&[Wire::Iwarp, Wire::Iwarp, Wire::Roce], rng);
+        let start = rng.random_range(0..quiet_us);
+        let long = up_to(&[500_000, 2_000_000, 6_000_000, 15_000_000], rng);
+        plan.faults.push((at(start), Fault::WireDown { a, b, wire }));
+        plan.faults.push((at(start + long), Fault::WireUp { a, b, wire }));
+    }
+    plan.faults.retain(|(at, _)| *at < plan.quiet_at);
+    plan.faults.sort_by_key(|(at, _)| *at);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_a_part_of_the_seeds_a_wire_falls_silent() {
+        let falls = |plan: &Plan, of: Wire| {
+            plan.faults.iter().any(|(_, f)| matches!(f, Fault::WireDown { wire, .. } if *wire == of))
+        };
+        let plans: Vec<Plan> = (1..=800).map(Plan::from_seed).collect();
+        for wire in [Wire::Iwarp, Wire::Roce] {
+            let with = plans.iter().filter(|plan| falls(plan, wire)).count();
+            assert!((20..=120).contains(&with), "{with} of 800 with {wire:?}");
+        }
+    }
+}
