@@ -43,7 +43,8 @@ pub mod wires {
     //! of sealed packets; no I/O. The simulator's hosts stand on it.
     pub use crate::sealing::{Secrets, accept_datagrams, accept_roce};
     pub use crate::tcp::endpoint::*;
-    pub use crate::tcp::sealed::{Opened, Sealed};
+    pub use crate::tcp::key_use::{KeyUse, Telling};
+    pub use crate::tcp::sealed::{Opened, SealFault, Sealed};
 }
 
 pub use config::{Gso, KernelTls, PCAP_BYTES_DEFAULT, Progress, RCVBUF_BYTES_DEFAULT, SoftNicConfig};
@@ -52,6 +53,7 @@ pub use error::OpenError;
 pub use fabric::{Fabric, FabricCounters, FabricError, FabricHost, Faults, HostConfig};
 pub use link::link_mtu_bytes;
 pub use provider::SoftNic;
+pub use records::RecordLimit;
 pub use sys::network_namespace;
 pub use tcp::congestion::{begin_unpaced, settle_pacing};
 pub use tcp::socket::mark_socket;

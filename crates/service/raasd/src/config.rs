@@ -164,6 +164,8 @@ pub struct Config {
     pub encrypt: Encrypt,
     /// Whether the kernel encrypts lanes on TCP of the software NIC, where it has TLS.
     pub kernel_tls: bool,
+    /// How many records one key of a lane on TCP of the software NIC protects: fewer than the default's are for tests.
+    pub record_limit: softnic::RecordLimit,
     /// Whether streams of bulk get a TCP connection of their own, where a lane between two software NICs is on TCP.
     pub tcp_direct: bool,
     /// UDP port of the software NIC, and TCP port of its other wire.
@@ -243,6 +245,7 @@ impl Config {
             wire: WirePolicy::Auto,
             encrypt: Encrypt::Off,
             kernel_tls: true,
+            record_limit: softnic::RecordLimit::default(),
             tcp_direct: true,
             udp_port: verbs::ROCE_UDP_PORT,
             marks: PathMarks::default(),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use iwarp::mpa::Startup;
 use iwarp::{Gather, GatherPiece, Qp, QpEvent, Scatter};
 use rand::rngs::StdRng;
-use records::Keys;
+use records::{Keys, RecordError, RecordLimit, SealError};
 use rnic::Device;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
@@ -20,8 +20,9 @@ use super::congestion::Congestion;
 use super::counters::TcpCounters;
 use super::endpoint::TcpPart;
 use super::in_kernel::{InKernel, KernelState};
+use super::key_use::{KeyUse, Telling};
 use super::quiet::Quiet;
-use super::sealed::{Opened, Sealed};
+use super::sealed::{Opened, SealFault, Sealed};
 use super::socket;
 use super::socket::SocketOptions;
 use super::unreached::Unreached;
@@ -53,6 +54,8 @@ pub(crate) struct Link {
     /// Of one that is encrypted, unless the kernel does both directions.
     sealed: Option<Sealed>,
     in_kernel: InKernel,
+    /// Of one that is encrypted.
+    key_use: Option<KeyUse>,
     qpn: Qpn,
     own: TcpPart,
     peer: TcpPart,
@@ -106,6 +109,7 @@ impl Link {
             qp,
             sealed: None,
             in_kernel: InKernel::default(),
+            key_use: None,
             qpn: own.qpn,
             own,
             peer,
@@ -124,9 +128,10 @@ impl Link {
         }
     }
 
-    /// All but the MPA request, which says whose the connection is, is encrypted with these keys.
-    pub(crate) fn encrypt(&mut self, keys: Option<Keys>) {
-        self.sealed = keys.map(|keys| Sealed::new(keys, !self.own.connects_to(&self.peer)));
+    /// All but the MPA request, which says whose the connection is, is encrypted with these keys, of which each protects so many records.
+    pub(crate) fn encrypt(&mut self, keys: Option<Keys>, limit: RecordLimit) {
+        self.key_use = keys.as_ref().map(|_| KeyUse::new(limit));
+        self.sealed = keys.map(|keys| Sealed::new(keys.limited(limit), !self.own.connects_to(&self.peer)));
     }
 
     /// There is another wire to the peer: its owner is told if nothing comes back over this one.
@@ -249,6 +254,12 @@ impl Link {
                 Ok(got) => {
                     any = true;
                     shared.counters.tcp_rx_bytes += got as u64;
+                    if let Some(used) = self.key_use.as_mut().filter(|_| self.in_kernel.opens)
+                        && !used.may_take(fd, got as u64)
+                    {
+                        self.fail_used_up(dev, shared);
+                        break;
+                    }
                     let memory = shared.scatter.memory_bytes();
                     let placed = memory.min(got as u64);
                     let rest = got - placed as usize;
@@ -332,6 +343,11 @@ impl Link {
                         },
                     }
                 }
+                Err(fault @ RecordError::KeyUsedUp { .. }) => {
+                    tracing::debug!(peer = %self.peer.address(), qpn = %self.qpn, %fault, "the peer goes on");
+                    self.fail_used_up(dev, shared);
+                    break;
+                }
                 Err(fault) => {
                     shared.counters.tcp_forged += 1;
                     tracing::warn!(peer = %self.peer.address(), qpn = %self.qpn, %fault, "an encrypted stream was forged");
@@ -360,8 +376,13 @@ impl Link {
                     break;
                 }
                 match sealed.seal(shared.gather) {
-                    Some(taken) => self.qp.sent(dev, taken),
-                    None => {
+                    Ok(taken) => self.qp.sent(dev, taken),
+                    Err(SealFault::Record(SealError::KeyUsedUp { .. })) => {
+                        self.fail_used_up(dev, shared);
+                        break;
+                    }
+                    Err(fault) => {
+                        tracing::debug!(peer = %self.peer.address(), qpn = %self.qpn, %fault, "nothing more can be sealed");
                         self.fail(Errno::FAULT, dev, shared);
                         break;
                     }
@@ -439,6 +460,12 @@ impl Link {
                 self.may_send = false;
                 break;
             }
+            if let Some(used) = self.key_use.as_mut().filter(|_| self.in_kernel.seals)
+                && !used.may_send(fd, gather.bytes())
+            {
+                self.fail_used_up(dev, shared);
+                break;
+            }
             shared.counters.tcp_tx_syscalls += 1;
             let gathered = gather.pieces().iter().map(|piece| match piece {
                 GatherPiece::Own(range) => Piece::Own(gather.own_bytes(range)),
@@ -471,6 +498,7 @@ impl Link {
         while let Some(event) = self.qp.poll_event() {
             self.on_event(event, dev, shared);
         }
+        self.look_at_keys(dev, shared);
         // What waits leaves first: the machine took it for sent.
         if self.qp.is_over() && !self.has_unsent() {
             return self.close();
@@ -553,6 +581,26 @@ impl Link {
             tracing::debug!(peer = %self.peer.address(), qpn = %self.qpn, ?silent, "nothing comes back over TCP");
             dev.raise(AsyncEvent::WireSilent(self.qpn));
         }
+    }
+
+    /// Tells the owner how far the keys are used, and in time that another queue pair has to take this one's place.
+    fn look_at_keys(&mut self, dev: &mut Device, shared: &mut Shared<'_>) {
+        let (Some(used), Stage::Open(_)) = (&mut self.key_use, &self.stage) else { return };
+        if let Some(telling) = used.telling(self.sealed.as_ref()) {
+            let is_due = telling == Telling::Due;
+            shared.counters.tcp_keys_worn += u64::from(is_due);
+            dev.raise(AsyncEvent::KeysWorn { qpn: self.qpn, is_due });
+        }
+    }
+
+    /// A key has protected what it may: nothing more is sealed with it, and nothing taken.
+    fn fail_used_up(&mut self, dev: &mut Device, shared: &mut Shared<'_>) {
+        shared.counters.tcp_keys_used_up += 1;
+        tracing::warn!(
+            peer = %self.peer.address(), qpn = %self.qpn,
+            "an encrypted connection was not made anew in time: its key has protected as many records as it may, so the connection ends"
+        );
+        self.fail(Errno::KEYEXPIRED, dev, shared);
     }
 
     /// No connection came up: another wire may lead there.

@@ -2,6 +2,8 @@
 
 use control::{PeerMessage, Reason};
 use raas::Stream;
+use sha2::{Digest, Sha256};
+use softnic::RecordLimit;
 use verbs::{Encrypt, Wire, WirePolicy};
 
 use crate::hosts::{Host, PATIENCE, bounded, check_echo, pattern};
@@ -153,5 +155,76 @@ fn one_peer_may_be_required_and_streams_of_bulk_stay_on_the_lane() {
         let of = |host: &Host| lanes.iter().find(|lane| lane.peer.ip() == host.address()).unwrap();
         assert_eq!((of(&plain).encrypted, of(&secret).encrypted), (Some(false), Some(true)));
         assert!(of(&secret).tx_bytes >= 24 << 20, "{} bytes on the lane", of(&secret).tx_bytes);
+    });
+}
+
+/// Records of one key before it is worn, and at most. A send may take a thousand of them at once, by the device's estimate.
+const WORN_AFTER: u64 = 1024;
+const MOST: u64 = 64 * WORN_AFTER;
+/// Most bytes of the stream in a record.
+const RECORD_BYTES: usize = 16 * 1024;
+/// More than sixteen keys protect, so that the bound on faults would end the lane.
+const STREAM_BYTES: usize = 24 * WORN_AFTER as usize * RECORD_BYTES;
+
+/// Sends so many bytes of a pattern; both ends' digests are equal.
+fn send_all(client: &raas::Session, server: &raas::Session, address: std::net::IpAddr, bytes: usize) {
+    use std::io::{Read, Write};
+    let listener = raas::Listener::bind_with(server, ("0.0.0.0", 0)).unwrap();
+    let at = (address, listener.local_addr().unwrap().port());
+    std::thread::scope(|scope| {
+        let received = scope.spawn(|| {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            let (mut digest, mut all, mut buffer) = (Sha256::new(), 0, vec![0; 1 << 20]);
+            loop {
+                let got = stream.read(&mut buffer).unwrap();
+                if got == 0 {
+                    return (digest.finalize(), all);
+                }
+                digest.update(&buffer[..got]);
+                all += got;
+            }
+        });
+        let mut stream = Stream::connect_with(client, at).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        let (mut digest, mut left, part) = (Sha256::new(), bytes, pattern(1_000_003, 5));
+        while left > 0 {
+            let part = &part[..part.len().min(left)];
+            stream.write_all(part).unwrap();
+            digest.update(part);
+            left -= part.len();
+        }
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let (told, all) = received.join().unwrap();
+        assert_eq!(all, bytes);
+        assert!(told == digest.finalize(), "other bytes came");
+    });
+}
+
+/// A stream goes on over lanes whose keys are worn again and again, whoever makes the records. It is the same at both ends.
+#[test]
+fn worn_keys_are_changed_under_a_stream_and_no_change_counts_as_a_fault() {
+    bounded(|| {
+        for kernels in [[true, true], [true, false], [false, true], [false, false]] {
+            let hosts = kernels.map(|kernel_tls| {
+                let mut host = Host::new();
+                (host.config.encrypt, host.config.wire) = (Encrypt::Required, WirePolicy::Only(Wire::Iwarp));
+                (host.config.kernel_tls, host.config.engines) = (kernel_tls, 1);
+                host.config.record_limit = RecordLimit::lowered_to(WORN_AFTER, MOST);
+                host.start();
+                host
+            });
+            let [a, b] = &hosts;
+            send_all(&a.session(), &b.session(), b.address(), STREAM_BYTES);
+            let renewed: u64 = hosts.iter().map(|host| host.counter("keys_renewed")).sum();
+            assert!(renewed > 16, "{renewed} changes of keys, {kernels:?}");
+            for host in &hosts {
+                assert_eq!(host.counter("tcp_keys_used_up"), 0, "{kernels:?}");
+                assert_eq!(host.counter("lane_failures"), 0, "{kernels:?}");
+                let lanes = host.stat().lanes;
+                let lane = lanes.first().unwrap();
+                assert!(lane.resets > 16 && lane.encrypted == Some(true), "{lane:?}");
+            }
+        }
     });
 }
