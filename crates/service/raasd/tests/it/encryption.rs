@@ -1,7 +1,7 @@
 //! Lanes between daemons that are encrypted, in the clear, or refused.
 
 use control::{PeerMessage, Reason};
-use raas::Stream;
+use raas::{Region, RegionKey, RegionOptions, Stream};
 use sha2::{Digest, Sha256};
 use softnic::RecordLimit;
 use verbs::{Encrypt, Wire, WirePolicy};
@@ -158,9 +158,8 @@ fn one_peer_may_be_required_and_streams_of_bulk_stay_on_the_lane() {
     });
 }
 
-/// Records of one key before it is worn, and at most. A send may take a thousand of them at once, by the device's estimate.
+/// Records of one key before it is worn.
 const WORN_AFTER: u64 = 1024;
-const MOST: u64 = 64 * WORN_AFTER;
 /// Most bytes of the stream in a record.
 const RECORD_BYTES: usize = 16 * 1024;
 /// More than sixteen keys protect, so that the bound on faults would end the lane.
@@ -201,19 +200,21 @@ fn send_all(client: &raas::Session, server: &raas::Session, address: std::net::I
     });
 }
 
+fn host_with_short_keys(kernel_tls: bool, until_worn: u64) -> Host {
+    let mut host = Host::new();
+    (host.config.encrypt, host.config.wire) = (Encrypt::Required, WirePolicy::Only(Wire::Iwarp));
+    (host.config.kernel_tls, host.config.engines) = (kernel_tls, 1);
+    host.config.record_limit = RecordLimit::lowered_to(until_worn, 64 * until_worn);
+    host.start();
+    host
+}
+
 /// A stream goes on over lanes whose keys are worn again and again, whoever makes the records. It is the same at both ends.
 #[test]
 fn worn_keys_are_changed_under_a_stream_and_no_change_counts_as_a_fault() {
     bounded(|| {
         for kernels in [[true, true], [true, false], [false, true], [false, false]] {
-            let hosts = kernels.map(|kernel_tls| {
-                let mut host = Host::new();
-                (host.config.encrypt, host.config.wire) = (Encrypt::Required, WirePolicy::Only(Wire::Iwarp));
-                (host.config.kernel_tls, host.config.engines) = (kernel_tls, 1);
-                host.config.record_limit = RecordLimit::lowered_to(WORN_AFTER, MOST);
-                host.start();
-                host
-            });
+            let hosts = kernels.map(|kernel_tls| host_with_short_keys(kernel_tls, WORN_AFTER));
             let [a, b] = &hosts;
             send_all(&a.session(), &b.session(), b.address(), STREAM_BYTES);
             let renewed: u64 = hosts.iter().map(|host| host.counter("keys_renewed")).sum();
@@ -225,6 +226,36 @@ fn worn_keys_are_changed_under_a_stream_and_no_change_counts_as_a_fault() {
                 let lane = lanes.first().unwrap();
                 assert!(lane.resets > 16 && lane.encrypted == Some(true), "{lane:?}");
             }
+        }
+    });
+}
+
+/// Operations of both hosts on regions of each other: none of them has an unknown outcome because a key was changed under it.
+#[test]
+fn operations_end_before_keys_are_changed() {
+    const KEY: RegionKey = RegionKey::new([9; 16]);
+    const TIMES: u64 = 3000;
+    bounded(|| {
+        for kernels in [[true, true], [false, false]] {
+            let hosts = kernels.map(|kernel_tls| host_with_short_keys(kernel_tls, 500));
+            let sessions = [0, 1].map(|host| hosts[host].session());
+            let own = [0, 1].map(|n| RegionOptions::new().key(KEY).create(&sessions[n], "count", 4096).unwrap());
+            std::thread::scope(|scope| {
+                for n in [0, 1] {
+                    let (session, owner) = (&sessions[n], hosts[1 - n].address());
+                    scope.spawn(move || {
+                        let far = Region::open(session, owner, "count", KEY).unwrap();
+                        for time in 0..TIMES {
+                            far.write(64, &pattern(1000, time as u8)).unwrap();
+                            assert_eq!(far.fetch_add(0, 1).unwrap(), time);
+                        }
+                    });
+                }
+            });
+            assert_eq!(own.map(|region| region.load(0).unwrap()), [TIMES; 2]);
+            let renewed: u64 = hosts.iter().map(|host| host.counter("keys_renewed")).sum();
+            assert!(renewed >= 5, "{renewed} changes of keys, {kernels:?}");
+            assert!(hosts.iter().all(|host| host.counter("tcp_keys_used_up") == 0), "{kernels:?}");
         }
     });
 }
