@@ -2,6 +2,8 @@
 //!
 //! Owns the socket. The machine ([`iwarp::Qp`]) says what leaves and where what comes goes; nothing here knows a frame.
 
+mod keys;
+
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,7 +12,7 @@ use std::time::Duration;
 use iwarp::mpa::Startup;
 use iwarp::{Gather, GatherPiece, Qp, QpEvent, Scatter};
 use rand::rngs::StdRng;
-use records::{Keys, RecordError, RecordLimit, SealError};
+use records::{RecordError, SealError};
 use rnic::Device;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
@@ -20,7 +22,7 @@ use super::congestion::Congestion;
 use super::counters::TcpCounters;
 use super::endpoint::TcpPart;
 use super::in_kernel::{InKernel, KernelState};
-use super::key_use::{KeyUse, Telling};
+use super::key_use::KeyUse;
 use super::quiet::Quiet;
 use super::sealed::{Opened, SealFault, Sealed};
 use super::socket;
@@ -126,12 +128,6 @@ impl Link {
             is_scheduled: false,
             timer_at: None,
         }
-    }
-
-    /// All but the MPA request, which says whose the connection is, is encrypted with these keys, of which each protects so many records.
-    pub(crate) fn encrypt(&mut self, keys: Option<Keys>, limit: RecordLimit) {
-        self.key_use = keys.as_ref().map(|_| KeyUse::new(limit));
-        self.sealed = keys.map(|keys| Sealed::new(keys.limited(limit), !self.own.connects_to(&self.peer)));
     }
 
     /// There is another wire to the peer: its owner is told if nothing comes back over this one.
@@ -281,21 +277,6 @@ impl Link {
         }
         shared.scatter.clear();
         any
-    }
-
-    /// Leaves the records of a direction to the kernel, if it takes them.
-    fn leave_to_kernel(&mut self, direction: Direction, shared: &mut Shared<'_>) {
-        if let Stage::Open(fd) = &self.stage {
-            self.in_kernel.take(direction, fd, &mut self.sealed, (shared.kernel_tls, shared.counters));
-        }
-    }
-
-    /// The kernel says by errors of the socket what [`records::RecordError`] says here.
-    fn note_forgery(&self, error: Option<Errno>, shared: &mut Shared<'_>) {
-        if let Some(fault) = error.filter(|error| self.in_kernel.is_forgery(*error)) {
-            shared.counters.tcp_forged += 1;
-            tracing::warn!(peer = %self.peer.address(), qpn = %self.qpn, %fault, "an encrypted stream was forged");
-        }
     }
 
     /// As [`Self::receive`], of an encrypted connection. What was opened is handed on before more is read, so that nothing
@@ -581,26 +562,6 @@ impl Link {
             tracing::debug!(peer = %self.peer.address(), qpn = %self.qpn, ?silent, "nothing comes back over TCP");
             dev.raise(AsyncEvent::WireSilent(self.qpn));
         }
-    }
-
-    /// Tells the owner how far the keys are used, and in time that another queue pair has to take this one's place.
-    fn look_at_keys(&mut self, dev: &mut Device, shared: &mut Shared<'_>) {
-        let (Some(used), Stage::Open(_)) = (&mut self.key_use, &self.stage) else { return };
-        if let Some(telling) = used.telling(self.sealed.as_ref()) {
-            let is_due = telling == Telling::Due;
-            shared.counters.tcp_keys_worn += u64::from(is_due);
-            dev.raise(AsyncEvent::KeysWorn { qpn: self.qpn, is_due });
-        }
-    }
-
-    /// A key has protected what it may: nothing more is sealed with it, and nothing taken.
-    fn fail_used_up(&mut self, dev: &mut Device, shared: &mut Shared<'_>) {
-        shared.counters.tcp_keys_used_up += 1;
-        tracing::warn!(
-            peer = %self.peer.address(), qpn = %self.qpn,
-            "an encrypted connection was not made anew in time: its key has protected as many records as it may, so the connection ends"
-        );
-        self.fail(Errno::KEYEXPIRED, dev, shared);
     }
 
     /// No connection came up: another wire may lead there.
