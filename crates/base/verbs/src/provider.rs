@@ -49,6 +49,16 @@ pub enum AsyncEvent {
     /// The wire that the device prefers to the QP's leads to the peer again: a QP that is made now is on it. The event is
     /// repeated while the QP is there.
     WireReturned(Qpn),
+    /// The keys by which the device encrypts what the QP sends and receives are worn. `is_due`: they have protected nearly
+    /// as much as they may, and another QP, with keys of its own, is to take this one's place soon; at the bound this one
+    /// breaks, and until then the event is repeated. Before that it comes once at a quarter: from then on the peer, which
+    /// counts otherwise, may give the QP up for the same cause.
+    KeysWorn {
+        /// The QP.
+        qpn: Qpn,
+        /// Whether another one is to take its place now.
+        is_due: bool,
+    },
     /// First packet arrived at a QP in RTR.
     CommEstablished(Qpn),
     /// The QP with an SRQ consumed its last receive after it went into error.

@@ -6,7 +6,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use crate::record_key::RecordKey;
-use crate::{Opener, Sealer};
+use crate::{Opener, RecordLimit, Sealer};
 
 /// Bytes of an end's secret.
 pub const SECRET_BYTES: usize = 32;
@@ -64,5 +64,13 @@ impl Keys {
         };
         let (own, peer) = of(own).zip(of(peer))?;
         Some(Self { sealer: Sealer::new(own), opener: Opener::new(peer) })
+    }
+
+    /// With another limit for both directions.
+    #[must_use]
+    pub fn limited(mut self, limit: RecordLimit) -> Self {
+        self.sealer.limit = limit;
+        self.opener.limit = limit;
+        self
     }
 }

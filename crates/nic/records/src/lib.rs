@@ -9,6 +9,7 @@
 
 mod cipher;
 mod keys;
+mod limit;
 mod opener;
 mod packets;
 mod record_key;
@@ -18,13 +19,14 @@ mod sealer;
 mod window;
 
 pub use keys::{Keys, SECRET_BYTES, Secret};
+pub use limit::{RECORDS_PER_KEY, RECORDS_UNTIL_WORN, RecordLimit};
 pub use opener::{Opener, RecordError};
 pub use packets::{
     PACKET_HEAD_BYTES, PACKET_NUMBER_BYTES, PACKET_SEAL_BYTES, PACKETS_PER_KEY, PacketKeys, PacketOpener,
     PacketRefused, PacketSealer, Purpose,
 };
 pub use record_key::RecordKey;
-pub use sealer::Sealer;
+pub use sealer::{SealError, Sealer};
 pub use window::REPLAY_WINDOW_PACKETS;
 
 /// What seals records, for people.

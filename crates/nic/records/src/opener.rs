@@ -5,7 +5,9 @@
 
 use crate::cipher::Cipher;
 use crate::record_key::RecordKey;
-use crate::{APPLICATION_DATA, RECORD_BYTES_MAX, RECORD_HEAD_BYTES, RECORD_START, RECORD_TAIL_BYTES, TAG_BYTES};
+use crate::{
+    APPLICATION_DATA, RECORD_BYTES_MAX, RECORD_HEAD_BYTES, RECORD_START, RECORD_TAIL_BYTES, RecordLimit, TAG_BYTES,
+};
 
 /// Bytes asked of the socket at a time: of a peer that has much to say, eight whole records, so that no part of one is
 /// left to be moved.
@@ -50,6 +52,12 @@ pub enum RecordError {
         /// Its last byte.
         found: u8,
     },
+    /// The key has protected as many records as it may, and the peer goes on.
+    #[error("record {number} is one more than one key may protect: the connection has to be made anew")]
+    KeyUsedUp {
+        /// Which record.
+        number: u64,
+    },
     /// The stream ended within a record.
     #[error("the stream ends within record {number}")]
     Cut {
@@ -63,6 +71,7 @@ pub struct Opener {
     key: RecordKey,
     cipher: Cipher,
     number: u64,
+    pub(crate) limit: RecordLimit,
     buffer: Vec<u8>,
     /// Bytes of the stream that were opened and not taken: this range of the buffer.
     opened: (usize, usize),
@@ -82,13 +91,28 @@ impl std::fmt::Debug for Opener {
 impl Opener {
     pub(crate) fn new(key: RecordKey) -> Self {
         let cipher = key.cipher();
-        Self { key, cipher, number: 0, buffer: Vec::new(), opened: (0, 0), next: 0, filled: 0, fault: None }
+        Self {
+            key,
+            cipher,
+            number: 0,
+            limit: RecordLimit::default(),
+            buffer: Vec::new(),
+            opened: (0, 0),
+            next: 0,
+            filled: 0,
+            fault: None,
+        }
     }
 
     /// Leaves the direction to somebody who begins at record 0 with its key, such as a kernel; whether he took it. He is
     /// not asked once something of the stream came here: he would miss it.
     pub fn hand_over(&self, takes: impl FnOnce(&RecordKey) -> bool) -> bool {
         self.number == 0 && self.filled == 0 && takes(&self.key)
+    }
+
+    /// How many records were opened here.
+    pub fn opened(&self) -> u64 {
+        self.number
     }
 
     /// Bytes of the stream that wait to be taken.
@@ -137,6 +161,9 @@ impl Opener {
         let [found @ .., high, low] = *head;
         if found != RECORD_START {
             return Err(RecordError::Head { number, found });
+        }
+        if number >= self.limit.most() {
+            return Err(RecordError::KeyUsedUp { number });
         }
         let bytes = usize::from(u16::from_be_bytes([high, low]));
         if !(LENGTH_MIN..=LENGTH_MAX).contains(&bytes) {

@@ -18,10 +18,10 @@ pub const PACKET_HEAD_BYTES: usize = 12;
 pub const PACKET_NUMBER_BYTES: usize = 8;
 /// What sealing adds to head and body.
 pub const PACKET_SEAL_BYTES: usize = PACKET_NUMBER_BYTES + TAG_BYTES;
-/// Packets under one key. Afterwards both ends go on with the next one, which follows from the same secrets. With
-/// packets of 4 KiB this is 1 TiB, for which AES-GCM keeps an advantage below 2^-57, as TLS 1.3 wants it (RFC 8446,
-/// 5.5).
-pub const PACKETS_PER_KEY: u64 = 1 << 28;
+/// Packets under one key. Afterwards both ends go on with the next one, which follows from the same secrets. The longest
+/// packets have 260 blocks of the cipher, so one key encrypts at most 2^34.1 of them: no more than TLS 1.3 allows it
+/// (2^34.5: RFC 8446, 5.5), nor QUIC (2^35: RFC 9001, B.1.1).
+pub const PACKETS_PER_KEY: u64 = 1 << 26;
 
 /// Where the body begins.
 const BODY_AT: usize = PACKET_HEAD_BYTES + PACKET_NUMBER_BYTES;
@@ -38,8 +38,8 @@ pub enum Purpose {
 impl Purpose {
     const fn domain(self) -> &'static [u8] {
         match self {
-            Self::Connection => b"raas roce packets 1\0",
-            Self::Datagrams => b"raas datagrams 1\0",
+            Self::Connection => b"raas roce packets 2\0",
+            Self::Datagrams => b"raas datagrams 2\0",
         }
     }
 }
@@ -264,6 +264,14 @@ mod tests {
         a.sealer.number = 77 * PACKETS_PER_KEY + 5;
         assert_eq!(b.opener.open(&packet(&mut a.sealer), &mut body), Ok(()));
         assert_eq!(b.opener.open(&packets[0], &mut body), Err(PacketRefused::Stale { number: PACKETS_PER_KEY - 2 }));
+    }
+
+    /// With a path MTU of 4096 and the longest headers: BTH, AETH or RETH, an atomic's, DETH, and padding.
+    #[test]
+    fn no_key_encrypts_more_blocks_than_a_key_of_tls() {
+        let blocks = (4096 + 12 + 16 + 28 + 8 + 4_u64).div_ceil(16);
+        let of_tls = crate::RECORDS_PER_KEY * (crate::RECORD_BYTES_MAX as u64 / 16);
+        assert!(PACKETS_PER_KEY * blocks <= of_tls, "{blocks} blocks each");
     }
 
     #[test]

@@ -2,16 +2,38 @@
 
 use crate::cipher::Cipher;
 use crate::record_key::RecordKey;
-use crate::{APPLICATION_DATA, RECORD_BYTES_MAX, RECORD_HEAD_BYTES, RECORD_START, RECORD_TAIL_BYTES, TAG_BYTES};
+use crate::{
+    APPLICATION_DATA, RECORD_BYTES_MAX, RECORD_HEAD_BYTES, RECORD_START, RECORD_TAIL_BYTES, RecordLimit, TAG_BYTES,
+};
 
-/// The number that no record has.
-const NO_NUMBER: u64 = u64::MAX;
+/// Why a record is not sealed: nothing was done, and the connection has to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SealError {
+    /// It has no room for head and tail, or carries too little or too much.
+    #[error("a record of {bytes} bytes with head and tail; it carries 1 to {RECORD_BYTES_MAX} of the stream")]
+    Length {
+        /// Its bytes.
+        bytes: usize,
+    },
+    /// The key has protected as many records as it may.
+    #[error("all {most} records that one key may protect are sealed: the connection has to be made anew")]
+    KeyUsedUp {
+        /// So many.
+        most: u64,
+    },
+    /// Somebody else seals the direction.
+    #[error("the direction was handed over, and is sealed elsewhere")]
+    HandedOver,
+}
 
 /// Seals the bytes of one direction. Each record has the next number.
 pub struct Sealer {
     key: RecordKey,
     cipher: Cipher,
     number: u64,
+    is_handed_over: bool,
+    pub(crate) limit: RecordLimit,
 }
 
 impl std::fmt::Debug for Sealer {
@@ -22,32 +44,45 @@ impl std::fmt::Debug for Sealer {
 
 impl Sealer {
     pub(crate) fn new(key: RecordKey) -> Self {
-        Self { cipher: key.cipher(), key, number: 0 }
+        Self { cipher: key.cipher(), key, number: 0, is_handed_over: false, limit: RecordLimit::default() }
     }
 
     /// Leaves the direction to somebody who begins at record 0 with its key, such as a kernel; whether he took it. Then
     /// nothing is sealed here any more. He is not asked once a record was sealed here: he would use its number again.
     pub fn hand_over(&mut self, takes: impl FnOnce(&RecordKey) -> bool) -> bool {
-        let is_taken = self.number == 0 && takes(&self.key);
-        if is_taken {
-            self.number = NO_NUMBER;
-        }
+        let is_taken = self.number == 0 && !self.is_handed_over && takes(&self.key);
+        self.is_handed_over |= is_taken;
         is_taken
     }
 
+    /// How many records were sealed here.
+    pub fn sealed(&self) -> u64 {
+        self.number
+    }
+
+    /// How many may be.
+    pub fn limit(&self) -> RecordLimit {
+        self.limit
+    }
+
     /// Encrypts a record where it lies: room for its head, 1 to [`RECORD_BYTES_MAX`] bytes of the stream, and room for
-    /// its tail. False if it is empty or too long, all numbers are used, or the direction was handed over: then nothing
-    /// was done, and the connection has to end.
-    #[must_use]
-    pub fn seal(&mut self, record: &mut [u8]) -> bool {
-        self.seal_parts(record).is_some()
+    /// its tail.
+    pub fn seal(&mut self, record: &mut [u8]) -> Result<(), SealError> {
+        if self.is_handed_over {
+            return Err(SealError::HandedOver);
+        }
+        if self.number >= self.limit.most() {
+            return Err(SealError::KeyUsedUp { most: self.limit.most() });
+        }
+        let bytes = record.len();
+        self.seal_parts(record).ok_or(SealError::Length { bytes })
     }
 
     fn seal_parts(&mut self, record: &mut [u8]) -> Option<()> {
         let (head, rest) = record.split_first_chunk_mut::<RECORD_HEAD_BYTES>()?;
         let (body, tag) = rest.split_last_chunk_mut::<TAG_BYTES>()?;
         let (content, stream) = body.split_last_mut()?;
-        if !(1..=RECORD_BYTES_MAX).contains(&stream.len()) || self.number == NO_NUMBER {
+        if !(1..=RECORD_BYTES_MAX).contains(&stream.len()) {
             return None;
         }
         let length = u16::try_from(stream.len() + RECORD_TAIL_BYTES).ok()?;

@@ -1,6 +1,9 @@
 //! Two ends of a connection, and who stands between them.
 
-use records::{Keys, Opener, RECORD_BYTES_MAX, RECORD_HEAD_BYTES, RECORD_TAIL_BYTES, RecordError, Sealer, Secret};
+use records::{
+    Keys, Opener, RECORD_BYTES_MAX, RECORD_HEAD_BYTES, RECORD_TAIL_BYTES, RECORDS_PER_KEY, RecordError, RecordLimit,
+    SealError, Sealer, Secret,
+};
 
 fn ends() -> (Keys, Keys) {
     let (a, b) = (Secret([1; 32]), Secret([2; 32]));
@@ -9,7 +12,7 @@ fn ends() -> (Keys, Keys) {
 
 fn record(sealer: &mut Sealer, bytes: &[u8]) -> Vec<u8> {
     let mut out = [&[0; RECORD_HEAD_BYTES], bytes, &[0; RECORD_TAIL_BYTES]].concat();
-    assert!(sealer.seal(&mut out));
+    sealer.seal(&mut out).unwrap();
     out
 }
 
@@ -61,11 +64,12 @@ fn records_are_neither_empty_nor_too_long() {
     let (mut a, _) = ends();
     for bytes in [0, RECORD_BYTES_MAX + 1] {
         let mut out = vec![9; RECORD_HEAD_BYTES + bytes + RECORD_TAIL_BYTES];
-        assert!(!a.sealer.seal(&mut out));
+        let bytes = out.len();
+        assert_eq!(a.sealer.seal(&mut out), Err(SealError::Length { bytes }));
         assert!(out.iter().all(|byte| *byte == 9), "nothing was done");
     }
     for bytes in 0..RECORD_HEAD_BYTES + RECORD_TAIL_BYTES {
-        assert!(!a.sealer.seal(&mut vec![0; bytes]), "no room for head and tail");
+        assert_eq!(a.sealer.seal(&mut vec![0; bytes]), Err(SealError::Length { bytes }), "no room for head and tail");
     }
 }
 
@@ -146,6 +150,37 @@ fn a_direction_is_handed_over_whole_or_not_at_all() {
         true
     }));
     assert_eq!(shown[0], shown[1], "both ends have the key of the direction");
-    assert!(!other.seal(&mut first.clone()), "nothing is sealed with the key of another");
+    assert_eq!(other.seal(&mut first.clone()), Err(SealError::HandedOver), "nothing is sealed with the key of another");
     assert_eq!(format!("{:?}", shown[0]), "RecordKey(..)");
+}
+
+/// The last record that a key may protect passes, and the next one neither leaves nor comes in, whoever made it.
+#[test]
+fn one_key_protects_so_many_records_and_no_more() {
+    let limit = RecordLimit::lowered_to(3, 5);
+    let [mut a, mut b] = <[Keys; 2]>::from(ends()).map(|keys| keys.limited(limit));
+    let wire: Vec<u8> = (0..5).flat_map(|n| record(&mut a.sealer, &[n])).collect();
+    let mut sixth = vec![9; RECORD_HEAD_BYTES + 1 + RECORD_TAIL_BYTES];
+    for _ in 0..2 {
+        assert_eq!(a.sealer.seal(&mut sixth), Err(SealError::KeyUsedUp { most: 5 }));
+    }
+    assert!(sixth.iter().all(|byte| *byte == 9), "nothing was done");
+    assert_eq!(feed(&mut b.opener, &wire, 7).unwrap(), [0, 1, 2, 3, 4]);
+    assert_eq!((a.sealer.sealed(), b.opener.opened()), (5, 5));
+    // A peer that counts otherwise.
+    let mut liar = ends().0.sealer;
+    let all: Vec<u8> = (0..6).flat_map(|n| record(&mut liar, &[n])).collect();
+    let further = &all[wire.len()..];
+    assert_eq!(feed(&mut b.opener, further, further.len()), Err(RecordError::KeyUsedUp { number: 5 }));
+    assert_eq!(feed(&mut b.opener, &[], 1), Ok(Vec::new()));
+    assert_eq!(b.opener.open(), Err(RecordError::KeyUsedUp { number: 5 }), "and for good");
+}
+
+#[test]
+fn limits_are_the_rfcs_or_lower() {
+    let limit = RecordLimit::default();
+    assert_eq!((limit.until_worn(), limit.most()), (1 << 24, RECORDS_PER_KEY));
+    assert_eq!(RECORDS_PER_KEY, 2_f64.powf(24.5) as u64);
+    assert_eq!(RecordLimit::lowered_to(u64::MAX, u64::MAX), limit);
+    assert_eq!(RecordLimit::lowered_to(9, 4).until_worn(), 4, "worn before it is used up");
 }

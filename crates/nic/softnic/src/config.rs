@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use records::RecordLimit;
 use verbs::{PathMarks, PathMtu, ROCE_UDP_PORT, Wire, WirePolicy};
 
 /// Receive buffer that is asked for by default, in bytes of packet memory; the system's `net.core.rmem_max` caps it for
@@ -62,6 +63,8 @@ pub struct SoftNicConfig {
     pub wire: WirePolicy,
     /// Whether the kernel encrypts connections over TCP.
     pub kernel_tls: KernelTls,
+    /// How many records one key of a connection over TCP protects: the default's, or fewer for a test.
+    pub record_limit: RecordLimit,
     /// How packets, of both wires and of datagrams, are marked for the network.
     pub marks: PathMarks,
     /// Who makes progress.
@@ -91,6 +94,7 @@ impl SoftNicConfig {
             mtu: None,
             wire: WirePolicy::Only(Wire::Roce),
             kernel_tls: KernelTls::default(),
+            record_limit: RecordLimit::default(),
             marks: PathMarks::default(),
             progress: Progress::default(),
             gso: Gso::default(),

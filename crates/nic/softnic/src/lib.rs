@@ -39,12 +39,13 @@ mod sys;
 mod tcp;
 
 pub mod wires {
-    //! Endpoints that list wires, the rule by which two ends choose one, when one is avoided, the records of encrypted streams and the keys
-    //! of sealed packets; no I/O. The simulator's hosts stand on it.
+    //! Endpoints that list wires, the rule by which two ends choose one, when one is avoided, the records of encrypted
+    //! streams, how far their keys are used, and the keys of sealed packets; no I/O. The simulator's hosts stand on it.
     pub use crate::sealing::{Secrets, accept_datagrams, accept_roce};
     pub use crate::tcp::elsewhere::{Elsewhere, Wanted};
     pub use crate::tcp::endpoint::*;
-    pub use crate::tcp::sealed::{Opened, Sealed};
+    pub use crate::tcp::key_use::{KeyUse, Telling};
+    pub use crate::tcp::sealed::{Opened, SealFault, Sealed};
     pub use crate::tcp::unreached::Unreached;
 }
 
@@ -54,6 +55,7 @@ pub use error::OpenError;
 pub use fabric::{Fabric, FabricCounters, FabricError, FabricHost, Faults, HostConfig};
 pub use link::link_mtu_bytes;
 pub use provider::SoftNic;
+pub use records::RecordLimit;
 pub use sys::network_namespace;
 pub use tcp::congestion::{begin_unpaced, settle_pacing};
 pub use tcp::socket::mark_socket;

@@ -172,7 +172,7 @@ fn open_tcp(config: &SoftNicConfig, sockets: &Sockets, entropy: &[u8; 32]) -> Re
     let seed = stream_of(entropy, TOKENS);
     let udp: Vec<_> = sockets.all().map(Socket::as_fd).collect();
     let addresses = (sockets.first.socket.local(), may_move, &config.standby[..]);
-    match TcpWire::open(addresses, config.marks, config.kernel_tls, &udp, seed) {
+    match TcpWire::open(addresses, config.marks, (config.kernel_tls, config.record_limit), &udp, seed) {
         Err(error) if policy == WirePolicy::Auto => {
             tracing::warn!(%error, "without the wire over TCP: all connections use RoCEv2");
             Ok(None)

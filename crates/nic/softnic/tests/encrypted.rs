@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use rig::{ACCEPT, End, PATIENCE, config, cross, pattern, run};
-use softnic::{KernelTls, Progress, SoftNicConfig};
+use softnic::{KernelTls, Progress, RecordLimit, SoftNicConfig};
 use verbs::*;
 
 fn open(address: &str, wire: WirePolicy, progress: Progress) -> End {
@@ -279,5 +279,58 @@ fn who_changes_repeats_leaves_out_or_cuts_on_the_path_breaks_the_connection_and_
             placed.iter().zip(&data).all(|(got, sent)| got == sent || *got == 0),
             "{what}: other bytes were placed"
         );
+    }
+}
+
+/// Who owns the queue pair is told in time, and told again. If it does nothing, the connection ends before a key has protected
+/// one record more than it may.
+#[test]
+fn worn_keys_are_told_and_a_connection_whose_key_is_used_up_breaks() {
+    const MIB: u32 = 1 << 20;
+    let (until_worn, most) = (512, 4096);
+    for kernels in KERNELS {
+        let [mut a, mut b] = kernels.map(|kernel_tls| {
+            let record_limit = RecordLimit::lowered_to(until_worn, most);
+            let wire = WirePolicy::Only(Wire::Iwarp);
+            End::open(SoftNicConfig { wire, kernel_tls, record_limit, ..config("127.0.0.1") })
+        });
+        connect(&mut a, &mut b, [Encrypt::Required; 2]).unwrap();
+        a.fill(0, &pattern(3, MIB as usize));
+        let (mut told, mut arrived) = ([Vec::new(), Vec::new()], 0);
+        let begin = Instant::now();
+        for number in 0.. {
+            b.post_recv(number, 0, 0);
+            let to = b.remote(0);
+            a.post(number, SendOp::WriteImm(to, 1), 0, MIB);
+            let mut got = Vec::new();
+            while got.is_empty() {
+                a.poll();
+                got = b.poll();
+                for (end, told) in [&mut a, &mut b].into_iter().zip(&mut told) {
+                    while let Some(event) = end.nic.poll_event() {
+                        if let AsyncEvent::KeysWorn { qpn, is_due } = event {
+                            assert_eq!(qpn, end.qpn);
+                            told.push(is_due);
+                        }
+                    }
+                }
+                assert!(begin.elapsed() < PATIENCE, "{kernels:?}: {arrived} arrived, {:?}", a.nic.counters());
+            }
+            if got[0].status != Status::Success {
+                break;
+            }
+            arrived += 1;
+        }
+        // A MiB has 65 records or so. The device does not use the last thousand of a kernel's: it knows how many there were.
+        assert!((40..=64).contains(&arrived), "{arrived} MiB arrived, {kernels:?}");
+        for told in told {
+            assert!(told.len() >= 4 && !told[0] && told[1..].iter().all(|due| *due), "{told:?} {kernels:?}");
+        }
+        assert_eq!(a.counter("tcp_keys_used_up") + b.counter("tcp_keys_used_up"), 1, "{kernels:?}");
+        assert_eq!((a.counter("tcp_forged"), b.counter("tcp_forged")), (0, 0));
+        let states = [&a, &b].map(|end| end.nic.query_qp(end.qpn).unwrap().state);
+        assert!(states.contains(&QpState::Err), "{states:?}");
+        check_who_encrypts(&a, kernels[0]);
+        check_who_encrypts(&b, kernels[1]);
     }
 }

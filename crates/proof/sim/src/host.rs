@@ -173,7 +173,7 @@ impl Host {
             let key = key ^ u64::from(number) << 48;
             // Streams of TCP are the first engine's: plans have several engines or the wire over TCP.
             let wire = if number == 0 { plan.wire } else { WirePolicy::Only(Wire::Roce) };
-            let tcp = TcpSide::new(wire, self.cut_max, entropy(mix(key ^ mix(9))));
+            let tcp = TcpSide::new(wire, plan.record_limit, self.cut_max, entropy(mix(key ^ mix(9))));
             let mut tap = Tap::new(Nic::new(nic(number), entropy(key)), tcp);
             let config = EngineConfig { number, ..config.clone() };
             let engine = Engine::new(config, &mut tap, page.clone(), entropy(mix(key)));

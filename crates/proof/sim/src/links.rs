@@ -132,7 +132,7 @@ pub(crate) enum Input {
     ProgramGone { client: ClientId, engine: u32 },
     Wanted { peer: IpAddr, lane: u32 },
     LaneFailed { peer: IpAddr, lane: u32, reason: Reason },
-    LaneReset { peer: IpAddr, lane: u32, detail: String },
+    LaneReset { peer: IpAddr, lane: u32 },
     LaneRests { peer: IpAddr, lane: u32 },
     WireSilent { peer: IpAddr, lane: u32 },
     Answer { peer: IpAddr, lane: u32, answer: LaneAnswer },

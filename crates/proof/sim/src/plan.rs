@@ -11,6 +11,7 @@ use std::time::Duration;
 use engine::{TenantTerms, Thresholds};
 use netmodel::QueueShape;
 use plane::SpreadBy;
+use softnic::RecordLimit;
 use verbs::{Encrypt, PathMtu, Status, Time, Wire, WirePolicy};
 
 pub use socket::SocketPlan;
@@ -96,6 +97,8 @@ pub struct HostPlan {
     pub wire: WirePolicy,
     /// Whether they are encrypted.
     pub encrypt: Encrypt,
+    /// How many records one key of a lane on TCP protects.
+    pub record_limit: RecordLimit,
     /// Bytes without a pause after which a stream is bulk, and may get a TCP connection of its own. None: none does.
     pub bulk_bytes: Option<u64>,
     /// How its engines choose verbs.
@@ -159,6 +162,7 @@ impl Default for HostPlan {
             daemon: DaemonPlan::default(),
             wire: WirePolicy::Only(Wire::Roce),
             encrypt: Encrypt::Off,
+            record_limit: RecordLimit::default(),
             bulk_bytes: None,
             choice: Thresholds::default(),
             load_max: 0,

@@ -18,14 +18,15 @@ use iwarp::{Ending, Gather, GatherPiece, Qp, QpEvent, Scatter};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use roce::Nic;
+use softnic::RecordLimit;
 use softnic::wires::{
-    Choice, Elsewhere, FPDU_BYTES, HELLO_BYTES, Sealed, Secrets, TOKEN_BYTES, TcpPart, Token, Unreached, Wires,
-    accept_roce, choose,
+    Choice, Elsewhere, FPDU_BYTES, HELLO_BYTES, KeyUse, Sealed, Secrets, TOKEN_BYTES, TcpPart, Telling, Token,
+    Unreached, Wires, accept_roce, choose,
 };
 use verbs::Provider as _;
 use verbs::{
-    AcceptAttr, Endpoint, Gid, Link as Connected, OfferAttr, Psn, QpModify, QpState, QpStatus, Qpn, RecvWr, Rkey,
-    RoceEndpoint, SendWr, Time, VerbsError, Wire, WirePolicy,
+    AcceptAttr, AsyncEvent, Endpoint, Gid, Link as Connected, OfferAttr, Psn, QpModify, QpState, QpStatus, Qpn, RecvWr,
+    Rkey, RoceEndpoint, SendWr, Time, VerbsError, Wire, WirePolicy,
 };
 
 use crate::address::{UDP_PORT, host_of, path_of};
@@ -61,6 +62,7 @@ struct Link {
     qp: Qp,
     /// Of one that is encrypted.
     sealed: Option<Sealed>,
+    key_use: KeyUse,
     own: TcpPart,
     peer: TcpPart,
     stage: Stage,
@@ -82,6 +84,8 @@ struct Offer {
 pub(crate) struct TcpSide {
     policy: WirePolicy,
     rng: StdRng,
+    /// Of one key of a stream.
+    record_limit: RecordLimit,
     /// Of endpoints that encrypt.
     secrets: Secrets,
     /// Longest piece that one call reads or writes.
@@ -113,9 +117,10 @@ pub(crate) struct Here {
 }
 
 impl TcpSide {
-    pub(crate) fn new(policy: WirePolicy, cut_max: usize, entropy: [u8; 32]) -> Self {
+    pub(crate) fn new(policy: WirePolicy, record_limit: RecordLimit, cut_max: usize, entropy: [u8; 32]) -> Self {
         Self {
             policy,
+            record_limit,
             rng: StdRng::from_seed(entropy),
             secrets: Secrets::new(entropy.map(|byte| byte ^ 0x5a)),
             cut_max,
@@ -226,7 +231,8 @@ impl TcpSide {
         let stage = if own_part.connects_to(&peer_part) { Stage::Dial } else { Stage::Waiting };
         let mut link = Link {
             qp: Qp::new(made, lent.receives),
-            sealed: keys.map(|keys| Sealed::new(keys, !own_part.connects_to(&peer_part))),
+            sealed: keys.map(|keys| Sealed::new(keys.limited(self.record_limit), !own_part.connects_to(&peer_part))),
+            key_use: KeyUse::new(self.record_limit),
             own: own_part,
             peer: peer_part,
             stage,
@@ -478,6 +484,10 @@ impl TcpSide {
 
     /// Brings the stream in line with what the machine says.
     fn settle(&mut self, link: &mut Link, now: Time, nic: &mut Nic, streams: &mut Streams) {
+        if let Some(telling) = link.sealed.as_ref().and_then(|sealed| link.key_use.telling(Some(sealed))) {
+            let (qpn, is_due) = (link.own.qpn, telling == Telling::Due);
+            nic.device_mut().raise(AsyncEvent::KeysWorn { qpn, is_due });
+        }
         while let Some(event) = link.qp.poll_event() {
             match event {
                 QpEvent::Established { private_data, .. } => {

@@ -53,7 +53,7 @@ const SIW_INTEROP_CASES: u64 = SIW_INTEROP_ROUND + 2 * (3 + 3 + 2 + 3) + 1;
 const SIW_INTEROP_JUDGEMENTS: u64 = SIW_JUDGEMENTS + 5;
 
 /// That the kernel has TLS, nine of each of five pairs of daemons, and the tests of encrypted connections.
-const KERNEL_TLS_CASES: u64 = 1 + 5 * 9 + 5 + 7;
+const KERNEL_TLS_CASES: u64 = 1 + 5 * 9 + 6 + 9;
 
 /// Of the stage `vm`.
 const SUITES: &[Suite] = &[

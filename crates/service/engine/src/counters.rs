@@ -20,6 +20,8 @@ pub(crate) struct Counters {
     /// Lanes that changed their wire because it was silent, and because a better one was there again.
     pub(crate) wires_left: u64,
     pub(crate) wires_returned: u64,
+    /// Lanes that were made anew because their keys were worn.
+    pub(crate) keys_renewed: u64,
     pub(crate) device_refusals: u64,
     pub(crate) frames_sent: u64,
     /// Records about connections in these.

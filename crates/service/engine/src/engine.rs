@@ -11,6 +11,7 @@ mod dial;
 mod direct;
 mod growth;
 mod inspect;
+mod keys;
 mod lane_rest;
 mod leased;
 mod link;
@@ -253,6 +254,7 @@ impl Engine {
         worked |= self.run_lanes(nic);
         worked |= self.run_lendings(nic);
         worked |= self.run_datagrams(nic);
+        worked |= self.run_worn_lanes();
         worked |= self.run_resets(nic);
         worked |= self.run_free_rings(nic);
         worked |= self.settle_operations();
@@ -292,6 +294,7 @@ impl Engine {
                 }
                 AsyncEvent::WireSilent(qpn) => self.on_wire_silent(qpn),
                 AsyncEvent::WireReturned(qpn) => self.on_wire_returned(qpn),
+                AsyncEvent::KeysWorn { qpn, is_due } => self.on_keys_worn(qpn, is_due),
                 AsyncEvent::StrangePort { qpn, found } => {
                     if let Some(lane) = self.lanes.of_qp(qpn).and_then(|id| self.lanes.get(id)) {
                         let (peer, expected) = (lane.peer(), lane.peer_port());
@@ -460,7 +463,8 @@ impl Engine {
     pub fn deadline(&self) -> Option<Time> {
         let revival = self.datagrams.deadline();
         let pins = self.ops.locals.pins().deadline();
-        [self.timers.deadline(), self.rests.deadline(), revival, pins, self.tenants.deadline()]
+        let keys = self.lanes.keys_deadline(self.now);
+        [self.timers.deadline(), self.rests.deadline(), revival, pins, self.tenants.deadline(), keys]
             .into_iter()
             .flatten()
             .min()

@@ -214,7 +214,7 @@ pub enum Event {
         /// What it did, for a person.
         detail: String,
     },
-    /// The lane's QP failed and is destroyed; its connections wait. Tell the peer daemon (LaneReset that resumes), make
+    /// The lane's QP failed, or has worn keys, and is destroyed; its connections wait. Tell the peer daemon (LaneReset that resumes), make
     /// a new offer, exchange routes.
     LaneReset {
         /// The host.
@@ -223,6 +223,8 @@ pub enum Event {
         lane: u32,
         /// What happened, for a person.
         detail: String,
+        /// Its keys are worn, so that this was to come.
+        is_renewal: bool,
     },
     /// Nothing comes back over the lane's wire, and the device has another one to that host. Told again while that lasts.
     /// If the peer's daemon answers on its link all the same, call [`crate::Engine::lane_leave_wire`].

@@ -8,6 +8,7 @@
 //!
 //! Over 600 lines because the fields are private: each short method that reads or changes them stands beside them.
 
+mod keys;
 pub(crate) mod pump;
 mod rest;
 mod row;
@@ -203,6 +204,7 @@ pub(crate) struct Lane {
     failing: Option<String>,
     /// The peer's daemon says nothing.
     stall: Option<Stall>,
+    keys: keys::KeysUse,
     /// Resets since the daemon knows the peer.
     resets: u64,
     reset_times: VecDeque<Time>,
@@ -278,6 +280,7 @@ impl Lane {
             flush: 0,
             failing: None,
             stall: None,
+            keys: keys::KeysUse::default(),
             resets: 0,
             reset_times: VecDeque::new(),
             up_since: Time::ZERO,
@@ -872,11 +875,15 @@ impl Lane {
         if self.reset_times.len() >= LANE_RESETS_MAX || self.fruitless >= LANE_RESETS_FRUITLESS_MAX {
             return false;
         }
+        self.resets += 1;
+        if self.keys.is_used {
+            // Not a fault: the bound is for these. The device has counted the records.
+            return true;
+        }
         self.reset_times.push_back(now);
         let had_time = now.saturating_since(self.up_since) >= LANE_FRUITLESS_AFTER;
         let was_used = self.state == LaneState::Up && self.sendq.has_outstanding();
         self.fruitless += u32::from(was_used && had_time);
-        self.resets += 1;
         true
     }
 
@@ -884,6 +891,7 @@ impl Lane {
     pub(crate) fn forget_queue_pair(&mut self) {
         self.state = LaneState::Down;
         self.failing = None;
+        self.keys = keys::KeysUse::default();
         self.is_flush_due = false;
         self.tx = SendCredits::default();
         self.rx = RecvCredits::default();

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
 use genslab::GenSlab;
-use verbs::Qpn;
+use verbs::{Qpn, Time};
 
 use crate::ids::LaneId;
 use crate::lane::Lane;
@@ -29,6 +29,8 @@ pub(crate) struct Lanes {
     failing: Vec<LaneId>,
     /// Those whose way takes shorter packets than the device has; perhaps some that are gone.
     narrowed: BTreeSet<LaneId>,
+    /// Those with worn keys; perhaps some that have new ones.
+    worn: Vec<LaneId>,
 }
 
 impl Lanes {
@@ -42,6 +44,7 @@ impl Lanes {
             queue: VecDeque::new(),
             failing: Vec::new(),
             narrowed: BTreeSet::new(),
+            worn: Vec::new(),
         }
     }
 
@@ -186,6 +189,25 @@ impl Lanes {
         let table = &self.table;
         self.narrowed.retain(|id| table.get(*id).is_some_and(Lane::is_narrowed));
         self.narrowed.iter().copied().collect()
+    }
+
+    // ---- those with worn keys
+
+    pub(crate) fn note_worn(&mut self, id: LaneId) {
+        self.worn.push(id);
+    }
+
+    /// Those that have to be made anew.
+    pub(crate) fn worn(&mut self) -> Vec<LaneId> {
+        let table = &self.table;
+        self.worn.retain(|id| table.get(*id).is_some_and(|lane| lane.renews_keys_at().is_some()));
+        self.worn.clone()
+    }
+
+    /// When the next one of them can be looked at with another result although nothing happens.
+    pub(crate) fn keys_deadline(&self, now: Time) -> Option<Time> {
+        let at = |id: &LaneId| self.table.get(*id).and_then(Lane::renews_keys_at);
+        self.worn.iter().filter_map(at).filter(|at| *at > now).min()
     }
 
     // ---- those that failed

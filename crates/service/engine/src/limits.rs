@@ -127,6 +127,9 @@ pub(crate) const DRAIN_POLLS: usize = 1024;
 pub(crate) const LANE_RESETS_MAX: usize = 16;
 /// See [`LANE_RESETS_MAX`].
 pub(crate) const LANE_RESET_WINDOW: Duration = Duration::from_secs(60);
+/// A lane with worn keys over which operations go waits so long before it is reset, so that the peer, which counts the same
+/// records, begins no new ones either.
+pub(crate) const KEYS_SETTLE: Duration = Duration::from_millis(100);
 /// How often a connect looks for a lane again whose lane made room for another host's before there was an answer. With
 /// one more time it fails: hosts take each other's places faster than they use them.
 pub(crate) const CONNECT_DISPLACED_MAX: u32 = 8;

@@ -167,6 +167,8 @@ pub struct Config {
     pub encrypt: Encrypt,
     /// Whether the kernel encrypts lanes on TCP of the software NIC, where it has TLS.
     pub kernel_tls: bool,
+    /// How many records one key of a lane on TCP of the software NIC protects: fewer than the default's are for tests.
+    pub record_limit: softnic::RecordLimit,
     /// Whether streams of bulk get a TCP connection of their own, where a lane between two software NICs is on TCP.
     pub tcp_direct: bool,
     /// Which connections of programs under `raas run` go over lanes.
@@ -248,6 +250,7 @@ impl Config {
             wire: WirePolicy::Auto,
             encrypt: Encrypt::Off,
             kernel_tls: true,
+            record_limit: softnic::RecordLimit::default(),
             tcp_direct: true,
             run_lanes: RunLanes::Auto,
             udp_port: verbs::ROCE_UDP_PORT,

@@ -181,6 +181,7 @@ fn open_softnic(config: &Config, entropy: [u8; 32]) -> Result<Vec<SoftNic>, Daem
         mtu: config.mtu,
         wire: config.device_wire(),
         kernel_tls: if config.kernel_tls { KernelTls::Auto } else { KernelTls::Off },
+        record_limit: config.record_limit,
         marks: config.marks,
         progress: Progress::Inline,
         pcap: config.pcap.clone(),

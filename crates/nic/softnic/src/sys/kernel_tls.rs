@@ -55,6 +55,20 @@ pub(crate) fn begin(fd: BorrowedFd<'_>, direction: Direction, key: &RecordKey) -
     }
 }
 
+/// How many records of a direction the kernel has made or opened. Refused for one that it was not given. A kernel before
+/// 5.11 refuses it for [`Direction::Receives`] too.
+pub(crate) fn records(fd: BorrowedFd<'_>, direction: Direction) -> io::Result<u64> {
+    let name = match direction {
+        Direction::Sends => TLS_TX,
+        Direction::Receives => TLS_RX,
+    };
+    // What the kernel was given, with the number of the next record; the key is not looked at.
+    let mut info = [0; CRYPTO_INFO_BYTES];
+    get_bytes(fd, SOL_TLS, name, &mut info)?;
+    let [.., a, b, c, d, e, f, g, h] = info;
+    Ok(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
+}
+
 fn crypto_info(key: &RecordKey) -> [u8; CRYPTO_INFO_BYTES] {
     let mut info = [0; CRYPTO_INFO_BYTES];
     info[0..2].copy_from_slice(&TLS_1_3_VERSION.to_ne_bytes());
@@ -70,6 +84,19 @@ fn set_bytes(fd: BorrowedFd<'_>, level: i32, name: i32, value: &[u8]) -> io::Res
     let rc =
         unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, value.as_ptr().cast(), value.len() as libc::socklen_t) };
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Fills all of `value`, or fails.
+fn get_bytes(fd: BorrowedFd<'_>, level: i32, name: i32, value: &mut [u8]) -> io::Result<()> {
+    let mut length = value.len() as libc::socklen_t;
+    // SAFETY: the pointer is that of a slice that lives during the call, and the kernel writes no more than the length says,
+    // which is the slice's.
+    let rc = unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, value.as_mut_ptr().cast(), &raw mut length) };
+    match rc {
+        0 if length as usize == value.len() => Ok(()),
+        0 => Err(io::ErrorKind::InvalidData.into()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use verbs::{Endpoint, Gid, PathMtu, Psn, Qpn, RoceEndpoint, VerbsError, Wire, Wi
 /// First byte of an endpoint, or of its part, that is a stream over TCP.
 const KIND_TCP: u8 = 3;
 /// Kind of the part of an end that seals RoCEv2 packets and has no part about TCP: flags and a secret.
-const KIND_SEALED: u8 = 5;
+const KIND_SEALED: u8 = 6;
 /// In its flags: the end refuses a connection in the clear.
 const SEALED_REQUIRED: u8 = 1;
 /// Bytes of the part behind its kind (and, behind a RoCEv2 endpoint, its length).
@@ -39,7 +39,7 @@ const FLAG_CONFIRMS: u8 = 1 << 3;
 const FLAG_SECRET_REQUIRED: u8 = 1 << 4;
 
 /// The device seals RoCEv2 packets with keys from the same secret.
-const FLAG_SEALS_PACKETS: u8 = 1 << 5;
+const FLAG_SEALS_PACKETS: u8 = 1 << 6;
 
 /// Smallest MULPDU that a peer may ask for: a header and some bytes (RFC 5044 4.2 asks for 128 at least).
 const FPDU_MIN: u16 = 128;
@@ -430,8 +430,8 @@ mod tests {
         }
         assert_eq!(with_tcp.allowed(ROCE), alone);
         let bytes = alone.to_endpoint().unwrap().unwrap().into_bytes();
-        assert_eq!(bytes[34..], [&[5, 33, 1][..], &[5; 32]].concat());
-        for cut in [vec![5, 0], [&[5, 32, 0][..], &[5; 31]].concat(), [&[5, 34, 0][..], &[5; 33]].concat()] {
+        assert_eq!(bytes[34..], [&[6, 33, 1][..], &[5; 32]].concat());
+        for cut in [vec![6, 0], [&[6, 32, 0][..], &[5; 31]].concat(), [&[6, 34, 0][..], &[5; 33]].concat()] {
             let bytes = [&bytes[..34], &cut[..]].concat();
             assert!(Wires::parse(&Endpoint::new(bytes).unwrap()).is_err(), "{cut:?}");
         }

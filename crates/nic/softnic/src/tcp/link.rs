@@ -2,6 +2,8 @@
 //!
 //! Owns the socket. The machine ([`iwarp::Qp`]) says what leaves and where what comes goes; nothing here knows a frame.
 
+mod keys;
+
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,7 +12,7 @@ use std::time::Duration;
 use iwarp::mpa::Startup;
 use iwarp::{Gather, GatherPiece, Qp, QpEvent, Scatter};
 use rand::rngs::StdRng;
-use records::Keys;
+use records::{RecordError, SealError};
 use rnic::Device;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
@@ -20,8 +22,9 @@ use super::congestion::Congestion;
 use super::counters::TcpCounters;
 use super::endpoint::TcpPart;
 use super::in_kernel::{InKernel, KernelState};
+use super::key_use::KeyUse;
 use super::quiet::Quiet;
-use super::sealed::{Opened, Sealed};
+use super::sealed::{Opened, SealFault, Sealed};
 use super::socket;
 use super::socket::SocketOptions;
 use super::unreached::Unreached;
@@ -53,6 +56,8 @@ pub(crate) struct Link {
     /// Of one that is encrypted, unless the kernel does both directions.
     sealed: Option<Sealed>,
     in_kernel: InKernel,
+    /// Of one that is encrypted.
+    key_use: Option<KeyUse>,
     qpn: Qpn,
     own: TcpPart,
     peer: TcpPart,
@@ -106,6 +111,7 @@ impl Link {
             qp,
             sealed: None,
             in_kernel: InKernel::default(),
+            key_use: None,
             qpn: own.qpn,
             own,
             peer,
@@ -122,11 +128,6 @@ impl Link {
             is_scheduled: false,
             timer_at: None,
         }
-    }
-
-    /// All but the MPA request, which says whose the connection is, is encrypted with these keys.
-    pub(crate) fn encrypt(&mut self, keys: Option<Keys>) {
-        self.sealed = keys.map(|keys| Sealed::new(keys, !self.own.connects_to(&self.peer)));
     }
 
     /// There is another wire to the peer: its owner is told if nothing comes back over this one.
@@ -249,6 +250,12 @@ impl Link {
                 Ok(got) => {
                     any = true;
                     shared.counters.tcp_rx_bytes += got as u64;
+                    if let Some(used) = self.key_use.as_mut().filter(|_| self.in_kernel.opens)
+                        && !used.may_take(fd, got as u64)
+                    {
+                        self.fail_used_up(dev, shared);
+                        break;
+                    }
                     let memory = shared.scatter.memory_bytes();
                     let placed = memory.min(got as u64);
                     let rest = got - placed as usize;
@@ -270,21 +277,6 @@ impl Link {
         }
         shared.scatter.clear();
         any
-    }
-
-    /// Leaves the records of a direction to the kernel, if it takes them.
-    fn leave_to_kernel(&mut self, direction: Direction, shared: &mut Shared<'_>) {
-        if let Stage::Open(fd) = &self.stage {
-            self.in_kernel.take(direction, fd, &mut self.sealed, (shared.kernel_tls, shared.counters));
-        }
-    }
-
-    /// The kernel says by errors of the socket what [`records::RecordError`] says here.
-    fn note_forgery(&self, error: Option<Errno>, shared: &mut Shared<'_>) {
-        if let Some(fault) = error.filter(|error| self.in_kernel.is_forgery(*error)) {
-            shared.counters.tcp_forged += 1;
-            tracing::warn!(peer = %self.peer.address(), qpn = %self.qpn, %fault, "an encrypted stream was forged");
-        }
     }
 
     /// As [`Self::receive`], of an encrypted connection. What was opened is handed on before more is read, so that nothing
@@ -332,6 +324,11 @@ impl Link {
                         },
                     }
                 }
+                Err(fault @ RecordError::KeyUsedUp { .. }) => {
+                    tracing::debug!(peer = %self.peer.address(), qpn = %self.qpn, %fault, "the peer goes on");
+                    self.fail_used_up(dev, shared);
+                    break;
+                }
                 Err(fault) => {
                     shared.counters.tcp_forged += 1;
                     tracing::warn!(peer = %self.peer.address(), qpn = %self.qpn, %fault, "an encrypted stream was forged");
@@ -360,8 +357,13 @@ impl Link {
                     break;
                 }
                 match sealed.seal(shared.gather) {
-                    Some(taken) => self.qp.sent(dev, taken),
-                    None => {
+                    Ok(taken) => self.qp.sent(dev, taken),
+                    Err(SealFault::Record(SealError::KeyUsedUp { .. })) => {
+                        self.fail_used_up(dev, shared);
+                        break;
+                    }
+                    Err(fault) => {
+                        tracing::debug!(peer = %self.peer.address(), qpn = %self.qpn, %fault, "nothing more can be sealed");
                         self.fail(Errno::FAULT, dev, shared);
                         break;
                     }
@@ -439,6 +441,12 @@ impl Link {
                 self.may_send = false;
                 break;
             }
+            if let Some(used) = self.key_use.as_mut().filter(|_| self.in_kernel.seals)
+                && !used.may_send(fd, gather.bytes())
+            {
+                self.fail_used_up(dev, shared);
+                break;
+            }
             shared.counters.tcp_tx_syscalls += 1;
             let gathered = gather.pieces().iter().map(|piece| match piece {
                 GatherPiece::Own(range) => Piece::Own(gather.own_bytes(range)),
@@ -471,6 +479,7 @@ impl Link {
         while let Some(event) = self.qp.poll_event() {
             self.on_event(event, dev, shared);
         }
+        self.look_at_keys(dev, shared);
         // What waits leaves first: the machine took it for sent.
         if self.qp.is_over() && !self.has_unsent() {
             return self.close();

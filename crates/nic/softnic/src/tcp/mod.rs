@@ -9,6 +9,7 @@ mod counters;
 pub(crate) mod elsewhere;
 pub(crate) mod endpoint;
 mod in_kernel;
+pub(crate) mod key_use;
 mod link;
 mod quiet;
 pub(crate) mod sealed;
@@ -27,7 +28,7 @@ use iwarp::mpa::{FrameKind, Parsed, Startup};
 use iwarp::{Gather, Qp, Scatter, WireCounters};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use records::Keys;
+use records::{Keys, RecordLimit};
 use rnic::{Device, NumberHasher, Timers};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -107,6 +108,7 @@ pub(crate) struct TcpWire {
     listeners: Vec<(OwnedFd, SocketAddr)>,
     marks: PathMarks,
     kernel_tls: KernelState,
+    record_limit: RecordLimit,
     epoll: OwnedFd,
     entropy: StdRng,
     offers: HashMap<Qpn, Offer, BuildHasherDefault<NumberHasher>>,
@@ -159,7 +161,7 @@ impl TcpWire {
     pub(crate) fn open(
         (local, may_move, standby): (SocketAddr, bool, &[IpAddr]),
         marks: PathMarks,
-        kernel_tls: KernelTls,
+        (kernel_tls, record_limit): (KernelTls, RecordLimit),
         udp: &[BorrowedFd<'_>],
         entropy: [u8; 32],
     ) -> Result<Self, OpenError> {
@@ -182,6 +184,7 @@ impl TcpWire {
             listeners,
             marks,
             kernel_tls: KernelState::new(kernel_tls),
+            record_limit,
             epoll,
             entropy: StdRng::from_seed(entropy),
             offers: HashMap::default(),
@@ -271,7 +274,7 @@ impl TcpWire {
         let options = SocketOptions { silence: silence_max(attr), marks: self.marks };
         let local = self.local_of(own.gid.ip()).unwrap_or_else(|| own.address());
         let mut link = Link::new(qp, own, peer, local, options, now);
-        link.encrypt(keys);
+        link.encrypt(keys, self.record_limit);
         if has_other_wire {
             link.tell_silence();
         }

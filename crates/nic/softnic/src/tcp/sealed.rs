@@ -4,7 +4,7 @@
 //! nor hand one on that is not the peer's.
 
 use iwarp::{Gather, GatherPiece, Qp, Scatter};
-use records::{Keys, Opener, RECORD_BYTES_MAX, RECORD_HEAD_BYTES, RECORD_TAIL_BYTES, RecordError, Sealer};
+use records::{Keys, Opener, RECORD_BYTES_MAX, RECORD_HEAD_BYTES, RECORD_TAIL_BYTES, RecordError, SealError, Sealer};
 use rnic::Device;
 
 /// Bytes that are sealed at a time: what a send buffer takes mostly. With a quarter of that throughput was a fifth lower.
@@ -17,6 +17,17 @@ pub enum Opened {
     HandedOn,
     /// There is no whole record.
     WantsMore,
+}
+
+/// Why nothing more is sealed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SealFault {
+    /// What is to be sent lies in memory that is gone.
+    #[error("the memory of what is to be sent is gone")]
+    Memory,
+    /// The record cannot be made.
+    #[error(transparent)]
+    Record(#[from] SealError),
 }
 
 /// See the module.
@@ -47,6 +58,11 @@ impl Sealed {
     /// The direction that comes, to be filled from the socket.
     pub fn opener(&mut self) -> &mut Opener {
         &mut self.keys.opener
+    }
+
+    /// How many records were sealed here, and how many opened.
+    pub fn records(&self) -> [u64; 2] {
+        [self.keys.sealer.sealed(), self.keys.opener.opened()]
     }
 
     /// The direction that leaves, if nothing of it waits here.
@@ -88,8 +104,8 @@ impl Sealed {
         }
     }
 
-    /// Takes what the machine wants to send, up to a bound, and says how much. None: memory or numbers are gone.
-    pub fn seal(&mut self, gather: &Gather) -> Option<u64> {
+    /// Takes what the machine wants to send, up to a bound, and says how much.
+    pub fn seal(&mut self, gather: &Gather) -> Result<u64, SealFault> {
         let is_sealing = self.is_sealing;
         let mut copier = Copier { out: &mut self.out, end: &mut self.end, record: None, taken: 0, is_sealing };
         for piece in gather.pieces() {
@@ -114,17 +130,17 @@ struct Copier<'a> {
 
 impl Copier<'_> {
     /// The next so many bytes of `out`.
-    fn room(&mut self, bytes: usize) -> Option<&mut [u8]> {
+    fn room(&mut self, bytes: usize) -> Result<&mut [u8], SealFault> {
         let start = *self.end;
         *self.end += bytes;
         if self.out.len() < *self.end {
             self.out.resize(*self.end, 0);
         }
-        self.out.get_mut(start..*self.end)
+        self.out.get_mut(start..*self.end).ok_or(SealFault::Memory)
     }
 
     /// Copies of a piece from `done` on what its record still takes; how much.
-    fn copy(&mut self, sealer: &mut Sealer, gather: &Gather, piece: &GatherPiece, done: u64) -> Option<u64> {
+    fn copy(&mut self, sealer: &mut Sealer, gather: &Gather, piece: &GatherPiece, done: u64) -> Result<u64, SealFault> {
         if self.record.is_some_and(|(_, bytes)| bytes == RECORD_BYTES_MAX) {
             self.end_record(sealer)?;
         }
@@ -137,28 +153,31 @@ impl Copier<'_> {
             }
         };
         let bytes = (piece.len() - done).min((RECORD_BYTES_MAX - filled) as u64);
-        let (from, count) = (usize::try_from(done).ok()?, usize::try_from(bytes).ok()?);
+        let is_gone = SealFault::Memory;
+        let (from, count) = usize::try_from(done).ok().zip(usize::try_from(bytes).ok()).ok_or(is_gone)?;
         let room = self.room(count)?;
         match piece {
-            GatherPiece::Own(range) => room.copy_from_slice(gather.own_bytes(range).get(from..from + count)?),
-            GatherPiece::Memory(range) => range.region.read(range.offset + done, room).ok()?,
+            GatherPiece::Own(range) => {
+                room.copy_from_slice(gather.own_bytes(range).get(from..from + count).ok_or(is_gone)?);
+            }
+            GatherPiece::Memory(range) => range.region.read(range.offset + done, room).map_err(|_| is_gone)?,
         }
         self.record = Some((start, filled + count));
         self.taken += bytes;
-        Some(bytes)
+        Ok(bytes)
     }
 
-    fn end_record(&mut self, sealer: &mut Sealer) -> Option<()> {
-        let Some((start, _)) = self.record.take() else { return Some(()) };
+    fn end_record(&mut self, sealer: &mut Sealer) -> Result<(), SealFault> {
+        let Some((start, _)) = self.record.take() else { return Ok(()) };
         if !self.is_sealing {
-            return Some(());
+            return Ok(());
         }
         self.room(RECORD_TAIL_BYTES)?;
-        sealer.seal(self.out.get_mut(start..*self.end)?).then_some(())
+        Ok(sealer.seal(self.out.get_mut(start..*self.end).ok_or(SealFault::Memory)?)?)
     }
 
-    fn finish(mut self, sealer: &mut Sealer) -> Option<u64> {
+    fn finish(mut self, sealer: &mut Sealer) -> Result<u64, SealFault> {
         self.end_record(sealer)?;
-        Some(self.taken)
+        Ok(self.taken)
     }
 }

@@ -17,6 +17,8 @@ const HARMS_OF_A_FAILURE: usize = 6;
 /// Harms of one pair of hosts that are remembered.
 const HARMS_MAX: usize = 64;
 /// A failure's causes are looked for this far back: longer than all retries of a queue pair together take, which is
+/// What an engine says of a lane that it makes anew because of its keys.
+const WORN_KEYS: &str = "its keys have protected";
 /// seven times the four-fold ACK timeout of a lane at most.
 const LOOK_BACK: Duration = Duration::from_secs(20);
 /// Resets of a lane after which its connections may end: as many that were of no use.
@@ -357,7 +359,10 @@ impl Causes {
         let returned = detail.contains("leads to the peer again") && self.was_troubled(host, peer, Time::ZERO);
         // What waited for the peer is over, and the peer may know of it.
         let given_up = detail.contains("of which it may know") && self.was_troubled(host, peer, since);
-        left || returned || given_up || self.was_broken(host, peer) || (by_peer && (gave_up || peer_reset))
+        // What no host needs a cause for: the device has counted.
+        let has_worn_keys = detail.contains(WORN_KEYS);
+        let has_own = left || returned || given_up || has_worn_keys;
+        has_own || self.was_broken(host, peer) || (by_peer && (gave_up || peer_reset))
     }
 
     /// Why the connections of a lane of `host` to `peer` could end: it was reset too often.

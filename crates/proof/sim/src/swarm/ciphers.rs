@@ -6,6 +6,7 @@
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use softnic::RecordLimit;
 use verbs::Encrypt;
 
 use crate::content::mix;
@@ -26,6 +27,11 @@ pub(super) fn draw(plan: &mut Plan) {
             host.encrypt = Encrypt::Preferred;
         }
     }
+    // A key that protects few records, so that lanes on TCP change theirs while they are used.
+    if rng.random_bool(0.5) {
+        let until_worn = rng.random_range(20..2000);
+        plan.hosts.iter_mut().for_each(|host| host.record_limit = RecordLimit::lowered_to(until_worn, 16 * until_worn));
+    }
 }
 
 #[cfg(test)]
@@ -43,6 +49,9 @@ mod tests {
             let all = plans.iter().filter(|plan| has_tcp(plan) == with_tcp).count();
             let those = plans.iter().filter(|plan| has_tcp(plan) == with_tcp && encrypts(plan)).count();
             assert!((all / 3..=all * 2 / 3).contains(&those), "{those} of {all}, TCP: {with_tcp}");
+            let short = |plan: &Plan| plan.hosts.iter().all(|host| host.record_limit != RecordLimit::default());
+            let short = plans.iter().filter(|plan| has_tcp(plan) == with_tcp && encrypts(plan) && short(plan)).count();
+            assert!((those / 3..=those * 2 / 3).contains(&short), "keys wear in {short} of {those}");
         }
     }
 }

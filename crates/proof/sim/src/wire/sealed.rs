@@ -86,8 +86,14 @@ impl TcpSide {
                 if self.gather.is_empty() {
                     break;
                 }
-                let taken = sealed.seal(&self.gather).expect("ranges that the device checked");
-                link.qp.sent(nic.device_mut(), taken);
+                match sealed.seal(&self.gather) {
+                    Ok(taken) => link.qp.sent(nic.device_mut(), taken),
+                    Err(fault) => {
+                        self.broken_rules.push((link.peer.gid.ip(), fault.to_string()));
+                        link.fail(nic, streams);
+                        return true;
+                    }
+                }
             }
             let most = streams.room(end).min(self.rng.random_range(1..=self.cut_max)).min(sealed.unsent().len());
             if most == 0 {

@@ -68,7 +68,7 @@ impl World {
             Input::ProgramGone { client, engine } => plane.admission.on_program_gone(client, engine),
             Input::Wanted { peer, lane } => plane.peers.handle_wanted(now, peer, lane),
             Input::LaneFailed { peer, lane, reason } => plane.peers.on_lane_failed(now, peer, lane, reason),
-            Input::LaneReset { peer, lane, detail } => plane.peers.on_lane_reset(now, peer, lane, &detail),
+            Input::LaneReset { peer, lane } => plane.peers.on_lane_reset(now, peer, lane),
             Input::LaneRests { peer, lane } => plane.peers.on_lane_rests(now, peer, lane),
             Input::WireSilent { peer, lane } => plane.peers.on_wire_silent(now, peer, lane),
             Input::Bulk { engine, stream } => self.on_bulk_input(host, engine, stream),

@@ -264,7 +264,7 @@ impl World {
             engine::Event::LaneFailed { peer, lane, reason, detail } => {
                 self.on_lane_failed(at, (peer, lane), reason, &detail)
             }
-            engine::Event::LaneReset { peer, lane, detail } => self.on_lane_reset(at, (peer, lane), detail),
+            engine::Event::LaneReset { peer, lane, detail, .. } => self.on_lane_reset(at, (peer, lane), detail),
             engine::Event::LaneRests { peer, .. } => self.on_lane_rests(at, peer),
             engine::Event::WireSilent { peer, lane } => {
                 self.tell_plane(host, Input::WireSilent { peer, lane });

@@ -187,7 +187,7 @@ impl World {
         }
         self.on_given_up(at, named);
         self.on_lane_waits(at, named);
-        self.tell_plane(host, Input::LaneReset { peer, lane, detail });
+        self.tell_plane(host, Input::LaneReset { peer, lane });
     }
 
     /// The engine gave a lane's queue pair up because nothing used it.

@@ -65,11 +65,12 @@ impl Engine {
             return self.fail_lane(nic, id, format!("{detail}, after too many resets"));
         }
         self.counters.lane_resets += 1;
+        let is_renewal = lane.renews_keys_at().is_some();
         self.destroy_lane_qp(nic, id);
         self.end_overdue(id);
         self.keep_connections(id, false);
         if let Some(detail) = failure {
-            self.events.push_back(Event::LaneReset { peer, lane: number, detail });
+            self.events.push_back(Event::LaneReset { peer, lane: number, detail, is_renewal });
         }
     }
 

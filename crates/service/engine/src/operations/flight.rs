@@ -34,6 +34,8 @@ pub(crate) struct Flight {
     asks: VecDeque<OperationId>,
     pub(crate) answers: Answers,
     in_flight: u32,
+    /// Nothing new begins, since the queue pair is to be taken down.
+    is_held: bool,
     /// Queues that wait for room.
     waiting: Vec<QueueId>,
     /// Queues that wait until the lane is up.
@@ -75,11 +77,27 @@ impl Flight {
         self.waiting.clear();
         self.parked.clear();
         self.has_loose_writes = false;
+        self.is_held = false;
     }
 
     /// Whether nothing is to be sent, answered or waited for.
     pub(crate) fn is_quiet(&self) -> bool {
         self.in_flight == 0 && self.answers.front().is_none() && self.parked.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Whether none is under way.
+    pub(crate) fn is_still(&self) -> bool {
+        self.in_flight == 0
+    }
+
+    /// Nothing new begins until the queue pair is another one.
+    pub(crate) fn hold(&mut self) {
+        self.is_held = true;
+    }
+
+    /// Whether one of the ends may begin some.
+    pub(crate) fn has_users(&self) -> bool {
+        self.uses > 0
     }
 
     /// Whether no operation uses the buffers.
@@ -104,7 +122,7 @@ impl Flight {
     // ---- limits
 
     pub(crate) fn is_full(&self) -> bool {
-        self.in_flight >= OPERATIONS_PER_LANE_MAX
+        self.is_held || self.in_flight >= OPERATIONS_PER_LANE_MAX
     }
 
     pub(crate) fn may_read(&self) -> bool {

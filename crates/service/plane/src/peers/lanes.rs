@@ -182,11 +182,10 @@ impl Peers {
         self.pump(now, peer);
     }
 
-    /// An engine says that its lane's queue pair failed, and keeps the connections. Without a link they are about to
+    /// An engine says that its lane's queue pair is gone, and keeps the connections. Without a link they are about to
     /// end.
-    pub fn on_lane_reset(&mut self, now: Time, peer: IpAddr, lane: u32, detail: &str) {
+    pub fn on_lane_reset(&mut self, now: Time, peer: IpAddr, lane: u32) {
         if let Some(round) = self.round_mut(peer, lane) {
-            tracing::warn!(%peer, lane, detail, "the lane is reset; its connections wait for a new queue pair");
             round.on_lane_reset();
             self.pump(now, peer);
         }

@@ -90,8 +90,13 @@ impl Hub {
                 self.on_region_lane_gone(peer, lane, reason);
             }
             Event::LaneRests { peer, lane } => self.peers.on_lane_rests(now, peer, lane),
-            Event::LaneReset { peer, lane, detail } => {
-                self.peers.on_lane_reset(now, peer, lane, &detail);
+            Event::LaneReset { peer, lane, detail, is_renewal } => {
+                if is_renewal {
+                    tracing::info!(%peer, lane, detail, "the lane is made anew; its connections wait for a new queue pair");
+                } else {
+                    tracing::warn!(%peer, lane, detail, "the lane is reset; its connections wait for a new queue pair");
+                }
+                self.peers.on_lane_reset(now, peer, lane);
             }
             Event::WireSilent { peer, lane } => self.peers.on_wire_silent(now, peer, lane),
             Event::RegionClosed { peer, handle, .. } => self.regions().1.on_closed(peer, handle),
