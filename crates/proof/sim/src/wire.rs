@@ -4,7 +4,7 @@
 //! `iwarp::Qp`), and so are the records of encrypted streams. What stands here in place of the software NIC's sockets must
 //! do what they do and no more.
 //!
-//! It is long because one queue pair has one life here, from its offer to its end.
+//! Over 600 lines because one queue pair has one life here, from its offer to its end.
 
 mod sealed;
 mod silence;
