@@ -210,7 +210,7 @@ impl EpollSet {
             if !connection.is_the_kernels() && !state.unsettled.contains(&fd) {
                 state.unsettled.push(fd);
             }
-            self.note_polled(connection);
+            self.note_if_polled(connection);
         }
         drop(state);
         if self.linked.load(Ordering::Acquire) > 0 {
@@ -219,7 +219,7 @@ impl EpollSet {
         0
     }
 
-    fn note_polled(&self, connection: &Connection) {
+    fn note_if_polled(&self, connection: &Connection) {
         if connection.polled().is_some() {
             self.has_polled.store(true, Ordering::Relaxed);
         }
@@ -418,10 +418,17 @@ impl EpollSet {
         };
         // Without the lock: a connection that goes on here may be linked in this very set.
         all.iter().for_each(|(fd, connection)| connection.pump(*fd));
-        all.iter().for_each(|(_, connection)| self.note_polled(connection));
         let mut state = lock(&self.state);
         let State { registered, unsettled, .. } = &mut *state;
-        unsettled.retain(|fd| registered.get(fd).is_some_and(Registered::is_unsettled));
+        unsettled.retain(|fd| {
+            let Some(entry) = registered.get(fd) else { return false };
+            let is_unsettled = entry.is_unsettled();
+            if !is_unsettled && let Some(connection) = entry.connection.upgrade() {
+                // Also one that its own reads have settled, and that this call did not look at.
+                self.note_if_polled(&connection);
+            }
+            is_unsettled
+        });
         all.iter().any(|(_, connection)| connection.is_unsettled())
     }
 

@@ -56,8 +56,8 @@ fn ours(fds: &[pollfd]) -> (Vec<(usize, Ours)>, Option<Arc<Connection>>) {
 /// As `ppoll`. None: all of it is the kernel's, which is to be asked.
 pub(crate) fn wait(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const sigset_t) -> Option<c_int> {
     let (ours, polled) = ours(fds);
-    let polled = polled.as_deref().and_then(Connection::polled);
     if ours.is_empty() {
+        let polled = polled.as_deref().and_then(Connection::polled);
         if let Some(payoff) = polled.filter(|_| timeout.is_none_or(|t| !t.is_zero())) {
             // SAFETY: the entries live through the call.
             payoff.look(&mut || unsafe { real::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, 0) } != 0);
@@ -82,7 +82,7 @@ pub(crate) fn wait(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const s
                 return Some(count);
             }
         }
-        if (wait.has_streams || polled.is_some()) && !has_spun {
+        if wait.has_streams && !has_spun {
             has_spun = true;
             match wait.spin() {
                 Some(result) => return Some(result),

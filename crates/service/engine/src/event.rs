@@ -214,8 +214,8 @@ pub enum Event {
         /// What it did, for a person.
         detail: String,
     },
-    /// The lane's QP failed, or has worn keys, and is destroyed; its connections wait. Tell the peer daemon (LaneReset that resumes), make
-    /// a new offer, exchange routes.
+    /// The lane's QP failed, or has worn keys, and is destroyed; its connections wait. Tell the peer daemon (LaneReset that
+    /// resumes), make a new offer, exchange routes.
     LaneReset {
         /// The host.
         peer: IpAddr,

@@ -232,16 +232,11 @@ impl Connection {
 
     /// Of [`raas_run_path`](crate).
     pub(crate) fn path(&self) -> c_int {
-        match self.writes_stream() && matches!(self.read_part(), ReadPart::Stream | ReadPart::Tail) {
-            true => 2,
-            false if self.is_the_kernels() => {
-                if self.polled().is_some() {
-                    3
-                } else {
-                    1
-                }
-            }
-            false => 0,
+        let is_on_stream = self.writes_stream() && matches!(self.read_part(), ReadPart::Stream | ReadPart::Tail);
+        match (is_on_stream, self.polled()) {
+            (true, _) => 2,
+            (false, Some(_)) => 3,
+            (false, None) => c_int::from(self.is_the_kernels()),
         }
     }
 

@@ -7,8 +7,10 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use iwarp::mpa::{FrameKind, Revision, Startup};
 use verbs::{AsyncEvent, Qpn, Time};
 
+use super::endpoint::HELLO_BYTES;
 use super::unreached::Unreached;
 
 /// Silence of RoCEv2 for which TCP is tried. The peer's device answers by its processor, which may be busy for as long.
@@ -34,6 +36,21 @@ pub struct Wanted {
     pub way: (SocketAddr, SocketAddr),
     /// It was due; else the other wire is silent.
     pub in_turn: bool,
+}
+
+/// What a try sends: a start of MPA that means the number of no queue pair, and a token that nobody has. Whoever answers, by
+/// a word or by closing, has read it.
+pub fn question() -> Vec<u8> {
+    let request = Startup {
+        kind: FrameKind::Request,
+        revision: Revision::One,
+        wants_markers: false,
+        wants_crc: false,
+        is_rejected: false,
+        enhanced: None,
+        private_data: vec![0; HELLO_BYTES],
+    };
+    request.to_bytes()
 }
 
 /// The queue pairs.

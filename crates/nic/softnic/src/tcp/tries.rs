@@ -7,14 +7,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use iwarp::mpa::{FrameKind, Revision, Startup};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use verbs::Time;
 
 use super::Watched;
-use super::endpoint::HELLO_BYTES;
+use super::elsewhere::question;
 use super::socket::{self, SocketOptions};
 
 /// Tries at a time.
@@ -109,17 +108,7 @@ impl Try {
         if socket::connected(&self.fd)?.is_err() {
             return Some(false);
         }
-        // The number of no queue pair, and a token that nobody has.
-        let request = Startup {
-            kind: FrameKind::Request,
-            revision: Revision::One,
-            wants_markers: false,
-            wants_crc: false,
-            is_rejected: false,
-            enhanced: None,
-            private_data: vec![0; HELLO_BYTES],
-        };
-        let bytes = request.to_bytes();
+        let bytes = question();
         let data = EventData::new_u64(Watched::Try(self.number).to_u64());
         let watched = epoll::modify(epoll, &self.fd, data, EventFlags::IN | EventFlags::RDHUP);
         let sent = rustix::net::send(self.fd.as_fd(), &bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);

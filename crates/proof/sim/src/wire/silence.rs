@@ -6,9 +6,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use iwarp::mpa::{FrameKind, Revision, Startup};
 use roce::Nic;
-use softnic::wires::{Choice, HELLO_BYTES, TcpPart, Wanted, Wires, choose};
+use softnic::wires::{Choice, TcpPart, Wanted, Wires, choose, question};
 use verbs::{AsyncEvent, Qpn, Time};
 
 use super::{Here, Link, Stage, TcpSide};
@@ -159,18 +158,9 @@ impl Try {
         (self.until <= now).then_some(false)
     }
 
-    /// Says whom it does not mean: the number of no queue pair, and a token that nobody has.
+    /// Says whom it does not mean.
     fn ask(&mut self, end: EndId, streams: &mut Streams) {
-        let request = Startup {
-            kind: FrameKind::Request,
-            revision: Revision::One,
-            wants_markers: false,
-            wants_crc: false,
-            is_rejected: false,
-            enhanced: None,
-            private_data: vec![0; HELLO_BYTES],
-        };
-        streams.send(end, &request.to_bytes(), || usize::MAX);
+        streams.send(end, &question(), || usize::MAX);
         self.has_asked = true;
     }
 }
