@@ -34,11 +34,14 @@ pub(crate) fn block(figure: &Figure, name: &str, context: &Value) -> String {
         let _ = writeln!(out, "- {}", sentence(row));
     }
     let (setting, machine) = (&context["setting"], &context["machine"]);
+    // Figures without bars have fewer rounds than were asked for.
+    let values = figure.lines.iter().flat_map(|line| &line.points).map(|point| point.values.len());
+    let rounds = values.max().unwrap_or_default();
     let commit = context["commit"].as_str().unwrap_or_default();
     let _ = writeln!(
         out,
         "\n{} rounds on {}, {} processors, Linux {}; {}; commit {}.",
-        setting["rounds"],
+        rounds,
         machine["cpu"].as_str().unwrap_or("an unknown processor"),
         machine["cores"],
         machine["kernel"].as_str().unwrap_or("?"),
@@ -139,13 +142,15 @@ mod tests {
     #[test]
     fn a_block_says_the_medians_and_the_machine() {
         let context = json!({
-            "setting": { "rounds": 9, "device": "softnic", "wire": "roce", "mtu": 1500 },
+            "setting": { "rounds": 6, "device": "softnic", "wire": "roce", "mtu": 1500 },
             "machine": { "cpu": "Some CPU", "cores": 2, "kernel": "6.18" }, "commit": "0123456789",
         });
         let text = block(&example(Scale::Linear), "fig06", &context);
         assert!(text.contains("| 64 Ki | 137626 | 68813 |"), "{text}");
         assert!(
-            text.contains("Some CPU, 2 processors, Linux 6.18; softnic, wire roce, MTU 1500; commit 0123456"),
+            text.contains(
+                "2 rounds on Some CPU, 2 processors, Linux 6.18; softnic, wire roce, MTU 1500; commit 0123456"
+            ),
             "{text}"
         );
         let context = json!({ "setting": { "rounds": 3, "measured_on": "one host" }, "commit": "0123456789" });
