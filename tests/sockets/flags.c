@@ -102,6 +102,46 @@ static void wait_all_nonblocking(const Case *self) {
     meet();
 }
 
+// Blocks that come while the connection is in use. Each read gives all that it asks for.
+static void wait_all_blocks(const Case *self) {
+    (void)self;
+    int fd = connected(), whole = 0;
+    const size_t size = sizeof(buffer) / 5;
+    for (int i = 0; i < 30; i++) {
+        if (A) whole += send(fd, pattern + i, size, 0) == (ssize_t)size;
+        else whole += recv(fd, buffer, size, MSG_WAITALL) == (ssize_t)size && memcmp(buffer, pattern + i, size) == 0;
+    }
+    line("whole: %d", whole);
+    meet();
+}
+
+// As servers do that look until they have seen enough to tell what comes, and take nothing before.
+static void peek_until_enough(const Case *self) {
+    int fd = connected();
+    if (A) {
+        R(send(fd, "four", 4, 0));
+        struct pollfd answer = {fd, POLLIN, 0};
+        for (int i = 0; i < self->one; i++) poll(&answer, 1, 1);
+        R(send(fd, "more", 4, 0));
+        meet();
+        return;
+    }
+    ssize_t seen = 0;
+    for (int i = 0; i < 500 && seen != 8; i++) {
+        seen = recv(fd, buffer, 8, MSG_PEEK);
+        if (seen != 8) pause_ms(10);
+    }
+    int counted = 0;
+    for (int i = 0; i < 500 && counted != 8; i++) {
+        MUST(ioctl(fd, FIONREAD, &counted));
+        if (counted != 8) pause_ms(10);
+    }
+    line("seen: %zd, counted: %d", seen, counted);
+    R(recv(fd, buffer, 8, MSG_WAITALL));
+    hash("received", buffer, 8);
+    meet();
+}
+
 static void wait_all_messages(const Case *self) {
     (void)self;
     int fd = connected();
@@ -333,6 +373,10 @@ void flag_cases(void) {
     add("flags/wait-all-peeking", wait_all_peeking, 0, 0);
     add("flags/wait-all-nonblocking", wait_all_nonblocking, 0, 0);
     add("flags/wait-all-messages", wait_all_messages, 0, 0);
+    add("flags/wait-all-blocks", wait_all_blocks, 0, 0);
+    add("flags/peek-until-enough-after-1-ms", peek_until_enough, 1, 0);
+    add("flags/peek-until-enough-after-20-ms", peek_until_enough, 20, 0);
+    add("flags/peek-until-enough-after-100-ms", peek_until_enough, 100, 0);
     add("flags/dont-wait", dont_wait, 0, 0);
     add("flags/no-signal", no_signal, 0, 0);
     add("flags/more", more, 0, 0);

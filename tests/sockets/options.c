@@ -108,12 +108,13 @@ static void information(const Case *self) {
 
 // A reader that wants many bytes at once is not told of fewer.
 static void low_water(const Case *self) {
-    (void)self;
     int fd = connected(), value = 10;
     if (A) {
         R(send(fd, "12345", 5, 0));
         meet();
         meet();
+        struct pollfd answer = {fd, POLLIN, 0};
+        for (int i = 0; i < self->one; i++) poll(&answer, 1, 1);
         R(send(fd, "67890", 5, 0));
         meet();
         return;
@@ -193,6 +194,7 @@ void option_cases(void) {
     add("option/arguments", arguments, 0, 0);
     add("option/information", information, 0, 0);
     add("option/low-water", low_water, 0, 0);
+    add("option/low-water-of-a-client-that-waits", low_water, 50, 0);
     add("option/receive-time", receive_time, 0, 0);
     add("option/send-time", send_time, 0, 0);
 }

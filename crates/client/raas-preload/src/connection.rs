@@ -336,6 +336,12 @@ impl Connection {
         wanted > 1 && self.unread().is_some_and(|unread| unread < u64::from(wanted))
     }
 
+    /// Whether TCP and the stream have the bytes together that a reader wants, of which the kernel counts its own alone.
+    fn is_at_low_water(&self, fd: c_int) -> bool {
+        let wanted = self.low_water.load(Ordering::Relaxed);
+        wanted > 1 && self.unread_of_both(fd).is_some_and(|unread| unread >= u64::from(wanted))
+    }
+
     /// Looking is worth its time before a thread sleeps for this connection, which is the kernel's: whether it pays.
     #[inline]
     pub(crate) fn polled(&self) -> Option<&Payoff> {

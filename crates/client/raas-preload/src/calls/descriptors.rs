@@ -161,7 +161,7 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_
     let connection = if matches!(request, libc::FIONREAD | libc::FIONBIO) { table::socket(fd) } else { None };
     if let Some(connection) = &connection
         && request == libc::FIONREAD
-        && let Some(unread) = connection.unread()
+        && let Some(unread) = connection.unread_of_both(fd)
     {
         let unread = c_int::try_from(unread).unwrap_or(c_int::MAX);
         // SAFETY: for this request the program gave a pointer to an int.

@@ -91,6 +91,9 @@ impl Connection {
             }
         } else {
             of_kernel |= if self.hides_end() { READ_BITS & !libc::POLLRDHUP } else { READ_BITS };
+            if part == ReadPart::Both && self.is_at_low_water(fd) {
+                now |= libc::POLLIN | libc::POLLRDNORM;
+            }
         }
         if writes {
             if found.contains(Readiness::WRITE) || found.contains(Readiness::ERR) {

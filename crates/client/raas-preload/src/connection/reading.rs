@@ -75,6 +75,12 @@ impl Connection {
                     return result;
                 }
                 ReadPart::Both => match self.receive_of_both(fd, parts, flags) {
+                    Some(first @ 1..) if flags & (libc::MSG_PEEK | libc::MSG_OOB) == 0 => {
+                        return self.receive_behind(fd, parts, first.unsigned_abs(), flags);
+                    }
+                    Some(first @ 1..) if flags & libc::MSG_PEEK != 0 => {
+                        return first + self.peek_behind(parts, first.unsigned_abs());
+                    }
                     Some(result) => return result,
                     None => continue,
                 },
@@ -182,6 +188,57 @@ impl Connection {
         }
     }
 
+    /// `done` bytes of TCP are there, which may be fewer than there are. Event loops take a short read for the last one
+    /// and wait for an edge, so it is short only if nothing is left, or the program wants all.
+    fn receive_behind(&self, fd: c_int, parts: &[iovec], mut done: usize, flags: c_int) -> isize {
+        let total = parts.iter().map(|part| part.iov_len).sum();
+        let may_wait = !self.is_nonblocking() && flags & libc::MSG_DONTWAIT == 0;
+        let takes_all = may_wait && flags & libc::MSG_WAITALL != 0;
+        loop {
+            done = self.add_at_hand(fd, parts, done, flags);
+            if !takes_all || done >= total {
+                return done as isize;
+            }
+            match self.receive_rest(fd, parts, done, flags & !libc::MSG_WAITALL) {
+                more @ 1.. => done += more.unsigned_abs(),
+                _ => return done as isize,
+            }
+        }
+    }
+
+    /// Reads what is there behind `done` bytes. How many there are then. An end or an error is left to the next call.
+    fn add_at_hand(&self, fd: c_int, parts: &[iovec], mut done: usize, flags: c_int) -> usize {
+        loop {
+            let rest = rest_of(parts, done);
+            let heard = self.ask_link();
+            match (self.read_part(), heard) {
+                _ if is_empty(&rest) || self.is_going_back() => return done,
+                (ReadPart::Both, Some((heard, ..))) if unread_of_tcp(fd) > 0 => {
+                    let most = self.bytes_of_tcp(fd, heard, &rest).unwrap_or(0);
+                    match if most > 0 { self.receive_now(fd, &first_of(&rest, most), flags) } else { 0 } {
+                        more @ 1.. => done += more.unsigned_abs(),
+                        _ => return done,
+                    }
+                }
+                (ReadPart::Stream, _) if self.has_unread() => return done + self.fill(parts, done, flags).unwrap_or(0),
+                _ => return done,
+            }
+        }
+    }
+
+    /// Looks at what the stream has behind `done` bytes, if those are TCP's last: a program may look again until it sees
+    /// enough, and take nothing before.
+    fn peek_behind(&self, parts: &[iovec], done: usize) -> isize {
+        match self.ask_link() {
+            Some((Heard::Switched { tcp_bytes }, ..))
+                if self.tcp_in.load(Ordering::Acquire) + done as u64 >= tcp_bytes && self.has_unread() =>
+            {
+                self.fill(&rest_of(parts, done), 0, libc::MSG_PEEK).unwrap_or(0) as isize
+            }
+            _ => 0,
+        }
+    }
+
     /// How many of the next bytes on TCP may be the program's. None: all that there are.
     pub(super) fn bytes_of_tcp(&self, fd: c_int, heard: Heard, parts: &[iovec]) -> Option<usize> {
         match heard {
@@ -238,7 +295,8 @@ impl Connection {
                 Ok(count) => done += count,
                 Err(libc::EAGAIN) if self.is_read_shut.load(Ordering::Acquire) => return Some(done as isize),
                 Err(libc::EAGAIN) if self.takers.is_closed() => {
-                    return (done > 0).then(|| self.receive_rest(fd, parts, done, if takes_all { flags } else { 0 }));
+                    let more = if done > 0 && takes_all { self.receive_rest(fd, parts, done, flags) } else { 0 };
+                    return (done > 0).then(|| done as isize + more.max(0));
                 }
                 Err(libc::EAGAIN) if done > 0 && !takes_all => return Some(done as isize),
                 Err(libc::EAGAIN) if may_wait => {
@@ -258,19 +316,15 @@ impl Connection {
         }
     }
 
-    /// `done` bytes are there. The others come over TCP, if all are wanted.
+    /// As the program's call, behind the first `done` bytes.
     fn receive_rest(&self, fd: c_int, parts: &[iovec], done: usize, flags: c_int) -> isize {
-        if flags & libc::MSG_WAITALL == 0 {
-            return done as isize;
-        }
         let rest = rest_of(parts, done);
         // SAFETY: all of `msghdr` may be zero.
         let mut message: msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = rest.as_ptr().cast_mut();
         message.msg_iovlen = rest.len() as _;
         // SAFETY: the program vouches for its buffers, and the message lives through the call.
-        let more = self.receive(fd, &rest, flags, &mut || unsafe { real::recvmsg(fd, &raw mut message, flags) });
-        done as isize + more.max(0)
+        self.receive(fd, &rest, flags, &mut || unsafe { real::recvmsg(fd, &raw mut message, flags) })
     }
 
     /// For no bytes: 0 once there is something, or the end.
@@ -322,6 +376,20 @@ impl Connection {
         }
         FOREIGN.say("bytes came past an upgraded connection, from calls that `raas run` does not see: it is reset");
         Some(fail(libc::ECONNRESET))
+    }
+
+    /// Bytes that can be read without waiting, for `FIONREAD`: before and behind the switch. None: the kernel knows.
+    pub(crate) fn unread_of_both(&self, fd: c_int) -> Option<u64> {
+        if self.read_part() == ReadPart::Both
+            && let Some((Heard::Switched { tcp_bytes }, ..)) = self.ask_link()
+            && self.read_part() == ReadPart::Both
+        {
+            let left = tcp_bytes.saturating_sub(self.tcp_in.load(Ordering::Acquire));
+            let come = left.min(unread_of_tcp(fd) as u64);
+            let behind = if come == left { self.stream()?.unread_bytes().ok()? } else { 0 };
+            return Some(come + behind);
+        }
+        self.unread()
     }
 
     /// Whether a read of the stream would find something or its end, without announcing that anybody waits.
