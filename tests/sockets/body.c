@@ -316,6 +316,7 @@ static void all_cases(void) {
     thread_cases();
     signal_cases();
     file_cases();
+    ring_cases();
     stress_cases();
 }
 

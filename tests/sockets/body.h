@@ -124,6 +124,7 @@ void process_cases(void);
 void thread_cases(void);
 void signal_cases(void);
 void file_cases(void);
+void ring_cases(void);
 void stress_cases(void);
 void stress_case(int seed); // one more of them
 

@@ -6,6 +6,7 @@ mod descriptors;
 mod multiplexing;
 mod programs;
 mod receiving;
+mod rings;
 mod sending;
 mod sockets;
 mod users;

@@ -25,6 +25,7 @@ mod poll_set;
 mod polled;
 mod prelude;
 mod real;
+mod rings;
 mod say;
 mod shared_page;
 mod sleep;

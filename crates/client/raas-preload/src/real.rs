@@ -14,19 +14,23 @@ use libc::{socklen_t, ssize_t, timespec, timeval, uid_t};
 
 /// The next function of this name after this library.
 fn resolve(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
-    let known = place.load(Ordering::Relaxed);
-    if !known.is_null() {
-        return known;
-    }
-    // SAFETY: the name ends with a zero, and the handle is one that dlsym takes.
-    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    if found.is_null() {
+    optional(place, name).unwrap_or_else(|| {
         // A C library without it has no caller of it either.
         // SAFETY: abort has no conditions.
         unsafe { libc::abort() }
+    })
+}
+
+/// The same of a library that may not be there.
+pub(crate) fn optional(place: &AtomicPtr<c_void>, name: &CStr) -> Option<*mut c_void> {
+    let known = place.load(Ordering::Relaxed);
+    if !known.is_null() {
+        return Some(known);
     }
+    // SAFETY: the name ends with a zero, and the handle is one that dlsym takes.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     place.store(found, Ordering::Relaxed);
-    found
+    (!found.is_null()).then_some(found)
 }
 
 /// The C library's function of this name.

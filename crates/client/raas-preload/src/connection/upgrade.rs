@@ -15,7 +15,7 @@ use raas::{ConnectOptions, Connecting, Reason, Stream};
 use super::{Connection, Role, lock};
 use crate::desk::desk;
 use crate::prelude::{Heard, hello, may_switch, switched};
-use crate::real;
+use crate::{real, rings};
 
 /// While a connection waits for its other end, each of so many calls looks whether it is there.
 const LOOKS_AT_FIRST: u32 = 256;
@@ -98,8 +98,8 @@ impl Connection {
             return;
         }
         self.inode.store(super::sharing::inode_of(fd).unwrap_or(0), Ordering::Relaxed);
-        if !self.claim() {
-            // Another process uses it, or may.
+        if rings::are_in_use() || !self.claim() {
+            // Calls that are not seen use it, or another process does, or may.
             self.set_role(Role::Kernel);
             self.is_settled.store(true, Ordering::Release);
             return;
@@ -112,6 +112,11 @@ impl Connection {
                 Upgrade::Stays { _row: None }
             }
         };
+        drop(upgrade);
+        // PAIRS WITH the one in `rings`: another thread made a ring meanwhile.
+        if rings::are_in_use() {
+            self.stay();
+        }
     }
 
     /// Stays the kernel's if that is still possible. False: it is too late.
