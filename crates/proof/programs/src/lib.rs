@@ -45,7 +45,8 @@ pub struct Args {
     /// Only on kernel TCP.
     #[arg(long)]
     tcp: bool,
-    /// Cases of sockets on kernel TCP so many times, which must all be equal.
+    /// Cases of sockets on kernel TCP so many times, which must all be equal; programs in all ways so many times in
+    /// turn, with the median of their speeds.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeat: u32,
     /// More data and longer loads.

@@ -5,8 +5,8 @@
 mod entries;
 mod promises;
 mod serving;
+mod speeds;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,7 @@ use super::{Args, Part, install};
 use entries::{ENTRIES, Entry};
 use promises::{Promise, Promises};
 use serving::Serving;
+use speeds::Speeds;
 
 /// A client, on a machine that is busy too.
 const CLIENT_LIMIT: Duration = Duration::from_secs(60);
@@ -92,38 +93,39 @@ fn of_one(repo: &Repo, args: &Args, entry: &Entry, places: &[Place], page: &Prom
         }
     };
     println!("     {}: {}", entry.name, version(repo, entry));
-    let mut speeds: BTreeMap<&str, (f64, String)> = BTreeMap::new();
-    for place in places {
+    let mut speeds = Speeds::default();
+    for place in (0..args.repeat).flat_map(|_| places) {
         let begin = Instant::now();
         let mut found = attempt(repo, args, entry, place, dir.path());
-        if let Ok(found) = &mut found {
-            speeds.extend(found.speed.take().map(|speed| (place.way.name(), speed)));
+        if let Some(speed) = found.as_mut().ok().and_then(|found| found.speed.take()) {
+            speeds.add(place.way, speed);
         }
-        let promise = if place.way.is_raas() { page.of(entry.name, place.way) } else { Promise::Works };
-        let findings = match (found, promise) {
-            (Ok(found), Promise::Works) if place.way.is_raas() && found.paths.is_empty() => {
-                vec!["no connection of it was seen over RaaS".to_owned()]
-            }
-            (Ok(_), Promise::Works | Promise::MayBeOnTcp) => vec![],
-            (Ok(found), Promise::OnTcp(_)) if found.paths.is_empty() => vec![],
-            (Ok(found), Promise::OnTcp(why)) => {
-                vec![format!("it went over RaaS ({}), and the page says on TCP: {why}", found.paths.join(", "))]
-            }
-            (Ok(_), Promise::NotYet(why)) => vec![format!("it works, and the page says not yet: {why}")],
-            (Err(error), Promise::Works | Promise::OnTcp(_) | Promise::MayBeOnTcp) => {
-                format!("{error:#}").lines().map(str::to_owned).collect()
-            }
-            (Err(error), Promise::NotYet(why)) => {
-                let lines = if args.show { SHOWN_MAX } else { 1 };
-                format!("{error:#}").lines().take(lines).for_each(|line| println!("     not yet ({why}): {line}"));
-                vec![]
-            }
-        };
+        let findings = judge(args, found, place.way, page.of(entry.name, place.way));
         tally.case(&format!("programs: {}, {}", entry.name, place.way.name()), begin.elapsed(), &findings);
     }
-    for (raas, tcp) in [("same-host", "tcp"), ("two-hosts", "tcp-two-hosts"), ("two-hosts-polled", "tcp-two-hosts")] {
-        if let (Some((ours, unit)), Some((theirs, _))) = (speeds.get(raas), speeds.get(tcp)) {
-            println!("     {}, {raas}: {ours:.1} {unit}, TCP {theirs:.1}, {:.2} x", entry.name, ours / theirs);
+    speeds.lines().iter().for_each(|line| println!("     {}, {line}", entry.name));
+}
+
+/// Compares what a run found with what the page promises.
+fn judge(args: &Args, found: Result<Found>, way: Way, promise: Promise) -> Vec<String> {
+    let promise = if way.is_raas() { promise } else { Promise::Works };
+    match (found, promise) {
+        (Ok(found), Promise::Works) if way.is_raas() && found.paths.is_empty() => {
+            vec!["no connection of it was seen over RaaS".to_owned()]
+        }
+        (Ok(_), Promise::Works | Promise::MayBeOnTcp) => vec![],
+        (Ok(found), Promise::OnTcp(_)) if found.paths.is_empty() => vec![],
+        (Ok(found), Promise::OnTcp(why)) => {
+            vec![format!("it went over RaaS ({}), and the page says on TCP: {why}", found.paths.join(", "))]
+        }
+        (Ok(_), Promise::NotYet(why)) => vec![format!("it works, and the page says not yet: {why}")],
+        (Err(error), Promise::Works | Promise::OnTcp(_) | Promise::MayBeOnTcp) => {
+            format!("{error:#}").lines().map(str::to_owned).collect()
+        }
+        (Err(error), Promise::NotYet(why)) => {
+            let lines = if args.show { SHOWN_MAX } else { 1 };
+            format!("{error:#}").lines().take(lines).for_each(|line| println!("     not yet ({why}): {line}"));
+            vec![]
         }
     }
 }

@@ -27,7 +27,7 @@ const CURL: (&str, &str) = ("curl", "curl");
 /// Files for servers of files: small, middle, large.
 const WWW: &str =
     "mkdir -p $DIR/www; cd $DIR/www; head -c 100 /dev/urandom > small; head -c 300000 /dev/urandom > middle
-    head -c ${FULL:+256}24M /dev/urandom > large; chmod -R a+rX $DIR/www";
+    head -c ${FULL:+2}24M /dev/urandom > large; chmod -R a+rX $DIR/www";
 /// Gets them and compares; `$PLACE` is where they are served.
 const GET_ALL: &str = "cd $DIR; mkdir -p got-$WAY; for file in small middle large; do
         $RUN curl -sSf --noproxy '*' -o got-$WAY/$file http://$ADDRESS:$PORT/$file; cmp www/$file got-$WAY/$file; done
