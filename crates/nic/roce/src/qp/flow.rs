@@ -148,7 +148,7 @@ impl Flow {
 
     /// The peer saw a mark of congestion.
     pub(crate) fn on_notification(&mut self, now: Time) {
-        self.notified.on_notification(now);
+        self.notified.on_notification(self.model.shortest(), now);
     }
 
     /// The time moved on.

@@ -3,6 +3,9 @@
 //!
 //! A notification takes away half of the estimate of how congested the path is, `alpha`, which grows with each and
 //! shrinks with time. Five periods without one bring half of what was taken back each; then the target itself grows.
+//!
+//! Its times are those of a data centre. Over a longer path what a cut does is seen a round trip later, and marks of
+//! packets that were on their way before are no news: no cut comes sooner after another, and no period is shorter.
 
 use std::time::Duration;
 
@@ -12,9 +15,9 @@ use verbs::Time;
 const WHOLE: u64 = 1_024;
 /// The least that is left.
 const LEAST: u64 = WHOLE / 32;
-/// Notifications within this are one.
+/// Notifications within this, or a round trip, are one.
 const CUT_APART: Duration = Duration::from_micros(50);
-/// Each such period without a notification brings something back.
+/// Each such period, or round trip, without a notification brings something back.
 const PERIOD: Duration = Duration::from_micros(300);
 /// Periods of recovery before the target grows.
 const RECOVERY_PERIODS: u32 = 5;
@@ -31,12 +34,22 @@ pub(crate) struct Notified {
     target: u64,
     periods: u32,
     cut_at: Option<Time>,
+    /// What a period is.
+    period: Duration,
     next_at: Time,
 }
 
 impl Default for Notified {
     fn default() -> Self {
-        Self { alpha: WHOLE, share: WHOLE, target: WHOLE, periods: 0, cut_at: None, next_at: Time::ZERO }
+        Self {
+            alpha: WHOLE,
+            share: WHOLE,
+            target: WHOLE,
+            periods: 0,
+            cut_at: None,
+            period: PERIOD,
+            next_at: Time::ZERO,
+        }
     }
 }
 
@@ -46,22 +59,24 @@ impl Notified {
         if self.share == WHOLE { whole } else { whole / WHOLE * self.share + whole % WHOLE * self.share / WHOLE }
     }
 
-    /// The peer saw a mark.
-    pub(crate) fn on_notification(&mut self, now: Time) {
-        if self.cut_at.is_some_and(|at| now.saturating_since(at) < CUT_APART) {
+    /// The peer saw a mark. A round trip takes so long, as far as is known.
+    pub(crate) fn on_notification(&mut self, round_trip: Option<Duration>, now: Time) {
+        let round_trip = round_trip.unwrap_or_default();
+        if self.cut_at.is_some_and(|at| now.saturating_since(at) < CUT_APART.max(round_trip)) {
             return;
         }
+        self.period = PERIOD.max(round_trip);
         self.cut_at = Some(now);
         self.target = self.share;
         self.share = (self.share - self.share * self.alpha / (2 * WHOLE)).max(LEAST);
         self.alpha += (WHOLE - self.alpha) / GAIN;
-        (self.periods, self.next_at) = (0, now + PERIOD);
+        (self.periods, self.next_at) = (0, now + self.period);
     }
 
     /// The time moved on.
     pub(crate) fn on_time(&mut self, now: Time) {
         while self.share < WHOLE && self.next_at <= now {
-            self.next_at = self.next_at + PERIOD;
+            self.next_at = self.next_at + self.period;
             self.periods += 1;
             self.alpha -= self.alpha / GAIN;
             if self.periods > RECOVERY_PERIODS {
@@ -84,8 +99,8 @@ mod tests {
     fn a_notification_halves_and_time_brings_it_back() {
         let mut notified = Notified::default();
         assert_eq!(notified.of(u64::MAX), u64::MAX);
-        notified.on_notification(at(1_000));
-        notified.on_notification(at(1_049));
+        notified.on_notification(None, at(1_000));
+        notified.on_notification(None, at(1_049));
         assert_eq!(notified.of(10_240), 5_120, "those within 50 us are one");
         notified.on_time(at(1_299));
         assert_eq!(notified.of(10_240), 5_120);
@@ -97,15 +112,32 @@ mod tests {
         }
         notified.on_time(at(1_000_000));
         assert_eq!(notified.of(10_240), 10_240, "all of it");
-        notified.on_notification(at(1_000_000));
+        notified.on_notification(None, at(1_000_000));
         assert!(notified.of(10_240) > 5_500, "a path that is seldom congested is cut less");
+    }
+
+    #[test]
+    fn over_a_long_path_one_round_trip_has_one_cut() {
+        let long = Some(Duration::from_millis(10));
+        let mut notified = Notified::default();
+        for micros in (0..10_000).step_by(100) {
+            notified.on_notification(long, at(micros));
+            notified.on_time(at(micros));
+        }
+        assert_eq!(notified.of(10_240), 5_120);
+        notified.on_notification(long, at(10_000));
+        assert_eq!(notified.of(10_240), 2_560, "the next round trip had marks too");
+        notified.on_time(at(19_999));
+        assert_eq!(notified.of(10_240), 2_560);
+        notified.on_time(at(20_000));
+        assert!(notified.of(10_240) > 2_560);
     }
 
     #[test]
     fn marks_without_end_leave_a_part() {
         let mut notified = Notified::default();
         for n in 0..10_000 {
-            notified.on_notification(at(n * 60));
+            notified.on_notification(None, at(n * 60));
             notified.on_time(at(n * 60));
         }
         assert_eq!(notified.of(32_000), 1_000);
