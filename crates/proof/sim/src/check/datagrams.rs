@@ -73,6 +73,8 @@ struct Account {
     found: u64,
     /// Binds that were asked for.
     binds: BTreeMap<u16, u32>,
+    /// Those of the life before, whose answers may be read late.
+    binds_before: BTreeMap<u16, u32>,
 }
 
 /// A socket that its program has open, in one life of its host.
@@ -174,7 +176,8 @@ impl Datagrams {
 
     /// A host begins a life with nothing in it.
     pub(crate) fn on_host_start(&mut self, host: usize) {
-        self.accounts.insert(host, Account::default());
+        let before = self.accounts.remove(&host).map(|account| account.binds).unwrap_or_default();
+        self.accounts.insert(host, Account { binds_before: before, ..Account::default() });
         for (_, open) in self.open.range_mut((host, 0)..=(host, u64::MAX)) {
             *open = Open { port: open.port, is_back: open.is_back, ..Open::default() };
         }
@@ -187,7 +190,9 @@ impl Datagrams {
 
     /// Whether another bind of the port explains that it was refused.
     pub(crate) fn explains_port_in_use(&self, at: End) -> bool {
-        self.accounts.get(&at.0).is_some_and(|a| a.binds.get(&at.1).is_some_and(|n| *n > 1))
+        self.accounts
+            .get(&at.0)
+            .is_some_and(|a| [&a.binds, &a.binds_before].iter().any(|b| b.get(&at.1).is_some_and(|n| *n > 1)))
     }
 
     /// A socket has nothing in its rings yet. Its daemon may have died since it bound it.
