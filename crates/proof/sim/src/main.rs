@@ -70,6 +70,8 @@ struct Sweep {
     total_datagrams_sent: u64,
     total_datagrams_taken: u64,
     total_datagram_drops: BTreeMap<&'static str, u64>,
+    total_sockets_returned: u64,
+    total_datagrams_taken_after_return: u64,
 }
 
 fn main() -> ExitCode {
@@ -156,13 +158,16 @@ fn sweep(args: &Args) -> anyhow::Result<bool> {
         total_datagrams_sent: totals.datagrams.0,
         total_datagrams_taken: totals.datagrams.1,
         total_datagram_drops: totals.datagram_drops,
+        total_sockets_returned: totals.returned.0,
+        total_datagrams_taken_after_return: totals.returned.1,
         outcome,
     };
     print(args, &sweep, &sweep.outcome)?;
     if !args.json {
         println!(
             "{} seeds from {} in {:.1} s, {:.1} a second: {:.0} virtual seconds, {} events, {} connections, {} bytes \
-             checked; failures, each with a cause: {:?}; {} datagrams sent, {} taken, drops: {:?}",
+             checked; failures, each with a cause: {:?}; {} datagrams sent, {} taken, drops: {:?}; \
+             {} sockets came back, and took {} datagrams afterwards",
             sweep.count,
             sweep.first_seed,
             sweep.seconds,
@@ -175,6 +180,8 @@ fn sweep(args: &Args) -> anyhow::Result<bool> {
             sweep.total_datagrams_sent,
             sweep.total_datagrams_taken,
             sweep.total_datagram_drops,
+            sweep.total_sockets_returned,
+            sweep.total_datagrams_taken_after_return,
         );
     }
     Ok(sweep.outcome.violations.is_empty())
@@ -191,6 +198,8 @@ struct Totals {
     /// Sent and taken.
     datagrams: (u64, u64),
     datagram_drops: BTreeMap<&'static str, u64>,
+    /// Datagram sockets that went on with the next daemon, and what they took of it.
+    returned: (u64, u64),
     /// The lowest seed with a violation.
     worst: Option<Outcome>,
     last: Option<Outcome>,
@@ -206,6 +215,8 @@ impl Totals {
         outcome.failures.iter().for_each(|(k, n)| *self.failures.entry(k).or_default() += n);
         self.datagrams.0 += outcome.datagrams_sent;
         self.datagrams.1 += outcome.datagrams_taken;
+        self.returned.0 += outcome.sockets_returned;
+        self.returned.1 += outcome.datagrams_taken_after_return;
         outcome.datagram_drops.iter().for_each(|(k, n)| *self.datagram_drops.entry(k).or_default() += n);
         self.keep(outcome);
     }
@@ -229,6 +240,8 @@ impl Totals {
         other.failures.iter().for_each(|(k, n)| *self.failures.entry(k).or_default() += n);
         self.datagrams.0 += other.datagrams.0;
         self.datagrams.1 += other.datagrams.1;
+        self.returned.0 += other.returned.0;
+        self.returned.1 += other.returned.1;
         other.datagram_drops.iter().for_each(|(k, n)| *self.datagram_drops.entry(k).or_default() += n);
         other.worst.into_iter().chain(other.last).for_each(|o| self.keep(o));
     }

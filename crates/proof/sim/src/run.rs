@@ -36,6 +36,10 @@ pub struct Outcome {
     pub datagrams_sent: u64,
     /// Datagrams that programs took and that were right.
     pub datagrams_taken: u64,
+    /// Datagram sockets that went on with the next daemon.
+    pub sockets_returned: u64,
+    /// Datagrams that they took which that daemon had delivered.
+    pub datagrams_taken_after_return: u64,
     /// Datagrams that hosts dropped, by reason, in lives that went to the end of the run.
     pub datagram_drops: BTreeMap<&'static str, u64>,
     /// Packets sent.
@@ -95,6 +99,8 @@ pub fn run_plan(plan: Plan, steps: Option<u64>, trace: Trace) -> Outcome {
         failures: world.checks().explained.clone(),
         datagrams_sent: world.checks().datagrams.sent,
         datagrams_taken: world.checks().datagrams.taken,
+        sockets_returned: world.checks().datagrams.returned,
+        datagrams_taken_after_return: world.checks().datagrams.taken_after_return,
         datagram_drops: world.checks().datagrams.drops.clone(),
         packets,
         packets_lost,

@@ -14,7 +14,7 @@ use verbs::Time;
 
 use crate::address::address;
 use crate::address::host_of;
-use crate::check::{Checks, End};
+use crate::check::{Checks, End, SocketAt};
 use crate::conn::{Died, Fuse, Progress, arm, earlier};
 use crate::plan::SocketPlan;
 
@@ -29,6 +29,8 @@ struct Letter {
 #[derive(Debug)]
 pub(crate) struct Socket {
     own: End,
+    /// Its number on its host.
+    id: u64,
     plan: SocketPlan,
     rng: StdRng,
     endpoint: Endpoint,
@@ -53,6 +55,7 @@ impl Socket {
         let slot = arm(&endpoint);
         let socket = Self {
             own: (host_of(endpoint.local().ip()), endpoint.local().port()),
+            id: endpoint.id(),
             plan: plan.clone(),
             rng: StdRng::seed_from_u64(rng.random()),
             endpoint,
@@ -72,6 +75,16 @@ impl Socket {
     /// Where it is bound.
     pub(crate) fn own(&self) -> End {
         self.own
+    }
+
+    /// Its number on its host.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Its daemon has died: what was told of paths is out of date.
+    pub(crate) fn forget_paths(&mut self) {
+        self.paths.clear();
     }
 
     /// Other hosts whose paths it wants to know.
@@ -124,7 +137,8 @@ impl Socket {
         if self.closed {
             return Ok(progress);
         }
-        let closes = self.plan.close_at.is_some_and(|at| at <= now);
+        let failure = self.endpoint.failure();
+        let closes = failure.is_some() || self.plan.close_at.is_some_and(|at| at <= now);
         if closes {
             // What lies there is taken first, so that what was delivered can be counted.
             self.next_read = now;
@@ -136,7 +150,10 @@ impl Socket {
         if closes {
             self.closed = true;
             self.rx.close(&self.endpoint, true);
-            checks.datagrams.on_closed(self.own);
+            if let Some(reason) = failure {
+                checks.on_socket_ended(now, self.at(), self.own, reason);
+            }
+            checks.datagrams.on_closed(self.at());
             return Ok(progress);
         }
         self.send(now, checks, fuse, buf, &mut progress)?;
@@ -144,6 +161,10 @@ impl Socket {
             progress.again = earlier(progress.again, at);
         }
         Ok(progress)
+    }
+
+    fn at(&self) -> SocketAt {
+        (self.own.0, self.id)
     }
 
     fn pause(&mut self, longest: Duration) -> Duration {
@@ -171,7 +192,7 @@ impl Socket {
             let payload = &mut buf[..record.bytes.into()];
             self.rx.datagram_payload(payload);
             let from = (host_of(record.addr.ip()), record.addr.port());
-            checks.on_datagram(now, from, self.own, payload);
+            checks.on_datagram(now, self.at(), from, self.own, payload);
             self.rx.consume(&self.endpoint, record.ring_bytes());
             self.next_read = now + self.pause(self.plan.read_gap_max);
         }
@@ -194,14 +215,15 @@ impl Socket {
             let record = DatagramRecord { addr, bytes: letter.bytes };
             let room = match Reserved::try_new(&mut self.tx, &self.endpoint, record.ring_bytes() as usize) {
                 Ok(Ok(room)) => room,
-                Ok(Err(_)) | Err(Ended::Finished) => return Ok(()),
+                // It gives the socket back when it runs next.
+                Ok(Err(_)) | Err(Ended::Finished | Ended::Reset(_)) => return Ok(()),
                 Err(end) => {
                     checks.fail(now, "datagrams", format!("the socket ended: {end:?}"));
                     return Ok(());
                 }
             };
             let payload = &mut buf[..letter.bytes.into()];
-            checks.datagrams.on_sent(self.own, letter.to, payload);
+            checks.datagrams.on_sent((self.own.0, self.id), self.own, letter.to, payload);
             room.put_datagram(&self.endpoint, &record, payload);
             self.next = None;
             self.next_send = now + self.pause(self.plan.gap_max);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sim::plan::{AppPlan, Ending, Fault, Talk};
+use sim::plan::{AppPlan, Ending, Fault, SocketPlan, Talk};
 use sim::{Plan, Trace, World, run_seed};
 use verbs::Time;
 
@@ -104,6 +104,57 @@ fn a_machine_that_dies_while_its_daemon_is_away_ends_the_connections() {
     assert_eq!(world.checks().explained.get("peer-lost"), Some(&(COUNT as u64)), "{:?}", world.checks().explained);
 }
 
+/// A socket on each of two hosts sends to the other's while daemons die, one or both at once.
+#[test]
+fn datagram_sockets_keep_their_address_and_receive_again() {
+    for seed in 0..12 {
+        let mut plan = Plan::calm(seed, 2);
+        plan.hosts.iter_mut().for_each(|host| host.peer_return = Duration::from_secs(5));
+        for host in [0, 1] {
+            let socket = SocketPlan::new(at(100), PORT).sending(2_000, &[(1 - host, PORT)]);
+            let socket = SocketPlan { gap_max: Duration::from_millis(4), asks: true, len_max: 1000, ..socket };
+            plan.apps.push(AppPlan::new(host, Talk::exactly(0)).binding(socket));
+        }
+        plan.quiet_at = at(20_000_000);
+        let mut world = World::new(plan, Trace::silent());
+        let taken = |world: &World| world.checks().datagrams.taken;
+        assert!(world.run_while(at(5_000_000), |w| taken(w) < 200), "seed {seed}: they do not talk");
+        let which: &[usize] = [&[0][..], &[1], &[0, 1], &[1, 0]][seed as usize % 4];
+        for _ in 0..2 {
+            which.iter().for_each(|&host| world.break_now(&Fault::KillDaemon { host }));
+            world.pass(Duration::from_micros(1 + 3_700 * seed * seed));
+            which.iter().for_each(|&host| world.break_now(&Fault::StartDaemon { host }));
+            world.pass(Duration::from_millis(700));
+        }
+        world.run();
+        let checks = world.checks();
+        assert_eq!(checks.violations(), [], "seed {seed}");
+        assert!(checks.explained.keys().all(|reason| *reason == "daemon-lost"), "{:?}", checks.explained);
+        let datagrams = &checks.datagrams;
+        assert_eq!(datagrams.returned, 2 * which.len() as u64, "seed {seed}: not all came back");
+        assert!(datagrams.taken_after_return > 500, "seed {seed}: {}", datagrams.taken_after_return);
+        // Deaths lose what was on its way, and what was sent without a link; most was sent with one.
+        assert!(datagrams.taken * 4 > datagrams.sent, "seed {seed}: {} of {}", datagrams.taken, datagrams.sent);
+    }
+}
+
+/// The seeds in which daemons die have sockets that come back, and that receive afterwards.
+#[test]
+fn sockets_come_back_in_drawn_seeds() {
+    let has_both = |plan: &Plan| {
+        plan.faults.iter().any(|(_, fault)| matches!(fault, Fault::KillDaemon { .. }))
+            && plan.apps.iter().any(|app| !app.sockets.is_empty())
+    };
+    let (mut returned, mut taken) = (0, 0);
+    for seed in (1..=200).filter(|seed| has_both(&Plan::from_seed(*seed))) {
+        let outcome = run_seed(seed, None);
+        assert!(outcome.violations.is_empty(), "seed {seed}: {:?}", outcome.violations);
+        returned += outcome.sockets_returned;
+        taken += outcome.datagrams_taken_after_return;
+    }
+    assert!(returned > 10 && taken > 100, "{returned} sockets came back, and took {taken} datagrams");
+}
+
 /// Seeds that found something.
 #[test]
 fn seeds_that_found_a_fault_stay_clean() {
@@ -111,7 +162,8 @@ fn seeds_that_found_a_fault_stay_clean() {
     // 1287: a connection that was reset before, whose last bytes were read after the next daemon had freed its rings.
     // 3030: a peer that had stopped reading, so that not all was sent, and both daemons were killed.
     // 21794: connections that were given up on a lane that was up, of which the peer knew and to which it sent.
-    for seed in [528, 1287, 3030, 21794] {
+    // 2943: a bind that one daemon refused, and whose answer was read when there was the next one (of the checker).
+    for seed in [528, 1287, 2943, 3030, 21794] {
         let outcome = run_seed(seed, None);
         assert!(outcome.violations.is_empty(), "seed {seed}: {:?}", outcome.violations);
     }

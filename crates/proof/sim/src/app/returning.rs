@@ -17,9 +17,9 @@ impl App {
         !self.left && self.session.shape().engines as usize == engines
     }
 
-    /// Whether it sent that it leaves, or has anything that ends with its daemon.
+    /// Whether it has not said that it leaves.
     pub(crate) fn outlives_its_daemon(&self) -> bool {
-        !self.left && self.sockets.is_unused()
+        !self.left
     }
 
     /// Its daemon is gone. What that said before is still on its way.
@@ -40,6 +40,7 @@ impl App {
                 *self.answers.refused.entry(Reason::DaemonLost.key()).or_default() += 1;
                 checks.on_refused(now, &asked, Reason::DaemonLost);
             }
+            self.lose_for_sockets(now, number, checks);
             // A program asks for its ports again.
             let port = self.listens.iter().find(|(_, listen)| **listen == id).map(|(port, _)| *port);
             if let Some(port) = port {
@@ -77,6 +78,7 @@ impl App {
     pub(crate) fn on_returned(&mut self, life: u32) {
         (self.life, self.is_away, self.run_at) = (life, false, None);
         self.client.on_returned();
+        self.return_sockets();
         self.ready.extend(self.conns.iter().filter(|(_, conn)| !conn.closed).map(|(slot, _)| *slot));
     }
 

@@ -1,14 +1,16 @@
 //! The datagram sockets of a process: when they are bound, what it asks about paths, and their turns.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
-use control::{Connection, Reason};
+use control::{Connection, Reason, SocketTicket, TicketRing};
 use raas_core::{Answer, DaemonMessage};
+use shm::{DatagramRecord, RECORD_HEADER_BYTES, Word64};
 use verbs::Time;
 
 use super::{App, Outbox, Request};
 use crate::address::address;
-use crate::check::{Asked, Checks};
+use crate::check::{Asked, Checks, InRings, SocketAt};
 use crate::conn::Died;
 use crate::plan::AppPlan;
 use crate::socket::Socket;
@@ -44,9 +46,20 @@ impl Sockets {
             && self.open.values().all(Socket::is_idle)
     }
 
-    /// Whether nothing is bound or asked.
-    pub(super) fn is_unused(&self) -> bool {
-        self.binding.is_empty() && self.to_ask.is_empty() && self.asking.is_empty() && self.open.is_empty()
+    /// What was asked of a daemon that died, by request, is asked again of the next one. Says whether it was a path.
+    fn lose(&mut self, request: u64) -> Option<Asked> {
+        // A program that comes to its end asks for nothing more.
+        self.to_bind.extend(self.binding.remove(&request));
+        self.asking.remove(&request).map(|(_, asked)| asked)
+    }
+
+    /// The paths that sockets want to know, of the next daemon; and all of them run.
+    fn ask_again(&mut self) {
+        self.to_ask.clear();
+        for (slot, socket) in &mut self.open {
+            socket.forget_paths();
+            self.to_ask.extend(socket.questions().into_iter().map(|host| (*slot, host)));
+        }
     }
 
     /// Nothing more is bound or sent; the slots of those that are there.
@@ -63,9 +76,53 @@ impl Sockets {
 }
 
 impl App {
-    /// Where sockets are bound.
-    pub(crate) fn bound(&self) -> impl Iterator<Item = (usize, u16)> {
-        self.sockets.open.values().map(Socket::own)
+    /// Sockets that are bound.
+    pub(crate) fn bound(&self) -> impl Iterator<Item = SocketAt> {
+        self.sockets.open.values().map(|socket| (self.plan.host, socket.id()))
+    }
+
+    /// The daemon died before it answered, if the request was about datagrams.
+    pub(super) fn lose_for_sockets(&mut self, now: Time, request: u64, checks: &mut Checks) {
+        if let Some(asked) = self.sockets.lose(request) {
+            checks.on_refused(now, &asked, Reason::DaemonLost);
+        }
+        if self.is_ending {
+            self.sockets.to_bind.clear();
+        }
+    }
+
+    /// The sockets go on with the next daemon.
+    pub(super) fn return_sockets(&mut self) {
+        if self.is_ending {
+            self.sockets.to_ask.clear();
+        } else {
+            self.sockets.ask_again();
+        }
+        self.ready.extend(self.sockets.open.keys());
+    }
+
+    /// What lies in the rings of a socket.
+    pub(crate) fn rings_of(&self, ticket: &SocketTicket) -> Result<InRings, String> {
+        let words = self.session.slot(ticket.slot);
+        let count = |ring: TicketRing, tail: &Word64, head: &Word64| {
+            let (_, region) = self.chunks.get(&ring.chunk).ok_or("a ticket of no chunk")?;
+            let (mut at, tail) = (head.load(Ordering::Acquire), tail.load(Ordering::Acquire));
+            let mut count = 0;
+            while at < tail {
+                let mut header = [0; RECORD_HEADER_BYTES];
+                for (byte, at) in header.iter_mut().zip(at..) {
+                    let offset = ring.offset + at % u64::from(ticket.ring_bytes);
+                    region.read(offset, std::slice::from_mut(byte)).map_err(|e| e.to_string())?;
+                }
+                at += DatagramRecord::parse(&header).ok_or("bytes that are no record")?.ring_bytes();
+                count += 1;
+            }
+            if at == tail { Ok(count) } else { Err("a record is torn".to_owned()) }
+        };
+        Ok(InRings {
+            to_send: count(ticket.tx, &words.tx_tail, &words.tx_head)?,
+            to_take: count(ticket.rx, &words.rx_tail, &words.rx_head)?,
+        })
     }
 
     /// Binds that are due, and questions for paths.
@@ -131,7 +188,7 @@ impl App {
         if is_taken || self.sockets.open.contains_key(&slot) {
             checks.fail(now, "connect", format!("slot {slot} was given to a socket too"));
         }
-        checks.datagrams.on_bound(socket.own());
+        checks.datagrams.on_bound((self.plan.host, socket.id()), socket.own().1, !self.is_away);
         if self.is_ending {
             socket.end();
         }

@@ -7,8 +7,9 @@
 //! network too, by the layout in docs/wire.md, so that a copy that the network made is not taken for one that a host
 //! made.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use control::Reason;
 use engine::Engine;
 use verbs::Time;
 
@@ -68,10 +69,39 @@ struct Account {
     deaths: u64,
     /// Sockets that were closed. Until the engine hears of it, it puts what arrives into a ring that nobody reads.
     closes: u64,
-    /// Put into the ring of, and taken by, the socket at a port.
-    ports: BTreeMap<u16, (u64, u64)>,
+    /// Lay in rings when their programs brought them back, and count as delivered by the daemon before.
+    found: u64,
     /// Binds that were asked for.
     binds: BTreeMap<u16, u32>,
+    /// Those of the life before, whose answers may be read late.
+    binds_before: BTreeMap<u16, u32>,
+}
+
+/// A socket that its program has open, in one life of its host.
+#[derive(Debug, Clone, Copy, Default)]
+struct Open {
+    port: u16,
+    /// Put into its ring.
+    sent: u64,
+    /// Taken out of its ring, and how many of those the daemon before had put there.
+    taken: u64,
+    found: u64,
+    /// The daemon has it. What goes in and out of it without a daemon is in no account of a daemon.
+    is_known: bool,
+    /// It outlived a daemon.
+    is_back: bool,
+}
+
+/// Where a socket is: its host, and its number there.
+pub(crate) type SocketAt = (usize, u64);
+
+/// What lies in the rings of a socket that comes back.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct InRings {
+    /// Datagrams that are still to be sent.
+    pub(crate) to_send: u64,
+    /// Datagrams that its program has not taken.
+    pub(crate) to_take: u64,
 }
 
 /// What the checker of datagrams remembers.
@@ -83,6 +113,13 @@ pub struct Datagrams {
     fates: BTreeMap<Name, Fate>,
     last_number: u64,
     accounts: BTreeMap<usize, Account>,
+    open: BTreeMap<SocketAt, Open>,
+    /// Sockets that went on with the next daemon, and datagrams that they took afterwards which it had delivered.
+    pub returned: u64,
+    /// See `returned`.
+    pub taken_after_return: u64,
+    /// Sockets that a daemon did not take over.
+    not_taken: BTreeSet<SocketAt>,
     /// Datagrams put into rings.
     pub sent: u64,
     /// Datagrams taken out of rings and found right.
@@ -139,7 +176,11 @@ impl Datagrams {
 
     /// A host begins a life with nothing in it.
     pub(crate) fn on_host_start(&mut self, host: usize) {
-        self.accounts.insert(host, Account::default());
+        let before = self.accounts.remove(&host).map(|account| account.binds).unwrap_or_default();
+        self.accounts.insert(host, Account { binds_before: before, ..Account::default() });
+        for (_, open) in self.open.range_mut((host, 0)..=(host, u64::MAX)) {
+            *open = Open { port: open.port, is_back: open.is_back, ..Open::default() };
+        }
     }
 
     /// A bind is asked for.
@@ -149,30 +190,64 @@ impl Datagrams {
 
     /// Whether another bind of the port explains that it was refused.
     pub(crate) fn explains_port_in_use(&self, at: End) -> bool {
-        self.accounts.get(&at.0).is_some_and(|a| a.binds.get(&at.1).is_some_and(|n| *n > 1))
+        self.accounts
+            .get(&at.0)
+            .is_some_and(|a| [&a.binds, &a.binds_before].iter().any(|b| b.get(&at.1).is_some_and(|n| *n > 1)))
     }
 
-    /// A socket has nothing in its rings yet.
-    pub(crate) fn on_bound(&mut self, at: End) {
-        self.account(at.0).ports.insert(at.1, (0, 0));
+    /// A socket has nothing in its rings yet. Its daemon may have died since it bound it.
+    pub(crate) fn on_bound(&mut self, at: SocketAt, port: u16, is_known: bool) {
+        self.open.insert(at, Open { port, is_known, ..Open::default() });
     }
 
     /// A socket was closed; its row is gone or goes.
-    pub(crate) fn on_closed(&mut self, at: End) {
-        let account = self.account(at.0);
-        account.ports.remove(&at.1);
-        account.closes += 1;
+    pub(crate) fn on_closed(&mut self, at: SocketAt) {
+        self.forget(at);
+        self.account(at.0).closes += 1;
     }
 
     /// A program that had a socket died.
-    pub(crate) fn on_socket_dead(&mut self, at: End) {
+    pub(crate) fn on_socket_dead(&mut self, at: SocketAt) {
+        self.forget(at);
+        self.account(at.0).deaths += 1;
+    }
+
+    /// A socket is of no use any more. What no daemon took of it does not count.
+    fn forget(&mut self, at: SocketAt) {
+        let Some(open) = self.open.remove(&at).filter(|open| !open.is_known) else { return };
         let account = self.account(at.0);
-        account.ports.remove(&at.1);
-        account.deaths += 1;
+        account.sent -= open.sent;
+        account.taken -= open.taken;
+    }
+
+    /// The daemon has taken a socket over that outlived the one before, with what lay in its rings then.
+    pub(crate) fn on_socket_back(&mut self, at: SocketAt, port: u16, in_rings: InRings) {
+        let InRings { to_send, to_take } = in_rings;
+        self.returned += 1;
+        let before = self.open.get(&at).copied();
+        let account = self.accounts.entry(at.0).or_default();
+        account.sent += to_send;
+        *account.binds.entry(port).or_default() += 1;
+        let Some(open) = before else {
+            // Its program closed it, or what it sent last is still to go.
+            account.closes += 1;
+            return;
+        };
+        account.sent -= open.sent;
+        account.taken -= open.taken;
+        account.found += to_take;
+        let back = Open { port: open.port, sent: to_send, taken: 0, found: to_take, is_known: true, is_back: true };
+        self.open.insert(at, back);
+    }
+
+    /// The daemon did not take a socket over.
+    pub(crate) fn on_socket_not_taken(&mut self, at: SocketAt, port: u16) {
+        *self.account(at.0).binds.entry(port).or_default() += 1;
+        self.not_taken.insert(at);
     }
 
     /// A datagram is put into the ring of the socket at `from`; its bytes are drawn here.
-    pub(crate) fn on_sent(&mut self, from: End, to: End, payload: &mut [u8]) {
+    pub(crate) fn on_sent(&mut self, at: SocketAt, from: End, to: End, payload: &mut [u8]) {
         let name = if payload.len() < NUMBER_BYTES {
             Name::Short(from, to, payload.len() as u16)
         } else {
@@ -183,9 +258,8 @@ impl Datagrams {
         let fate = Fate { from, to, bytes: payload.len(), sent: 0, left: 0, arrived: 0, taken: 0 };
         self.fates.entry(name).or_insert(fate).sent += 1;
         self.sent += 1;
-        let account = self.account(from.0);
-        account.sent += 1;
-        account.ports.entry(from.1).or_default().0 += 1;
+        self.account(from.0).sent += 1;
+        self.open.entry(at).or_default().sent += 1;
     }
 
     /// Datagrams that the socket of that port on each host sent and nobody took.
@@ -222,8 +296,22 @@ impl Checks {
         }
     }
 
+    /// A socket that its program has open has ended.
+    pub(crate) fn on_socket_ended(&mut self, now: Time, at: SocketAt, own: End, reason: Reason) {
+        *self.explained.entry(reason.key()).or_default() += 1;
+        let is_explained = match reason {
+            Reason::PortInUse => self.datagrams.explains_port_in_use(own),
+            Reason::DaemonLost => self.causes.has_tight_limits(),
+            _ => false,
+        };
+        if !is_explained || !self.datagrams.not_taken.contains(&at) {
+            let detail = format!("socket {own:?} ended: `{}`, for which there is no cause", reason.key());
+            self.fail(now, "unexplained", detail);
+        }
+    }
+
     /// A program takes a datagram out of the ring of its socket at `to`.
-    pub(crate) fn on_datagram(&mut self, now: Time, from: End, to: End, payload: &[u8]) {
+    pub(crate) fn on_datagram(&mut self, now: Time, at: SocketAt, from: End, to: End, payload: &[u8]) {
         let name = name_of(from, to, payload);
         let found = match self.datagrams.fates.get_mut(&name) {
             None => Err("nobody sent it".to_owned()),
@@ -252,9 +340,12 @@ impl Checks {
         }
         self.bytes_checked += payload.len() as u64;
         self.datagrams.taken += 1;
-        let account = self.datagrams.account(to.0);
-        account.taken += 1;
-        account.ports.entry(to.1).or_default().1 += 1;
+        self.datagrams.account(to.0).taken += 1;
+        let open = self.datagrams.open.entry(at).or_default();
+        open.taken += 1;
+        if open.is_known && open.is_back && open.taken > open.found {
+            self.datagrams.taken_after_return += 1;
+        }
     }
 
     /// An application learned a path: the smaller packet of both ends, less a header. Shorter ones are tried after an
@@ -273,13 +364,16 @@ impl Checks {
     pub(crate) fn on_sockets_at_rest(&mut self, now: Time, host: usize, engine: &Engine) {
         const AT_THE_RECEIVER: &str = "ring_full";
         let mut findings = Vec::new();
-        let account = self.datagrams.accounts.entry(host).or_default();
-        for row in engine.datagram_sockets() {
-            let port = row.local.port();
-            let Some((sent, taken)) = account.ports.get(&port).copied() else { continue };
+        let rows = engine.datagram_sockets();
+        for (&(_, id), open) in self.datagrams.open.range((host, 0)..=(host, u64::MAX)).filter(|(_, o)| o.is_known) {
+            let Some(row) = rows.iter().find(|row| row.id == id) else {
+                findings.push(format!("host {host}: its socket {id} is gone: {open:?}"));
+                continue;
+            };
             let dropped: u64 = row.drops.iter().filter(|(why, _)| why != AT_THE_RECEIVER).map(|(_, n)| n).sum();
-            if row.tx_datagrams + dropped != sent || row.rx_datagrams != taken {
-                findings.push(format!("host {host}: its program sent {sent} and took {taken}, but the row is {row:?}"));
+            let is_right = row.tx_datagrams + dropped == open.sent && row.rx_datagrams + open.found == open.taken;
+            if !is_right || row.local.port() != open.port {
+                findings.push(format!("host {host}: for its program it is {open:?}, but the row is {row:?}"));
             }
         }
         findings.into_iter().for_each(|f| self.fail(now, "datagrams", f));
@@ -317,7 +411,7 @@ impl Checks {
         let unseen = account.arrived.checked_sub(ended);
         check(unseen.is_some_and(|n| n <= others), format!("{} packets arrived, {ended} ended", account.arrived));
         let delivered = local + received;
-        let untaken = delivered.checked_sub(account.taken);
+        let untaken = (delivered + account.found).checked_sub(account.taken);
         check(
             untaken.is_some_and(|n| n == 0 || account.deaths + account.closes > 0),
             format!("{delivered} were delivered, programs took {}", account.taken),

@@ -22,7 +22,7 @@ use crate::address::host_of;
 pub(crate) use bounds::Limits;
 pub(crate) use causes::{Asked, Causes};
 pub use datagrams::Datagrams;
-pub(crate) use datagrams::End;
+pub(crate) use datagrams::{End, InRings, SocketAt};
 pub(crate) use links::{LinkAtRest, Links};
 pub(crate) use streams::Record;
 

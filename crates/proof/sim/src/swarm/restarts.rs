@@ -43,6 +43,24 @@ pub(super) fn draw(plan: &mut Plan, quiet_us: u64) {
             plan.faults.push((at(start + late + down), Fault::StartDaemon { host }));
         }
     }
+    talk_all_the_time(plan, quiet_us, rng);
     plan.faults.retain(|(at, _)| *at < plan.quiet_at);
     plan.faults.sort_by_key(|(at, _)| *at);
+}
+
+/// Datagram sockets send all the time in most of these plans, so that they do when a daemon dies and after it.
+fn talk_all_the_time(plan: &mut Plan, quiet_us: u64, rng: &mut StdRng) {
+    if rng.random_bool(0.2) {
+        return;
+    }
+    let bound: Vec<(usize, u16)> =
+        plan.apps.iter().flat_map(|app| app.sockets.iter().map(|socket| (app.host, socket.port))).collect();
+    for socket in plan.apps.iter_mut().flat_map(|app| &mut app.sockets) {
+        socket.count = rng.random_range(20..=200);
+        socket.gap_max = Duration::from_micros(2 * quiet_us / u64::from(socket.count));
+        socket.to.push(pick(&bound, rng));
+        if rng.random_bool(0.7) {
+            socket.close_at = None;
+        }
+    }
 }

@@ -50,8 +50,8 @@ impl World {
             self.return_to_tcp();
             self.judge_users();
             for (index, host) in self.hosts.iter().enumerate() {
-                let Some(running) = &host.running else { continue };
-                for driven in &running.engines {
+                // The first engine has the datagrams.
+                if let Some(driven) = host.running.as_ref().and_then(|running| running.engines.first()) {
                     self.checks.on_sockets_at_rest(self.now, index, &driven.engine);
                 }
             }

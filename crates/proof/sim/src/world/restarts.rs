@@ -5,15 +5,15 @@
 
 use std::time::Duration;
 
-use control::Ticket;
+use control::{SocketTicket, Ticket};
 use engine::Returned;
 use plane::ClientId;
 use shm::Session;
 
 use super::{Event, World};
-use crate::address::address;
+use crate::address::{At, address};
 use crate::app::App;
-use crate::check::AppUid;
+use crate::check::{AppUid, InRings};
 
 /// Longest pause before a process finds the next daemon.
 const RETURN_MAX: Duration = Duration::from_millis(160);
@@ -96,11 +96,14 @@ impl World {
             return self.end_orphan(app);
         }
         let brought = app.bring().and_then(|brought| {
+            let sockets: Vec<SocketTicket> = brought.iter().flat_map(|engine| engine.sockets.iter().copied()).collect();
+            let sockets = sockets.into_iter().map(|socket| Ok((socket, app.rings_of(&socket)?)));
+            let sockets = sockets.collect::<Result<Vec<_>, String>>()?;
             let region = app.session.region().clone();
             let session = Session::adopt(region, app.session.shape(), life.into()).map_err(|e| e.to_string())?;
-            Ok((session, brought))
+            Ok((session, brought, sockets))
         });
-        let (session, brought) = match brought {
+        let (session, brought, sockets) = match brought {
             Ok(brought) => brought,
             Err(why) => return self.checks.fail(now, "set-up", format!("application {uid} brings nothing: {why}")),
         };
@@ -115,6 +118,7 @@ impl World {
         for (engine, returned) in (0..).zip(brought) {
             self.take_back(host, uid, engine, returned);
         }
+        self.note_sockets(host, sockets);
         self.after_commands(host);
         self.wake_app(host, uid);
     }
@@ -137,10 +141,24 @@ impl World {
             }
         }
         numbers.extend(returned.connections.iter().map(|ticket| ticket.id));
+        numbers.extend(returned.sockets.iter().map(|ticket| ticket.id));
         let Some(driven) = running.engines.get_mut(engine as usize) else { return };
         let Some(id) = driven.id_of(uid) else { return };
         driven.tap.now = now;
         driven.engine.take_back(now, &mut driven.tap, id, returned);
+    }
+
+    /// Tells the judge which datagram sockets the first engine, which has the datagrams, took over.
+    fn note_sockets(&mut self, host: usize, sockets: Vec<(SocketTicket, InRings)>) {
+        let Some(driven) = self.driven(At { host, engine: 0 }) else { return };
+        let taken: Vec<u64> = driven.engine.datagram_sockets().iter().map(|row| row.id).collect();
+        for (socket, in_rings) in sockets {
+            let (at, port) = ((host, socket.id), socket.local.port());
+            match taken.contains(&socket.id) {
+                true => self.checks.datagrams.on_socket_back(at, port, in_rings),
+                false => self.checks.datagrams.on_socket_not_taken(at, port),
+            }
+        }
     }
 
     /// A process runs while it has no daemon: nobody hears what it asks for.
