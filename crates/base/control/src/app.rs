@@ -12,8 +12,8 @@ use std::net::{IpAddr, SocketAddr};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Cursor, InspectAnswer, InspectQuery, MeetingPlace, OpenedRegion, Reason, RegionAccess, RegionKey, RegionRefusal,
-    RegionSpec, Successor, TcpEnd,
+    Cursor, InspectAnswer, InspectQuery, MeetingPlace, OpenedRegion, Reason, RegionAccess, RegionKey, RegionLine,
+    RegionRefusal, RegionSpec, Successor, TcpEnd,
 };
 
 /// What the client is.
@@ -403,6 +403,8 @@ pub enum Request {
         spec: RegionSpec,
         /// The epoch that it was in, at most [`REGION_EPOCH_MAX`](crate::REGION_EPOCH_MAX). The next one begins.
         epoch: u64,
+        /// Which one it was. Of its user the daemon knows better.
+        line: RegionLine,
     },
 }
 

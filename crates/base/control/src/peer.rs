@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{MeetMessage, Reason, RegionAccess, RegionGrant, RegionKey, RegionRefusal};
+use crate::{MeetMessage, Reason, RegionAccess, RegionGrant, RegionKey, RegionLine, RegionRefusal};
 
 /// Bytes of a challenge.
 pub const CHALLENGE_BYTES: usize = 32;
@@ -169,8 +169,8 @@ pub enum RegionMessage {
     Opened {
         /// The handle.
         open: u64,
-        /// Where the region is, or why there is no handle.
-        result: Result<RegionGrant, RegionRefusal>,
+        /// Where the region is and which one it is, or why there is no handle.
+        result: Result<(RegionGrant, RegionLine), RegionRefusal>,
     },
     /// Nothing of the handle is in use, or in flight, any more.
     Closed {

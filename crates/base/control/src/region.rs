@@ -212,6 +212,18 @@ pub struct RegionSpec {
     pub other_users: bool,
 }
 
+/// Which region it is, over all daemons that have it one after the other, and how often it was revoked. A handle of one of
+/// these daemons goes on at the next one if nothing of this has changed (docs/restart.md).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegionLine {
+    /// Drawn when the region was made. It is no secret.
+    pub id: u64,
+    /// The user whose it is, as the daemon knows it.
+    pub uid: u32,
+    /// Revokes since the region was made.
+    pub revokes: u64,
+}
+
 /// A region as its directory knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionInfo {
@@ -223,6 +235,8 @@ pub struct RegionInfo {
     pub bytes: u64,
     /// What the holder of the handle may do: an owner everything.
     pub access: RegionAccess,
+    /// Which one it is.
+    pub line: RegionLine,
 }
 
 /// A handle to a region, as a program gets it.

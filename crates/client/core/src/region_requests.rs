@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use control::{RegionAccess, RegionKey, RegionSpec, Request};
+use control::{RegionAccess, RegionKey, RegionLine, RegionSpec, Request};
 
 use crate::answer::Asked;
 use crate::{RequestId, Session};
@@ -17,9 +17,9 @@ impl Session {
     }
 
     /// Asks for a region that a daemon before this one had made, and which was in this epoch.
-    pub fn return_region(&mut self, spec: RegionSpec, epoch: u64) -> (RequestId, Request) {
+    pub fn return_region(&mut self, spec: RegionSpec, epoch: u64, line: RegionLine) -> (RequestId, Request) {
         let id = self.begin(Asked::Region);
-        (id, Request::RegionReturn { request: id.number(), spec, epoch })
+        (id, Request::RegionReturn { request: id.number(), spec, epoch, line })
     }
 
     /// Asks for a handle to a region. With `leased_lane` one of another host gets a lane of its own.

@@ -9,6 +9,7 @@ mod completion;
 mod error;
 mod flight;
 mod handle;
+mod later;
 mod lent_copy;
 mod local;
 mod mapped;
@@ -19,6 +20,7 @@ mod queue;
 mod registered;
 mod remote;
 mod slice;
+mod way;
 
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
@@ -40,6 +42,8 @@ pub use slice::RegionSlice;
 
 use crate::session::Session;
 pub(crate) use handle::{Handle, Lender};
+pub(crate) use way::Held;
+use way::Way;
 
 /// A handle to a region: memory with a name, a size and a key, that programs read and write without its owner taking
 /// part (docs/memory.md).
@@ -70,11 +74,14 @@ pub(crate) use handle::{Handle, Lender};
 /// Any number of threads may use one handle, and cloning gives another handle on the same. In a child made by `fork`
 /// every use fails with [`SessionError::Forked`](crate::SessionError::Forked).
 #[derive(Clone)]
-pub struct Region(Arc<Handle>);
+pub struct Region(Arc<Way>);
 
 impl Region {
     /// Opens a region of a host, for all that it allows: reading, writing and atomics. `host` is an address of this
     /// host (the unspecified one stands for it), or another's.
+    ///
+    /// When a daemon ends, of this host or of the region's, the next use opens the region again and goes on, if it is the
+    /// same one and was not revoked (docs/restart.md). It waits for that as long as the session waits for a daemon.
     pub fn open(session: &Session, host: IpAddr, name: &str, key: RegionKey) -> Result<Self, RegionError> {
         Self::open_for(session, host, name, key, RegionAccess::ALL)
     }
@@ -88,7 +95,8 @@ impl Region {
         key: RegionKey,
         access: RegionAccess,
     ) -> Result<Self, RegionError> {
-        Ok(Self(Handle::open(&session.attachment, host, name, key, (access, false))?))
+        let handle = Handle::open(&session.attachment, host, name, key, (access, false))?;
+        Ok(Self(Arc::new(Way::of_host(handle, host, access))))
     }
 
     /// As [`Region::open_for`], and the handle's operations get a *leased lane*: a queue pair between the two hosts that
@@ -104,7 +112,7 @@ impl Region {
         key: RegionKey,
         access: RegionAccess,
     ) -> Result<Self, RegionError> {
-        Ok(Self(Handle::open(&session.attachment, host, name, key, (access, true))?))
+        Ok(Self::once(Handle::open(&session.attachment, host, name, key, (access, true))?))
     }
 
     /// Ends all handles to a region of this host but its owner's, as [`Region::revoke`]: for who has the key and is the
@@ -118,6 +126,11 @@ impl Region {
         handle::revoke(&session.attachment, name, key, new_key)
     }
 
+    /// Of a handle that does not open itself again.
+    fn once(handle: Arc<Handle>) -> Self {
+        Self(Arc::new(Way::once(handle)))
+    }
+
     // ---- what it is
 
     /// Its name.
@@ -127,55 +140,56 @@ impl Region {
 
     /// Its number on its host, as in `raas region ls`.
     pub fn number(&self) -> u64 {
-        self.0.number()
+        self.0.now().number()
     }
 
     /// Its size in bytes.
     pub fn bytes(&self) -> u64 {
-        self.0.bytes()
+        self.0.now().bytes()
     }
 
     /// The epoch for which this handle holds: 1, and one more after each revoke, and with each daemon to which its owner
     /// brought it.
     pub fn epoch(&self) -> u64 {
-        self.0.epoch()
+        self.0.now().epoch()
     }
 
     /// What this handle may do.
     pub fn access(&self) -> RegionAccess {
-        self.0.access()
+        self.0.now().access()
     }
 
     /// The key that opens it.
     pub fn key(&self) -> RegionKey {
-        self.0.key()
+        self.0.now().key()
     }
 
     /// Whether this program made it, by this handle or a clone of it.
     pub fn is_owner(&self) -> bool {
-        self.0.is_owner()
+        self.0.now().is_owner()
     }
 
     /// Whether it lies on this host, so that its operations are copies and instructions of the processor. Otherwise they
     /// are verbs.
     pub fn is_here(&self) -> bool {
-        self.0.is_here()
+        self.0.now().is_here()
     }
 
-    pub(crate) fn handle(&self) -> &Arc<Handle> {
-        &self.0
+    /// The handle that counts; the region is opened again if it must be.
+    pub(crate) fn handle(&self) -> Result<Held<'_>, RegionError> {
+        self.0.settled()
     }
 
     // ---- reading and writing
 
     /// Copies `buf.len()` bytes from `offset` out.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), RegionError> {
-        self.0.read(offset, &mut [IoSliceMut::new(buf)])
+        self.0.run(|handle| handle.read(offset, &mut [IoSliceMut::new(buf)]))
     }
 
     /// Copies bytes from `offset` on into several buffers, one after the other.
     pub fn read_vectored(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), RegionError> {
-        self.0.read(offset, bufs)
+        self.0.run(|handle| handle.read(offset, bufs))
     }
 
     /// Copies `buf` to `offset`. When it returns every later look at these bytes, by whomever, sees them.
@@ -185,7 +199,7 @@ impl Region {
 
     /// Copies several buffers to `offset`, one behind the other.
     pub fn write_vectored(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), RegionError> {
-        self.0.write(offset, bufs, Completion::Visible, None)
+        self.0.run(|handle| handle.write(offset, bufs, Completion::Visible, None))
     }
 
     /// As [`Region::write`], and returns as soon as `completion` says. [`RegionError::NoPersistence`] for
@@ -194,19 +208,20 @@ impl Region {
         if completion == Completion::Persistent {
             return Err(RegionError::NoPersistence);
         }
-        self.0.write(offset, &[IoSlice::new(buf)], completion, None)
+        self.0.run(|handle| handle.write(offset, &[IoSlice::new(buf)], completion, None))
     }
 
     /// As [`Region::write`], and then tells the owner: it gets `tag` from [`Region::recv_notification`], and sees the
     /// bytes by then. If the owner cannot be told, the error says why, and the bytes are written all the same.
     pub fn write_notify(&self, offset: u64, buf: &[u8], tag: u32) -> Result<(), RegionError> {
-        self.0.write(offset, &[IoSlice::new(buf)], Completion::Visible, Some(tag))
+        self.0.run(|handle| handle.write(offset, &[IoSlice::new(buf)], Completion::Visible, Some(tag)))
     }
 
     /// The memory of a part of this region by its address; see [`Mapped`] for what that means.
     /// [`RegionError::NotHere`] for a region of another host.
     pub fn map(&self, offset: u64, len: u64) -> Result<Mapped, RegionError> {
-        Mapped::of_region(&self.0, offset, len)
+        let handle = self.handle()?;
+        Mapped::of_region(&handle, offset, len)
     }
 
     // ---- between regions
@@ -215,7 +230,8 @@ impl Region {
     /// registers the region with the daemon, and waits for its answer; so does the first use after a revoke moved the
     /// region. [`RegionError::NotLocal`] for a region of another host.
     pub fn slice(&self, offset: u64, len: u64) -> Result<RegionSlice, RegionError> {
-        RegionSlice::new(&self.0, offset, len)
+        let handle = self.handle()?;
+        RegionSlice::new(&handle, offset, len)
     }
 
     /// Reads from `offset` on into parts of other regions, one after the other: the bytes go straight there.
@@ -235,54 +251,58 @@ impl Region {
 
     // ---- 8 bytes at a time
 
+    fn atomic(&self, offset: u64, op: AtomicOp) -> Result<u64, RegionError> {
+        self.0.run(|handle| handle.atomic(offset, op))
+    }
+
     /// The 8 bytes at `offset`, a multiple of 8, as a number in the host's byte order.
     pub fn load(&self, offset: u64) -> Result<u64, RegionError> {
-        self.0.load(offset)
+        self.0.run(|handle| handle.load(offset))
     }
 
     /// Stores 8 bytes at `offset`, a multiple of 8.
     pub fn store(&self, offset: u64, value: u64) -> Result<(), RegionError> {
-        self.0.store(offset, value)
+        self.0.run(|handle| handle.store(offset, value))
     }
 
     /// Stores `new` if `expected` is there; returns what was there.
     pub fn compare_swap(&self, offset: u64, expected: u64, new: u64) -> Result<u64, RegionError> {
-        self.0.atomic(offset, AtomicOp::CompareSwap { expected, new })
+        self.atomic(offset, AtomicOp::CompareSwap { expected, new })
     }
 
     /// Adds, modulo 2^64; returns what was there.
     pub fn fetch_add(&self, offset: u64, value: u64) -> Result<u64, RegionError> {
-        self.0.atomic(offset, AtomicOp::Add(value))
+        self.atomic(offset, AtomicOp::Add(value))
     }
 
     /// Stores `value`; returns what was there.
     pub fn swap(&self, offset: u64, value: u64) -> Result<u64, RegionError> {
-        self.0.atomic(offset, AtomicOp::Swap(value))
+        self.atomic(offset, AtomicOp::Swap(value))
     }
 
     /// Keeps the bits that are set in `bits`; returns what was there.
     pub fn fetch_and(&self, offset: u64, bits: u64) -> Result<u64, RegionError> {
-        self.0.atomic(offset, AtomicOp::And(bits))
+        self.atomic(offset, AtomicOp::And(bits))
     }
 
     /// Sets bits; returns what was there.
     pub fn fetch_or(&self, offset: u64, bits: u64) -> Result<u64, RegionError> {
-        self.0.atomic(offset, AtomicOp::Or(bits))
+        self.atomic(offset, AtomicOp::Or(bits))
     }
 
     /// Turns bits round; returns what was there.
     pub fn fetch_xor(&self, offset: u64, bits: u64) -> Result<u64, RegionError> {
-        self.0.atomic(offset, AtomicOp::Xor(bits))
+        self.atomic(offset, AtomicOp::Xor(bits))
     }
 
     /// Stores `value` if it is less than what is there; returns what was there.
     pub fn fetch_min(&self, offset: u64, value: u64) -> Result<u64, RegionError> {
-        self.0.atomic(offset, AtomicOp::Min(value))
+        self.atomic(offset, AtomicOp::Min(value))
     }
 
     /// Stores `value` if it is greater than what is there; returns what was there.
     pub fn fetch_max(&self, offset: u64, value: u64) -> Result<u64, RegionError> {
-        self.0.atomic(offset, AtomicOp::Max(value))
+        self.atomic(offset, AtomicOp::Max(value))
     }
 
     // ---- kernels
@@ -316,7 +336,7 @@ impl Region {
     /// replaced. What a module exports, and may import, is in docs/kernels.md. [`RegionError::NotOwner`] if this handle
     /// is not the owner's.
     pub fn install_kernel(&self, kernel: &str, module: &[u8]) -> Result<(), RegionError> {
-        self.0.install(kernel, module)
+        self.0.now().install(kernel, module)
     }
 
     /// As [`Region::call`], for tasks.
@@ -339,30 +359,31 @@ impl Region {
     /// [`RegionError::Revoked`]. When this returns no access by an older handle can reach the region any more. With
     /// `new_key` the region is opened by that key from then on. Returns the new epoch. This handle goes on.
     pub fn revoke(&self, new_key: Option<RegionKey>) -> Result<u64, RegionError> {
-        self.0.revoke(new_key)
+        self.0.now().revoke(new_key)
     }
 
     /// Ends the region of this owner, also one that would outlive it.
     pub fn delete(self) {
-        self.0.delete();
+        self.0.now().delete();
     }
 
     /// Waits for a notification of [`Region::write_notify`], without end, and takes it; in the order in which they
     /// came. [`RegionError::NotOwner`] if this handle is not the owner's; [`RegionError::NotificationsLost`] once after the
     /// daemon has ended, which may have had some.
     pub fn recv_notification(&self) -> Result<u32, RegionError> {
-        self.0.recv_notification(None)
+        self.0.now().recv_notification(None)
     }
 
     /// As [`Region::recv_notification`], for at most `timeout`; then fails with [`RegionError::TimedOut`].
     pub fn recv_notification_timeout(&self, timeout: Duration) -> Result<u32, RegionError> {
-        self.0.recv_notification(Some(timeout))
+        self.0.now().recv_notification(Some(timeout))
     }
 
     /// As [`Region::recv_notification`], for tasks.
     #[cfg(feature = "tokio")]
     pub async fn notification(&self) -> Result<u32, RegionError> {
-        std::future::poll_fn(|context| self.0.poll_notification(context)).await
+        let handle = self.0.now();
+        std::future::poll_fn(|context| handle.poll_notification(context)).await
     }
 }
 

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use control::{
-    OpenedRegion, REGION_BYTES_MAX, REGION_NAME_BYTES_MAX, RegionAccess, RegionInfo, RegionKey, RegionPath,
+    OpenedRegion, REGION_BYTES_MAX, REGION_NAME_BYTES_MAX, RegionAccess, RegionInfo, RegionKey, RegionLine, RegionPath,
     RegionRefusal, RegionRow, RegionSpec, Reply, region_stamp,
 };
 use subtle::ConstantTimeEq;
@@ -129,6 +129,7 @@ struct Entry {
     tenant: Arc<str>,
     owner: Option<Owner>,
     epoch: u64,
+    line: RegionLine,
     stamp: u64,
     word: u32,
     stage: Stage,
@@ -173,6 +174,8 @@ pub struct Directory {
     now: Time,
     /// Number of the last region and of the last handle.
     last_region: u64,
+    /// Identity of the last region that was made.
+    last_id: u64,
     last_open: u64,
     actions: VecDeque<DirectoryAction>,
 }
@@ -193,10 +196,17 @@ impl Directory {
             ending: BTreeMap::new(),
             now: Time::ZERO,
             last_region: 0,
+            last_id: 0,
             last_open: 0,
             actions: VecDeque::new(),
             config,
         }
+    }
+
+    /// Regions that are made get identities behind this one, which the driver draws at random. So a region of another daemon
+    /// does not pass for one of this.
+    pub fn draw_from(&mut self, id: u64) {
+        self.last_id = id;
     }
 
     /// Handles, leases and local memory get numbers behind this one, so that what a program says of those of a daemon before
@@ -226,15 +236,24 @@ impl Directory {
 
     /// A program wants a region made.
     pub fn handle_create(&mut self, party: Party, request: u64, spec: RegionSpec, tenant: TenantShare) {
-        if let Err(why) = self.try_create(party, request, spec, tenant, 0) {
+        self.last_id = self.last_id.wrapping_add(1);
+        let line = RegionLine { id: self.last_id, uid: party.uid, revokes: 0 };
+        if let Err(why) = self.try_create(party, request, spec, tenant, (0, line)) {
             self.opened(party.client, request, Err(why), None);
         }
     }
 
     /// A program makes the region again that it had from a daemon before this one, in the epoch after `epoch`. It is
-    /// judged as any region that is to be made.
-    pub fn handle_return(&mut self, party: Party, request: u64, (spec, epoch): (RegionSpec, u64), tenant: TenantShare) {
-        if let Err(why) = self.try_create(party, request, spec, tenant, epoch) {
+    /// judged as any region that is to be made. Which one it was, `line`, is the program's word but for the user.
+    pub fn handle_return(
+        &mut self,
+        party: Party,
+        request: u64,
+        (spec, epoch, line): (RegionSpec, u64, RegionLine),
+        tenant: TenantShare,
+    ) {
+        let line = RegionLine { uid: party.uid, ..line };
+        if let Err(why) = self.try_create(party, request, spec, tenant, (epoch, line)) {
             self.opened(party.client, request, Err(why), None);
         }
     }
@@ -245,8 +264,8 @@ impl Directory {
         request: u64,
         spec: RegionSpec,
         tenant: TenantShare,
-        // 0: it is a new one.
-        epoch: u64,
+        // Epoch 0: it is a new one.
+        (epoch, line): (u64, RegionLine),
     ) -> Result<(), RegionRefusal> {
         check_name(&spec.name)?;
         if spec.bytes == 0 || spec.bytes > REGION_BYTES_MAX {
@@ -261,14 +280,14 @@ impl Directory {
         self.shares.add((party.uid, &tenant.name), spec.bytes);
         self.last_region += 1;
         let (region, open) = (self.last_region, self.next_open());
-        let Party { client, pid, uid } = party;
+        let Party { client, pid, .. } = party;
         self.names.insert(spec.name.clone(), region);
         self.programs.entry(client).or_default().insert(open, region);
         self.actions.push_back(DirectoryAction::Make { region, bytes: spec.bytes, huge_pages: spec.huge_pages });
         let stage = Stage::Making { client, request, returns: epoch > 0 };
         let time = (epoch.saturating_add(1), self.stamps.next_stamp(), word);
         let owner = Some(Owner { client, pid, open });
-        let entry = Entry { owner, ..Entry::unowned(spec, (uid, tenant.name), time, stage) };
+        let entry = Entry { owner, ..Entry::unowned(spec, (line, tenant.name), time, stage) };
         self.entries.insert(region, entry);
         Ok(())
     }
@@ -547,7 +566,7 @@ impl Directory {
 }
 
 fn info_of(region: u64, entry: &Entry) -> RegionInfo {
-    RegionInfo { region, epoch: entry.epoch, bytes: entry.spec.bytes, access: entry.spec.access }
+    RegionInfo { region, epoch: entry.epoch, bytes: entry.spec.bytes, access: entry.spec.access, line: entry.line }
 }
 
 fn row_of(region: u64, entry: &Entry) -> RegionRow {

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 
 use control::{
-    OpenedRegion, Reason, RegionAccess, RegionGrant, RegionInfo, RegionMessage, RegionPath, RegionRefusal, Reply,
+    OpenedRegion, Reason, RegionAccess, RegionGrant, RegionInfo, RegionLine, RegionMessage, RegionPath, RegionRefusal,
+    Reply,
 };
 
 use crate::directory::{DirectoryConfig, RegionWish};
@@ -89,7 +90,7 @@ enum State {
     /// The owner's daemon was asked.
     Asked,
     /// The engine opens it. If it ended meanwhile: why.
-    Granted { grant: RegionGrant, ended: Option<RegionRefusal> },
+    Granted { grant: RegionGrant, line: RegionLine, ended: Option<RegionRefusal> },
     /// The program has it.
     Open { handle: u32, region: u64, epoch: u64 },
     /// The engine closes it.
@@ -241,12 +242,12 @@ impl Foreign {
         true
     }
 
-    fn handle_answer(&mut self, peer: IpAddr, number: u64, result: Result<RegionGrant, RegionRefusal>) {
+    fn handle_answer(&mut self, peer: IpAddr, number: u64, result: Result<(RegionGrant, RegionLine), RegionRefusal>) {
         let asked = |o: &&mut Open| o.peer == peer && o.state == State::Asked;
         let Some(open) = self.opens.get_mut(&number).filter(asked) else { return };
         match result {
-            Ok(grant) => {
-                open.state = State::Granted { grant, ended: None };
+            Ok((grant, line)) => {
+                open.state = State::Granted { grant, line, ended: None };
                 let (client, lane) = (open.client, open.lane);
                 self.actions.push_back(ForeignAction::Open { open: number, client, peer, grant, lane });
             }
@@ -258,12 +259,12 @@ impl Foreign {
     pub fn on_opened(&mut self, number: u64, result: Result<u32, Reason>) {
         let Some(open) = self.opens.get_mut(&number) else { return };
         let (client, request) = (open.client, open.request);
-        let State::Granted { grant, ended } = open.state.clone() else { return };
+        let State::Granted { grant, line, ended } = open.state.clone() else { return };
         match (result, ended) {
             (Ok(handle), None) if !open.is_abandoned => {
                 open.state = State::Open { handle, region: grant.region, epoch: grant.epoch };
                 let (region, epoch, bytes) = (grant.region, grant.epoch, grant.bytes);
-                let info = RegionInfo { region, epoch, bytes, access: open.access };
+                let info = RegionInfo { region, epoch, bytes, access: open.access, line };
                 let opened = OpenedRegion { open: number, info, path: RegionPath::Remote { handle } };
                 self.answer(client, request, Ok(opened));
             }
@@ -340,7 +341,7 @@ impl Foreign {
                     over.push((number, open.client, *handle));
                     open.state = State::Closing { handle: *handle };
                 }
-                State::Granted { grant, ended } if grant.region == region && grant.epoch <= epoch => {
+                State::Granted { grant, ended, .. } if grant.region == region && grant.epoch <= epoch => {
                     *ended = Some(why.clone());
                 }
                 _ => {}

@@ -256,6 +256,7 @@ impl Hub {
         };
         hub.pairs.begin_after(parts.incarnation.first_number());
         hub.regions.begin_after(parts.incarnation.first_number());
+        hub.regions.draw_from(parts.epoch);
         hub.tell_tenants();
         hub.adopt_regions();
         loop {

@@ -230,6 +230,7 @@ fn a_region_that_nobody_owns_goes_on_over_the_death_of_its_daemon() {
     let reader = attach("reader");
     let held = Region::open_for(&reader, here, "left", key, access).unwrap();
     held.fetch_add(0, 5).unwrap();
+    let map = held.map(0, 64).unwrap();
     for death in 1..=2_u64 {
         daemon.kill();
         if death == 2 {
@@ -254,12 +255,11 @@ fn a_region_that_nobody_owns_goes_on_over_the_death_of_its_daemon() {
         assert!(found == content[8..], "the bytes are others after {death} deaths");
         let gone = Region::open_for(&session, here, "passing", key, RegionAccess::READ).unwrap_err();
         assert!(matches!(gone, RegionError::Refused { why: RegionRefusal::Unknown, .. }), "{gone:?}");
-        // What was opened before does not reach the region that goes on.
-        let late = held.write(16, &[0xee; 8]).unwrap_err();
+        // What was mapped before is not the region's any more, and the handle goes on.
+        let late = map.check().unwrap_err();
         assert!(matches!(late, RegionError::DaemonLost { .. }), "{late:?}");
-        let mut untouched = [0; 8];
-        region.read(16, &mut untouched).unwrap();
-        assert_eq!(untouched, content[16..24]);
+        held.read(8, &mut found).unwrap();
+        assert!(found == content[8..] && held.epoch() == 1 + death, "after {death} deaths");
     }
     let session = attach("last");
     Region::revoke_by_name(&session, "left", key, None).unwrap();

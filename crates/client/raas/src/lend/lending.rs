@@ -129,7 +129,7 @@ impl Lending {
 
     /// Sends a slice of a region as a message: by which lease, and its number.
     pub(super) fn lend(&self, conn: &Conn, region: &Region, offset: u64, len: u64) -> std::io::Result<Sent> {
-        let handle = region.handle();
+        let handle = region.handle()?;
         loop {
             handle.check_lendable(offset, len)?;
             // Room for both records: one without the other would be of no use.
@@ -138,7 +138,7 @@ impl Lending {
                 return Ok(sent);
             }
             // It may end before it is used; then another one may be had.
-            self.make_lease(conn, handle)?;
+            self.make_lease(conn, &handle)?;
         }
     }
 

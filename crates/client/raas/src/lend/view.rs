@@ -85,7 +85,7 @@ impl View {
                 region.write_vectored(offset, &[IoSlice::new(&bytes[from..from + len])])
             }
             Held::Lent { lease, offset: begin, .. } => {
-                lease.handle()?.copy_lent(begin + at, len, region.handle(), offset)
+                lease.handle()?.copy_lent(begin + at, len, &*region.handle()?, offset)
             }
         }
     }

@@ -17,6 +17,8 @@ use super::pending::{Ended, Found, Pending};
 use super::remote::Plan;
 use super::slice::RegionSlice;
 
+/// Bytes by which a kernel's request names a region of another host.
+const HANDLE_BYTES: usize = 8;
 /// Bytes that are copied at a time between two regions of this host.
 const COPY_BYTES: usize = 4096;
 
@@ -37,11 +39,10 @@ enum Act {
         completion: Completion,
     },
     Atomic(AtomicOp),
-    /// With the regions that it may use beside the one that it is about, and the bytes that go to another host.
+    /// With the regions that it may use beside the one that it is about.
     Run {
         request: Vec<u8>,
-        others: Vec<Arc<Handle>>,
-        bytes: Vec<u8>,
+        others: Vec<Region>,
     },
 }
 
@@ -77,7 +78,7 @@ impl Act {
 
 #[derive(Debug, Clone)]
 struct Operation {
-    handle: Arc<Handle>,
+    region: Region,
     offset: u64,
     act: Act,
     is_fenced: bool,
@@ -138,7 +139,7 @@ impl Batch {
 
     fn add(&mut self, region: &Region, offset: u64, act: Act) -> usize {
         let is_fenced = std::mem::take(&mut self.is_fenced);
-        self.operations.push(Operation { handle: Arc::clone(&region.0), offset, act, is_fenced });
+        self.operations.push(Operation { region: region.clone(), offset, act, is_fenced });
         self.operations.len() - 1
     }
 
@@ -246,22 +247,19 @@ impl Batch {
         let name = || region.0.name().to_owned();
         let request = kernels::Request { name: kernel, args };
         let request = request.to_bytes().map_err(|why| RegionError::Request { name: name(), why })?;
-        let mut bytes = Vec::new();
         for other in others {
-            let number = match (region.0.reach(), other.0.reach()) {
-                (Reach::There(_), Reach::There(remote)) if region.0.shares_way(&other.0) => remote.handle,
-                (Reach::Here(_), Reach::Here(_)) => 0,
-                _ => return Err(RegionError::OtherHost { name: name(), other: other.0.name().to_owned() }),
-            };
-            bytes.extend_from_slice(&u64::from(number).to_le_bytes());
+            // Of broken ones the way is not known before they are opened again.
+            let is_open = || region.0.is_broken() || other.0.is_broken();
+            if !region.0.now().shares_way(&other.0.now()) && (region.is_here() != other.is_here() || !is_open()) {
+                return Err(RegionError::OtherHost { name: name(), other: other.name().to_owned() });
+            }
         }
-        bytes.extend_from_slice(&request);
+        let bytes = request.len() + others.len() * HANDLE_BYTES;
         let (regions, max) = (others.len(), u64::from(KERNEL_BYTES_MAX));
-        if bytes.len() as u64 > max || regions as u64 > KERNEL_REGIONS_MAX {
-            return Err(RegionError::RequestTooLong { name: name(), bytes: bytes.len(), regions, max });
+        if bytes as u64 > max || regions as u64 > KERNEL_REGIONS_MAX {
+            return Err(RegionError::RequestTooLong { name: name(), bytes, regions, max });
         }
-        let others = others.iter().map(|other| Arc::clone(&other.0)).collect();
-        Ok(self.add(region, 0, Act::Run { request, others, bytes }))
+        Ok(self.add(region, 0, Act::Run { request, others: others.to_vec() }))
     }
 
     // ---- submitting
@@ -275,89 +273,144 @@ impl Batch {
 
     /// Submits, and does not wait. An error: nothing of the batch was done. Batches are begun in the order of their
     /// submission. If the queue is full, the batch waits in this program's memory, and goes in when somebody waits or
-    /// polls.
+    /// polls. While a region of it must be opened again, because a daemon ended (docs/restart.md), it waits for that in the
+    /// same way, with all that are submitted behind it; if the region cannot be opened, that is the error of each operation.
     pub fn submit(self) -> Result<Pending, RegionError> {
         for operation in &self.operations {
             operation.check()?;
         }
         let Some(first) = self.operations.first() else { return Ok(Pending::ended(Ended::new(Vec::new()))) };
-        if let Some(other) = self.operations.iter().find(|o| !o.handle.shares_way(&first.handle)) {
-            let [name, other] = [first, other].map(|o| o.handle.name().to_owned());
+        if self.regions().any(|region| region.0.is_broken() || region.0.backlog.is_served()) {
+            let (way, attachment) = (Arc::clone(&first.region.0), Arc::clone(first.region.0.now().attachment()));
+            attachment.check_fork()?;
+            return Ok(Pending::later(attachment, way.submit_later(self)?));
+        }
+        self.submit_now()
+    }
+
+    fn regions(&self) -> impl Iterator<Item = &Region> {
+        self.operations.iter().flat_map(|operation| {
+            let others: &[Region] = if let Act::Run { others, .. } = &operation.act { others } else { &[] };
+            std::iter::once(&operation.region).chain(others)
+        })
+    }
+
+    /// Opens its regions again where they must be, which may wait, and submits.
+    pub(super) fn submit_settled(self) -> Pending {
+        let count = self.operations.len();
+        let settled = self.regions().try_for_each(|region| region.handle().map(drop));
+        let refused = |error| Pending::ended(Ended::new(vec![Err(error); count]));
+        settled.and_then(|()| self.submit_now()).unwrap_or_else(refused)
+    }
+
+    fn submit_now(self) -> Result<Pending, RegionError> {
+        let steps: Vec<Step> = self.operations.into_iter().map(Step::of).collect();
+        for step in &steps {
+            step.check()?;
+        }
+        let Some(first) = steps.first() else { return Ok(Pending::ended(Ended::new(Vec::new()))) };
+        let all = steps.iter().flat_map(|step| std::iter::once(&step.handle).chain(&step.others));
+        if let Some(other) = all.clone().find(|handle| !handle.shares_way(&first.handle)) {
+            let [name, other] = [&first.handle, other].map(|handle| handle.name().to_owned());
             return Err(RegionError::OtherHost { name, other });
         }
         match first.handle.reach() {
-            Reach::Here(_) => Ok(Pending::ended(self.run_here())),
-            Reach::There(_) => self.submit_there(),
+            Reach::Here(_) => Ok(Pending::ended(run_here(&steps))),
+            Reach::There(_) => submit_there(steps),
         }
     }
+}
 
-    fn run_here(&self) -> Ended {
-        let mut failed = None;
-        let results = self.operations.iter().enumerate().map(|(number, operation)| match failed {
-            Some(failed) => {
-                Err(RegionError::NotDone { name: operation.handle.name().to_owned(), operation: number, failed })
-            }
-            None => operation.run_here().inspect_err(|_| failed = Some(number)),
-        });
-        Ended::new(results.collect())
-    }
+/// An operation by the handles that count for it.
+#[derive(Debug)]
+struct Step {
+    handle: Arc<Handle>,
+    offset: u64,
+    act: Act,
+    is_fenced: bool,
+    /// Of a kernel's other regions.
+    others: Vec<Arc<Handle>>,
+    /// Of a kernel, as another host gets it: by which numbers the engine knows these, and the request.
+    request: Vec<u8>,
+}
 
-    fn submit_there(self) -> Result<Pending, RegionError> {
-        let mut plan = Plan::default();
-        let mut way = None;
-        let mut used = Vec::new();
-        for (number, Operation { handle, offset, act, is_fenced }) in self.operations.iter().enumerate() {
-            let Reach::There(remote) = handle.reach() else { continue };
-            way = Some(remote);
-            match act {
-                Act::Read { len } => plan.read(remote, *offset, *len, *is_fenced),
-                Act::Write { bytes, completion, tag } => {
-                    plan.write(remote, *offset, bytes.len(), (*completion, *tag), *is_fenced);
-                }
-                Act::ReadInto(_) | Act::WriteFrom { .. } => {
-                    let mut segments = Vec::new();
-                    for slice in act.slices().iter().filter(|slice| !slice.is_empty()) {
-                        let (segment, of) = slice.begin()?;
-                        segments.push(segment);
-                        used.push((number, of));
-                    }
-                    let len = usize::try_from(act.bytes()).unwrap_or(usize::MAX);
-                    let write =
-                        if let Act::WriteFrom { completion, .. } = act { Some((*completion, None)) } else { None };
-                    plan.direct(remote, *offset, (segments, len), write, *is_fenced);
-                }
-                Act::Atomic(op) => plan.atomic(remote, *offset, *op, *is_fenced),
-                Act::Run { others, bytes, .. } => plan.run(remote, (others.len(), bytes.len()), *is_fenced),
+impl Step {
+    fn of(Operation { region, offset, act, is_fenced }: Operation) -> Self {
+        let handle = Arc::clone(&region.0.now());
+        let (mut others, mut bytes) = (Vec::new(), Vec::new());
+        if let Act::Run { request, others: regions } = &act {
+            others = regions.iter().map(|other| Arc::clone(&other.0.now())).collect();
+            for other in &others {
+                let number = if let Reach::There(remote) = other.reach() { remote.handle } else { 0 };
+                bytes.extend_from_slice(&u64::from(number).to_le_bytes());
             }
+            bytes.extend_from_slice(request);
         }
-        let handles: Vec<Arc<Handle>> = self.operations.iter().map(|o| Arc::clone(&o.handle)).collect();
-        let flight = plan.into_flight(handles.iter().map(|h| Arc::clone(h) as _).collect());
-        if !used.is_empty() {
-            let is_read: Vec<bool> = self.operations.iter().map(|o| matches!(o.act, Act::ReadInto(_))).collect();
-            flight.settle_with(Box::new(move |outcomes| {
-                for (number, of) in used {
-                    if let (Some(outcome), Some(is_read)) = (outcomes.get_mut(number), is_read.get(number)) {
-                        of.settle(*is_read, outcome);
-                    }
-                }
-            }));
-        }
-        let (Some(remote), Some(first)) = (way, handles.first()) else {
-            return Ok(Pending::ended(Ended::new(Vec::new())));
-        };
-        let payload: Vec<IoSlice<'_>> = self
-            .operations
-            .iter()
-            .filter_map(|o| match &o.act {
-                Act::Write { bytes, .. } | Act::Run { bytes, .. } => Some(IoSlice::new(bytes)),
-                _ => None,
-            })
-            .collect();
-        remote.submit(first.name(), &flight, &payload)?;
-        let queue = Arc::clone(&remote.queue);
-        let is_atomic = self.operations.iter().map(|o| matches!(o.act, Act::Atomic(_))).collect::<Vec<_>>();
-        Ok(Pending::going(queue, flight, Box::new(move |outcomes| judge(&handles, &is_atomic, outcomes))))
+        Self { handle, offset, act, is_fenced, others, request: bytes }
     }
+}
+
+fn run_here(steps: &[Step]) -> Ended {
+    let mut failed = None;
+    let results = steps.iter().enumerate().map(|(number, step)| match failed {
+        Some(failed) => Err(RegionError::NotDone { name: step.handle.name().to_owned(), operation: number, failed }),
+        None => step.run_here().inspect_err(|_| failed = Some(number)),
+    });
+    Ended::new(results.collect())
+}
+
+fn submit_there(steps: Vec<Step>) -> Result<Pending, RegionError> {
+    let mut plan = Plan::default();
+    let mut way = None;
+    let mut used = Vec::new();
+    for (number, Step { handle, offset, act, is_fenced, others, request }) in steps.iter().enumerate() {
+        let Reach::There(remote) = handle.reach() else { continue };
+        way = Some(remote);
+        match act {
+            Act::Read { len } => plan.read(remote, *offset, *len, *is_fenced),
+            Act::Write { bytes, completion, tag } => {
+                plan.write(remote, *offset, bytes.len(), (*completion, *tag), *is_fenced);
+            }
+            Act::ReadInto(_) | Act::WriteFrom { .. } => {
+                let mut segments = Vec::new();
+                for slice in act.slices().iter().filter(|slice| !slice.is_empty()) {
+                    let (segment, of) = slice.begin()?;
+                    segments.push(segment);
+                    used.push((number, of));
+                }
+                let len = usize::try_from(act.bytes()).unwrap_or(usize::MAX);
+                let write = if let Act::WriteFrom { completion, .. } = act { Some((*completion, None)) } else { None };
+                plan.direct(remote, *offset, (segments, len), write, *is_fenced);
+            }
+            Act::Atomic(op) => plan.atomic(remote, *offset, *op, *is_fenced),
+            Act::Run { .. } => plan.run(remote, (others.len(), request.len()), *is_fenced),
+        }
+    }
+    let handles: Vec<Arc<Handle>> = steps.iter().map(|step| Arc::clone(&step.handle)).collect();
+    let flight = plan.into_flight(handles.iter().map(|h| Arc::clone(h) as _).collect());
+    if !used.is_empty() {
+        let is_read: Vec<bool> = steps.iter().map(|step| matches!(step.act, Act::ReadInto(_))).collect();
+        flight.settle_with(Box::new(move |outcomes| {
+            for (number, of) in used {
+                if let (Some(outcome), Some(is_read)) = (outcomes.get_mut(number), is_read.get(number)) {
+                    of.settle(*is_read, outcome);
+                }
+            }
+        }));
+    }
+    let (Some(remote), Some(first)) = (way, handles.first()) else {
+        return Ok(Pending::ended(Ended::new(Vec::new())));
+    };
+    let payload = steps.iter().filter_map(|step| match &step.act {
+        Act::Write { bytes, .. } => Some(IoSlice::new(bytes)),
+        Act::Run { .. } => Some(IoSlice::new(&step.request)),
+        _ => None,
+    });
+    let payload: Vec<IoSlice<'_>> = payload.collect();
+    remote.submit(first.name(), &flight, &payload)?;
+    let queue = Arc::clone(&remote.queue);
+    let is_atomic = steps.iter().map(|step| matches!(step.act, Act::Atomic(_))).collect::<Vec<_>>();
+    Ok(Pending::going(queue, flight, Box::new(move |outcomes| judge(&handles, &is_atomic, outcomes))))
 }
 
 /// What the outcomes of operations on regions of another host mean.
@@ -367,7 +420,7 @@ fn judge(handles: &[Arc<Handle>], is_atomic: &[bool], outcomes: Outcomes) -> End
     let results = each.map(|(number, ((outcome, handle), is_atomic))| match (outcome.failure, handle.reach()) {
         (Some(failure), Reach::There(remote)) => {
             let cause = first_failed.unwrap_or(0);
-            Err(remote.error(handle.name(), &failure, outcome.may_have_landed, (number, cause)))
+            Err(handle.as_told(remote.error(handle.name(), &failure, outcome.may_have_landed, (number, cause))))
         }
         _ if *is_atomic => Ok(Found::Word(outcome.value)),
         _ => Ok(Found::Bytes(outcome.bytes)),
@@ -388,13 +441,21 @@ impl Operation {
         if count > count_max || count > 0 && bytes > bytes_max {
             return Err(RegionError::LocalTooLong { count, bytes, count_max, bytes_max });
         }
+        let handle = self.region.0.now();
         for slice in self.act.slices() {
-            slice.check(&self.handle, matches!(self.act, Act::ReadInto(_)))?;
+            slice.check(&handle, matches!(self.act, Act::ReadInto(_)))?;
         }
         if matches!(self.act, Act::Atomic(_)) {
-            self.handle.check_aligned(self.offset)?;
+            handle.check_aligned(self.offset)?;
         }
-        self.handle.check_access(self.act.needs(), self.offset, bytes)
+        handle.check_may(self.act.needs(), self.offset, bytes)
+    }
+}
+
+impl Step {
+    /// What it needs of the handle by which it is done.
+    fn check(&self) -> Result<(), RegionError> {
+        self.handle.check_access(self.act.needs(), self.offset, self.act.bytes())
     }
 
     /// On a region of this host.
@@ -418,7 +479,7 @@ impl Operation {
                 self.handle.write(at, &[IoSlice::new(piece)], *completion, None)
             }),
             Act::Atomic(op) => self.handle.atomic(self.offset, *op).map(Found::Word),
-            Act::Run { request, others, .. } => self.handle.run_here(request, others).map(Found::Bytes),
+            Act::Run { request, .. } => self.handle.run_here(request, &self.others).map(Found::Bytes),
         }
     }
 

@@ -78,9 +78,10 @@ pub enum RegionError {
         /// The operation met the end: it may have been done before it.
         may_have_landed: bool,
     },
-    /// The daemon of this host that gave the handle has ended. The session goes on with the next one, which does not know
-    /// the handle: open the region again. The owner's handle goes on; if it says this, the region could not be brought to
-    /// the next daemon: make it again.
+    /// The daemon of this host that gave the handle has ended. With `may_have_landed` the operation met that; the next use
+    /// opens the region again by itself, if it was opened by [`Region::open`](crate::Region::open). Otherwise the region
+    /// did not come back in time, or what was used is of the memory of before: open the region again. If the owner's
+    /// handle says this, the region could not be brought to the next daemon: make it again.
     #[error(
         "region `{name}`: the daemon that gave this handle has ended: open the region again, or make it again if it was \
          this program's; {}",
@@ -235,6 +236,17 @@ impl RegionError {
             RegionRefusal::Revoked { held, current } => Self::Revoked { name, held, current, may_have_landed: false },
             RegionRefusal::OwnerGone => Self::OwnerGone { name, may_have_landed: false },
             why => Self::Refused { name, why },
+        }
+    }
+
+    /// What came behind bytes that are written already: they stay.
+    pub(super) fn behind_bytes(self) -> Self {
+        match self {
+            Self::DaemonLost { name, .. }
+            | Self::Refused { name, why: RegionRefusal::Reason(control::Reason::DaemonLost) } => {
+                Self::DaemonLost { name, may_have_landed: true }
+            }
+            error => error,
         }
     }
 

@@ -3,6 +3,7 @@
 //! Owns the order of the checks: process, session, access, bounds, and last the stamp. It must give the handle back to
 //! the daemon when nobody has it any more.
 
+mod breaking;
 mod lending;
 mod moving;
 mod running;
@@ -15,7 +16,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use control::{Reason, RegionAccess, RegionKey, RegionPath, RegionRefusal, RegionSpec, Request};
+use control::{Reason, RegionAccess, RegionKey, RegionLine, RegionPath, RegionRefusal, RegionSpec, Request};
 use raas_core::{Answer, NewRegion, RegionNews, RequestId, Session};
 use shm::AtomicOp;
 
@@ -31,6 +32,7 @@ use crate::attachment::Attachment;
 use crate::error::SessionError;
 use crate::park::lock;
 use crate::region_table::RegionUser;
+pub(super) use breaking::is_loss;
 pub(crate) use lending::Lender;
 
 /// Where a region is.
@@ -56,6 +58,13 @@ impl Given {
     }
 }
 
+/// What an owner tells the next daemon of its region, and a revoke changes.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    key: RegionKey,
+    line: RegionLine,
+}
+
 /// See the head of this file.
 #[derive(Debug)]
 pub(crate) struct Handle {
@@ -68,7 +77,7 @@ pub(crate) struct Handle {
     spec: Option<RegionSpec>,
     /// Of an owner's region that is not yet with the next daemon: which one it was with, and 1. Otherwise 0.
     away: AtomicU64,
-    key: Mutex<RegionKey>,
+    known: Mutex<Known>,
     reach: Reach,
     /// The daemon said so.
     ended: OnceLock<RegionRefusal>,
@@ -139,7 +148,7 @@ impl Handle {
             access: if is_owner { RegionAccess::ALL | RegionAccess::EXECUTE } else { access },
             spec,
             away: AtomicU64::new(0),
-            key: Mutex::new(key),
+            known: Mutex::new(Known { key, line: opened.info.line }),
             reach,
             ended: OnceLock::new(),
             notes: Notes::default(),
@@ -181,7 +190,12 @@ impl Handle {
     }
 
     pub(super) fn key(&self) -> RegionKey {
-        *lock(&self.key)
+        lock(&self.known).key
+    }
+
+    /// Which region it is.
+    pub(super) fn line(&self) -> RegionLine {
+        lock(&self.known).line
     }
 
     pub(super) fn is_owner(&self) -> bool {
@@ -239,7 +253,8 @@ impl Handle {
                     }
                 }
             };
-            return remote.read(&self.name, offset, usize::try_from(len).unwrap_or(usize::MAX), &mut put);
+            let len = usize::try_from(len).unwrap_or(usize::MAX);
+            return remote.read(&self.name, offset, len, &mut put).map_err(|e| self.why_over(e));
         }
         self.access_bytes(RegionAccess::READ, offset, len, |memory| {
             let mut at = offset;
@@ -262,10 +277,12 @@ impl Handle {
         let len = bufs.iter().fold(0u64, |sum, buf| sum.saturating_add(buf.len() as u64));
         if let Reach::There(remote) = &self.reach {
             self.check_access(RegionAccess::WRITE, offset, len)?;
-            return remote.write(&self.name, offset, bufs, completion, tag);
+            let written = remote.write(&self.name, offset, bufs, completion, tag);
+            return written.map_err(|e| self.why_over(e));
         }
         self.write_here(offset, bufs, len)?;
-        tag.map_or(Ok(()), |tag| self.notify(tag))
+        // The bytes are written in any case.
+        tag.map_or(Ok(()), |tag| self.notify(tag).map_err(RegionError::behind_bytes))
     }
 
     fn write_here(&self, offset: u64, bufs: &[IoSlice<'_>], len: u64) -> Result<(), RegionError> {
@@ -295,7 +312,7 @@ impl Handle {
         self.check_aligned(offset)?;
         if let Reach::There(remote) = &self.reach {
             self.check_access(RegionAccess::ATOMIC, offset, 8)?;
-            return remote.atomic(&self.name, offset, op);
+            return remote.atomic(&self.name, offset, op).map_err(|e| self.why_over(e));
         }
         self.access_bytes(RegionAccess::ATOMIC, offset, 8, |memory| memory.atomic64(offset, op))
     }
@@ -303,13 +320,19 @@ impl Handle {
     /// What every access needs before it begins, wherever the region is.
     pub(super) fn check_access(&self, needs: RegionAccess, offset: u64, len: u64) -> Result<(), RegionError> {
         self.check_session()?;
+        self.check_may(needs, offset, len)?;
+        self.check_ended()
+    }
+
+    /// Whether the handle is for that, and the region has these bytes.
+    pub(super) fn check_may(&self, needs: RegionAccess, offset: u64, len: u64) -> Result<(), RegionError> {
         if !self.access.contains(needs) {
             return Err(RegionError::NoAccess { name: self.name.clone(), asked: needs, allowed: self.access });
         }
         if offset.checked_add(len).is_none_or(|end| end > self.bytes) {
             return Err(RegionError::OutOfBounds { name: self.name.clone(), offset, len, bytes: self.bytes });
         }
-        self.check_ended()
+        Ok(())
     }
 
     /// What the daemon said of the end, or that it has ended itself.

@@ -36,7 +36,7 @@ impl Handle {
             }
             (Reach::There(_), Reach::Here(_)) if Arc::ptr_eq(self.attachment(), to.attachment()) => {
                 let slice = RegionSlice::new(to, at, len)?;
-                Region(Arc::clone(self)).read_into(offset, &[slice])
+                Region::once(Arc::clone(self)).read_into(offset, &[slice])
             }
             _ => self.copy_by_pieces(offset, len, to, at),
         }

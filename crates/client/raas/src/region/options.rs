@@ -80,7 +80,7 @@ impl RegionOptions {
         };
         let Self { access, huge_pages, outlives, other_users, .. } = *self;
         let spec = RegionSpec { name: name.to_owned(), bytes, access, key, huge_pages, outlives, other_users };
-        Ok(Region(Handle::create(&session.attachment, spec)?))
+        Ok(Region::once(Handle::create(&session.attachment, spec)?))
     }
 }
 

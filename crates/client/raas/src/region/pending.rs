@@ -8,11 +8,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 #[cfg(feature = "tokio")]
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::error::RegionError;
 use super::flight::{Flight, Outcomes};
+use super::later::Later;
 use super::queue::Queue;
+use crate::attachment::Attachment;
 
 /// What an operation found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,7 +94,16 @@ type Judge = dyn Fn(Outcomes) -> Ended + Send + Sync;
 
 enum State {
     Ended(Ended),
-    Going { queue: Arc<Queue>, flight: Arc<Flight>, judge: Box<Judge> },
+    Going {
+        queue: Arc<Queue>,
+        flight: Arc<Flight>,
+        judge: Box<Judge>,
+    },
+    /// They wait until their region was opened again.
+    Later {
+        attachment: Arc<Attachment>,
+        later: Arc<Later>,
+    },
     Taken,
 }
 
@@ -113,10 +124,48 @@ impl Pending {
         Self(State::Going { queue, flight, judge })
     }
 
+    pub(super) fn later(attachment: Arc<Attachment>, later: Arc<Later>) -> Self {
+        Self(State::Later { attachment, later })
+    }
+
+    /// What is still to end of them, and where.
+    pub(super) fn still_going(&self) -> Option<(Arc<Queue>, Arc<Flight>)> {
+        match &self.0 {
+            State::Going { queue, flight, .. } => Some((Arc::clone(queue), Arc::clone(flight))),
+            _ => None,
+        }
+    }
+
+    /// Goes over to what became of operations that waited for their region.
+    fn follow(&mut self, mut submitted: Self) {
+        self.0 = std::mem::replace(&mut submitted.0, State::Taken);
+    }
+
+    /// As [`Pending::follow`], if they were submitted.
+    fn look(&mut self) {
+        if let State::Later { later, .. } = &self.0
+            && let Some(submitted) = later.take()
+        {
+            self.follow(submitted);
+        }
+    }
+
+    /// As [`Pending::look`], and waits until `deadline`. False: they were not submitted.
+    fn look_until(&mut self, deadline: Option<Instant>) -> Result<bool, RegionError> {
+        let State::Later { attachment, later } = &self.0 else { return Ok(true) };
+        // The thread that submits them is the parent's.
+        attachment.check_fork()?;
+        let submitted = later.wait(deadline);
+        let has_come = submitted.is_some();
+        submitted.into_iter().for_each(|submitted| self.follow(submitted));
+        Ok(has_come)
+    }
+
     /// Whether all operations have ended, or their end was taken. It does not wait.
     pub fn is_ended(&self) -> bool {
         match &self.0 {
             State::Going { queue, flight, .. } => flight.is_done() || queue.poll(flight),
+            State::Later { attachment, later } => attachment.check_fork().is_ok() && later.is_ended(),
             _ => true,
         }
     }
@@ -124,11 +173,13 @@ impl Pending {
     /// How the operations ended, if all have. It does not wait, and makes a system call only now and then,
     /// to see whether the daemon is there. `None` also after the end was taken.
     pub fn try_take(&mut self) -> Option<Ended> {
+        self.look();
         if self.is_ended() { self.take() } else { None }
     }
 
     /// Waits until all have ended.
     pub fn wait(mut self) -> Result<Ended, RegionError> {
+        self.look_until(None)?;
         if let State::Going { queue, flight, .. } = &self.0 {
             queue.wait(flight, None)?;
         }
@@ -137,8 +188,13 @@ impl Pending {
 
     /// As [`Pending::wait`], at most for `timeout`. `None`: they have not ended, or their end was taken.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Option<Ended>, RegionError> {
+        let begun = Instant::now();
+        if !self.look_until(begun.checked_add(timeout))? {
+            return Ok(None);
+        }
+        let left = timeout.saturating_sub(begun.elapsed());
         match &self.0 {
-            State::Going { queue, flight, .. } if !queue.wait(flight, Some(timeout))? => Ok(None),
+            State::Going { queue, flight, .. } if !queue.wait(flight, Some(left))? => Ok(None),
             _ => Ok(self.take()),
         }
     }
@@ -148,7 +204,7 @@ impl Pending {
         match std::mem::replace(&mut self.0, State::Taken) {
             State::Ended(ended) => Some(ended),
             State::Going { flight, judge, .. } => Some(judge(flight.take_outcomes())),
-            State::Taken => None,
+            State::Later { .. } | State::Taken => None,
         }
     }
 }
@@ -159,6 +215,13 @@ impl Future for Pending {
 
     /// Ends with no operations if the end was taken before.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let State::Later { attachment, later } = &self.0 {
+            attachment.check_fork()?;
+            match later.take_or_wake(context.waker()) {
+                Some(submitted) => self.follow(submitted),
+                None => return Poll::Pending,
+            }
+        }
         if let State::Going { queue, flight, .. } = &self.0
             && !queue.poll_later(flight, context.waker())?
         {
@@ -184,6 +247,7 @@ impl std::fmt::Debug for Pending {
             State::Ended(_) => "ended",
             State::Going { flight, .. } if flight.is_done() => "ended",
             State::Going { .. } => "going",
+            State::Later { .. } => "waiting for its region",
             State::Taken => "taken",
         };
         f.debug_tuple("Pending").field(&state).finish()

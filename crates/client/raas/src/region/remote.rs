@@ -337,7 +337,8 @@ struct Transfer<'a> {
     going: VecDeque<Arc<Flight>>,
     /// A part of it was done, or may have been.
     may_have_landed: bool,
-    failed: Option<RegionError>,
+    /// What failed first, and which operation that was.
+    failed: Option<(Failure, usize)>,
     /// What the last part found.
     value: u64,
 }
@@ -356,8 +357,14 @@ impl<'a> Transfer<'a> {
             return self.finish().map(drop);
         }
         let flight = plan.into_flight(Vec::new());
-        self.remote.queue.submit_blocking(&flight, payload).map_err(|error| self.remote.over(self.name, error))?;
-        self.going.push_back(flight);
+        match self.remote.queue.submit_blocking(&flight, payload) {
+            Ok(()) => self.going.push_back(flight),
+            // Parts before this one may have been done.
+            Err(error) => {
+                self.failed = Some((Failure::Lost(error), 0));
+                return self.finish().map(drop);
+            }
+        }
         Ok(())
     }
 
@@ -369,10 +376,7 @@ impl<'a> Transfer<'a> {
         self.may_have_landed |= may_have_landed;
         self.value = value;
         match failure {
-            Some(failure) if self.failed.is_none() => {
-                let number = (0, first_failed.unwrap_or(0));
-                self.failed = Some(self.remote.error(self.name, &failure, self.may_have_landed, number));
-            }
+            Some(failure) if self.failed.is_none() => self.failed = Some((failure, first_failed.unwrap_or(0))),
             None if self.failed.is_none() => (self.put)(&bytes),
             _ => {}
         }
@@ -384,7 +388,9 @@ impl<'a> Transfer<'a> {
         while !self.going.is_empty() {
             self.take()?;
         }
-        self.failed.take().map_or(Ok(self.value), Err)
+        let Some((failure, first)) = self.failed.take() else { return Ok(self.value) };
+        // What came behind it counts too.
+        Err(self.remote.error(self.name, &failure, self.may_have_landed, (0, first)))
     }
 }
 

@@ -1,5 +1,5 @@
-//! Regions in sessions that go on over the death of daemons: the owner's goes on with its bytes, and other handles end with a
-//! typed error and are had again.
+//! Regions in sessions that go on over the death of daemons: the owner's goes on with its bytes, and other handles go on
+//! with it, or end with a typed error and are had again.
 //!
 //! Owns which errors a program may meet there, and that each addition is in the region once if it was said to be done.
 

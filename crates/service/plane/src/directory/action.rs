@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use control::{Reason, RegionAccess, RegionMessage, RegionSpec, Reply};
+use control::{Reason, RegionAccess, RegionLine, RegionMessage, RegionSpec, Reply};
 
 use crate::ClientId;
 
@@ -159,4 +159,6 @@ pub struct KeptRegion {
     pub tenant: Arc<str>,
     /// The epoch in which it is.
     pub epoch: u64,
+    /// Which one it is; none if the daemon that kept it did not know. Its user is [`KeptRegion::uid`].
+    pub line: Option<RegionLine>,
 }

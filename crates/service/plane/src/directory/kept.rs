@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use control::{REGION_BYTES_MAX, REGION_EPOCH_MAX, RegionRefusal, RegionSpec, region_stamp};
+use control::{REGION_BYTES_MAX, REGION_EPOCH_MAX, RegionLine, RegionRefusal, RegionSpec, region_stamp};
 
 use super::{Directory, DirectoryAction, Entry, Handles, KeptRegion, Stage, TenantShare, check_name, too_many};
 
@@ -14,16 +14,17 @@ impl Entry {
     /// That nobody owns and nobody has opened, of a user's and a tenant's program, with its epoch, stamp and word.
     pub(super) fn unowned(
         spec: RegionSpec,
-        (uid, tenant): (u32, Arc<str>),
+        (line, tenant): (RegionLine, Arc<str>),
         (epoch, stamp, word): (u64, u64, u32),
         stage: Stage,
     ) -> Self {
         Self {
             spec,
-            uid,
+            uid: line.uid,
             tenant,
             owner: None,
             epoch,
+            line,
             stamp,
             word,
             stage,
@@ -44,7 +45,7 @@ impl Directory {
     pub(super) fn keep(&mut self, region: u64) {
         let Some(entry) = self.entries.get(&region) else { return };
         let (spec, tenant) = (entry.spec.clone(), Arc::clone(&entry.tenant));
-        let kept = KeptRegion { spec, uid: entry.uid, tenant, epoch: entry.epoch };
+        let kept = KeptRegion { spec, uid: entry.uid, tenant, epoch: entry.epoch, line: Some(entry.line) };
         self.actions.push_back(DirectoryAction::Keep { region, kept });
     }
 
@@ -54,7 +55,7 @@ impl Directory {
     /// The host's and the user's shares are those of now. A tenant's does not count, because the tenant is known by a
     /// program, and there is none.
     pub fn adopt(&mut self, kept: KeptRegion) -> Result<u64, RegionRefusal> {
-        let KeptRegion { spec, uid, tenant, epoch } = kept;
+        let KeptRegion { spec, uid, tenant, epoch, line } = kept;
         check_name(&spec.name)?;
         if spec.bytes == 0 || spec.bytes > REGION_BYTES_MAX {
             return Err(RegionRefusal::BadSize { bytes: spec.bytes, max: REGION_BYTES_MAX });
@@ -72,7 +73,10 @@ impl Directory {
         self.last_region += 1;
         let (region, stamp) = (self.last_region, self.stamps.next_stamp());
         self.names.insert(spec.name.clone(), region);
-        let entry = Entry::unowned(spec, (uid, tenant), (epoch + 1, stamp, word), Stage::Live);
+        self.last_id = self.last_id.wrapping_add(1);
+        let line = line.unwrap_or(RegionLine { id: self.last_id, uid, revokes: 0 });
+        let line = RegionLine { uid, ..line };
+        let entry = Entry::unowned(spec, (line, tenant), (epoch + 1, stamp, word), Stage::Live);
         self.entries.insert(region, entry);
         self.stamp(word, region_stamp::of(stamp, region_stamp::LIVE));
         self.keep(region);

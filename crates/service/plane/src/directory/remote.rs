@@ -128,7 +128,11 @@ impl Directory {
         if result.is_err() {
             self.handle_peer_closed(peer, open);
         }
-        let result = result.map(|grant| RegionGrant { access: handle.access, ..grant });
+        let line = self.entries.get(&handle.region).map(|entry| entry.line);
+        let result = result.and_then(|grant| {
+            let line = line.ok_or(RegionRefusal::Unknown)?;
+            Ok((RegionGrant { access: handle.access, ..grant }, line))
+        });
         self.tell(peer, RegionMessage::Opened { open, result });
     }
 

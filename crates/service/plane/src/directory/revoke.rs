@@ -141,6 +141,7 @@ impl Directory {
         self.moving.insert(region, now + self.config.answer + copying(entry.spec.bytes));
         let held = entry.epoch;
         entry.epoch += 1;
+        entry.line.revokes = entry.line.revokes.wrapping_add(1);
         entry.stamp = stamp;
         let (word, epoch, handles) = (entry.word, entry.epoch, entry.handles.take_all());
         let leases = std::mem::take(&mut entry.leases);

@@ -23,6 +23,8 @@ fn actions(foreign: &mut Foreign) -> Vec<ForeignAction> {
     std::iter::from_fn(|| foreign.poll_action()).collect()
 }
 
+const LINE: RegionLine = RegionLine { id: 3, uid: 5, revokes: 0 };
+
 fn grant() -> RegionGrant {
     RegionGrant { region: 8, epoch: 1, bytes: 64, access: RegionAccess::READ, rkey: 9, addr: 0 }
 }
@@ -40,7 +42,7 @@ fn a_program_that_leaves_keeps_no_place_whatever_the_owner_answers() {
         foreign.handle_left(PROGRAM);
         assert_eq!(actions(&mut foreign), [closed(open)]);
         assert_eq!(foreign.count(), 0);
-        assert!(foreign.handle_peer(PEER, RegionMessage::Opened { open, result: Ok(grant()) }));
+        assert!(foreign.handle_peer(PEER, RegionMessage::Opened { open, result: Ok((grant(), LINE)) }));
         assert_eq!(actions(&mut foreign), []);
     }
 }
@@ -49,7 +51,7 @@ fn a_program_that_leaves_keeps_no_place_whatever_the_owner_answers() {
 fn a_handle_is_closed_at_the_owner_when_nothing_of_it_is_in_flight() {
     let mut foreign = Foreign::new(DirectoryConfig { handles_per_app_max: 1, ..DirectoryConfig::default() });
     let open = ask(&mut foreign);
-    assert!(foreign.handle_peer(PEER, RegionMessage::Opened { open, result: Ok(grant()) }));
+    assert!(foreign.handle_peer(PEER, RegionMessage::Opened { open, result: Ok((grant(), LINE)) }));
     assert_eq!(
         actions(&mut foreign),
         [ForeignAction::Open { open, client: PROGRAM, peer: PEER, grant: grant(), lane: None }]

@@ -333,7 +333,9 @@ impl Hub {
             }
             Request::TcpClosed { number } => self.fallbacks.handle_closed(id, number),
             Request::RegionCreate { request, spec } => self.on_region_create(party, request, spec),
-            Request::RegionReturn { request, spec, epoch } => self.on_region_return(party, request, (spec, epoch)),
+            Request::RegionReturn { request, spec, epoch, line } => {
+                self.on_region_return(party, request, (spec, epoch, line));
+            }
             Request::RegionOpen { request, host, name, key, access, lease, leased_lane } => {
                 self.on_region_open(party, request, host, (RegionWish { name, key, access, lease }, leased_lane));
             }

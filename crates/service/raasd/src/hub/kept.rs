@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use control::{RegionRefusal, RegionSpec};
+use control::{RegionLine, RegionRefusal, RegionSpec};
 use plane::KeptRegion;
 use rustix::fs::{MemfdFlags, SealFlags};
 use serde::{Deserialize, Serialize};
@@ -34,6 +34,9 @@ struct Record {
     uid: u32,
     tenant: String,
     epoch: u64,
+    /// Daemons before control version 6 kept none.
+    #[serde(default)]
+    line: Option<RegionLine>,
 }
 
 /// The regions that are kept, and the tail of their names.
@@ -75,7 +78,7 @@ impl Hub {
     }
 
     fn adopt_region(&mut self, record: Record, old: &Region) -> Result<u64, RegionRefusal> {
-        let Record { spec, uid, tenant, epoch, .. } = record;
+        let Record { spec, uid, tenant, epoch, line, .. } = record;
         let bytes = spec.bytes;
         // Before the directory promises it.
         let copy = || {
@@ -85,7 +88,7 @@ impl Hub {
             Ok(newest)
         };
         let newest = copy().map_err(|cause| RegionRefusal::NoMemory { bytes, cause })?;
-        let kept = KeptRegion { spec, uid, tenant: Arc::from(tenant), epoch };
+        let kept = KeptRegion { spec, uid, tenant: Arc::from(tenant), epoch, line };
         let region = self.regions.directory().adopt(kept)?;
         self.regions.put(region, newest);
         self.settle_regions();
@@ -131,8 +134,8 @@ fn forget(kept: &Kept, tail: &str) {
 
 /// A record as a memfd that nobody can change.
 fn record(kept: KeptRegion) -> std::io::Result<OwnedFd> {
-    let KeptRegion { spec, uid, tenant, epoch } = kept;
-    let record = Record { version: RECORD_VERSION, spec, uid, tenant: tenant.to_string(), epoch };
+    let KeptRegion { spec, uid, tenant, epoch, line } = kept;
+    let record = Record { version: RECORD_VERSION, spec, uid, tenant: tenant.to_string(), epoch, line };
     let fd = rustix::fs::memfd_create("raas-record", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let mut file = File::from(fd);
     file.write_all(&serde_json::to_vec(&record)?)?;

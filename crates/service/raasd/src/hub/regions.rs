@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use control::{
-    LEASED_LANE_FIRST, REGION_EPOCH_MAX, Reason, RegionAccess, RegionKey, RegionMessage, RegionRefusal, RegionSpec,
-    Reply,
+    LEASED_LANE_FIRST, REGION_EPOCH_MAX, Reason, RegionAccess, RegionKey, RegionLine, RegionMessage, RegionRefusal,
+    RegionSpec, Reply,
 };
 use plane::{
     ClientId, Directory, DirectoryAction, DirectoryConfig, Foreign, ForeignAction, Handed, Lessee, Party, RegionWish,
@@ -109,6 +109,11 @@ impl Regions {
     pub(super) fn begin_after(&mut self, number: u64) {
         self.directory.begin_after(number);
         self.foreign.begin_after(number);
+    }
+
+    /// As [`Directory::draw_from`].
+    pub(super) fn draw_from(&mut self, id: u64) {
+        self.directory.draw_from(id);
     }
 
     /// The next memory that was made; none while none is being made.
@@ -233,13 +238,18 @@ impl Hub {
 
     /// A program brings back a region that a daemon before this one had made. Nothing that it says is believed but what
     /// it could ask for as well: its user, share and policy are judged as for a new one.
-    pub(super) fn on_region_return(&mut self, party: Party, request: u64, (spec, epoch): (RegionSpec, u64)) {
+    pub(super) fn on_region_return(
+        &mut self,
+        party: Party,
+        request: u64,
+        (spec, epoch, line): (RegionSpec, u64, RegionLine),
+    ) {
         if !(1..=REGION_EPOCH_MAX).contains(&epoch) {
             let words = format!("its region was in epoch {epoch}, which is not from 1 to {REGION_EPOCH_MAX}");
             return self.detach(party.client, Reason::AppFault, &words);
         }
         match self.region_share(party.client) {
-            Some(share) => self.regions.directory.handle_return(party, request, (spec, epoch), share),
+            Some(share) => self.regions.directory.handle_return(party, request, (spec, epoch, line), share),
             None => self.refuse_region(party.client, request),
         }
     }

@@ -30,6 +30,7 @@ mod policy;
 mod region_batches;
 mod region_locals;
 mod regions;
+mod regions_reopen;
 mod regions_return;
 mod restarts;
 mod returns;

@@ -12,7 +12,7 @@ use control::{OpenedRegion, Reason, RegionKey, RegionPath, RegionRefusal, Reques
 use raas_core::{Answer, NewRegion};
 use shm::RegionMemory;
 
-use super::{Handle, Reach};
+use super::{Handle, Known, Reach};
 use crate::park::lock;
 use crate::region::ask::ask;
 use crate::region::error::RegionError;
@@ -35,7 +35,11 @@ impl Handle {
             .and_then(|fd| RegionMemory::accept(fd, self.bytes, true).map_err(|e| e.to_string()))
             .and_then(|memory| match &self.reach {
                 Reach::Here(local) => {
-                    let settle = || *lock(&self.key) = key;
+                    let settle = || {
+                        let mut known = lock(&self.known);
+                        known.key = key;
+                        known.line.revokes = known.line.revokes.wrapping_add(1);
+                    };
                     local.move_to(memory, self.bytes, made, settle).map_err(|e| e.to_string())
                 }
                 Reach::There(_) => Err("it is another host's".into()),
@@ -123,17 +127,17 @@ impl Handle {
         if self.is_deleted.get().is_some() {
             return Try::Over(RegionRefusal::OwnerGone);
         }
-        let (epoch, key) = {
+        let (epoch, Known { key, line }) = {
             let place = local.place();
             match local.check(&place) {
-                Ok(()) if place.is_parted() => (place.epoch, self.key()),
+                Ok(()) if place.is_parted() => (place.epoch, *lock(&self.known)),
                 // It ended before its daemon did, or that daemon has only lost this session: others may have it still.
                 Ok(()) | Err(Over::DaemonLost) => return lost(),
                 Err(Over::OwnerGone | Over::Revoked) => return Try::Over(RegionRefusal::OwnerGone),
             }
         };
         let spec = control::RegionSpec { key, ..spec.clone() };
-        match ask(&self.attachment, |session| session.return_region(spec, epoch)) {
+        match ask(&self.attachment, |session| session.return_region(spec, epoch, line)) {
             Ok(Answer::Region(Ok(new))) => self.settle_at(local, *new, epoch),
             Ok(Answer::Region(Err(RegionRefusal::Reason(Reason::DaemonLost)))) => Try::Again,
             Ok(Answer::Region(Err(why))) => Try::Over(why),

@@ -23,18 +23,31 @@ fn one_that_stays_is_kept_when_its_owner_leaves_it_and_no_other() {
     desk.directory.handle_moved(owner.client, 1, 2);
     desk.settle();
     desk.directory.handle_left(owner.client);
-    let expected =
-        KeptRegion { spec: RegionSpec { key: OTHER_KEY, ..stays }, uid: 5, tenant: crate::OTHERS.into(), epoch: 2 };
+    let line = Some(RegionLine { id: 1, uid: 5, revokes: 1 });
+    let spec = RegionSpec { key: OTHER_KEY, ..stays };
+    let expected = KeptRegion { spec, uid: 5, tenant: crate::OTHERS.into(), epoch: 2, line };
     assert_eq!(kept(&mut desk), [expected]);
 }
 
 #[test]
 fn the_next_directory_goes_on_with_it_in_the_next_epoch() {
     let mut desk = desk();
-    let of_before =
-        KeptRegion { spec: RegionSpec { outlives: true, ..spec("a", 100) }, uid: 5, tenant: "some".into(), epoch: 6 };
+    // What it says of its user is not taken from there.
+    let line = RegionLine { id: 77, uid: 6, revokes: 3 };
+    let of_before = KeptRegion {
+        spec: RegionSpec { outlives: true, ..spec("a", 100) },
+        uid: 5,
+        tenant: "some".into(),
+        epoch: 6,
+        line: Some(line),
+    };
+    let line = RegionLine { uid: 5, ..line };
     desk.directory.adopt(of_before.clone()).unwrap();
-    assert_eq!(kept(&mut desk), [KeptRegion { epoch: 7, ..of_before.clone() }], "for the daemon after this one");
+    assert_eq!(
+        kept(&mut desk),
+        [KeptRegion { epoch: 7, line: Some(line), ..of_before.clone() }],
+        "for the daemon after this one"
+    );
     let taken = RegionRefusal::NameTaken { uid: 5 };
     assert_eq!(desk.directory.adopt(of_before.clone()), Err(taken.clone()));
     assert_eq!(desk.create(party(1, 6), spec("a", 8)), Err(taken));
@@ -42,7 +55,7 @@ fn the_next_directory_goes_on_with_it_in_the_next_epoch() {
     assert_eq!(desk.open(party(2, 6), wish("a")), Err(RegionRefusal::OtherUser { uid: 5 }));
     assert_eq!(desk.open(party(2, 5), RegionWish { key: OTHER_KEY, ..wish("a") }), Err(RegionRefusal::WrongKey));
     let opened = desk.open(party(2, 5), wish("a")).unwrap();
-    assert_eq!(opened.info.epoch, 7);
+    assert_eq!((opened.info.epoch, opened.info.line), (7, line));
     assert!(desk.is_live(&opened));
     desk.directory.handle_left(ClientId(2));
     desk.directory.handle_revoke(T0, party(3, 5), 4, ("a", KEY), None);
@@ -59,6 +72,7 @@ fn what_cannot_be_or_does_not_fit_is_not_taken_over() {
         uid: 5,
         tenant: crate::OTHERS.into(),
         epoch: 1,
+        line: None,
     };
     let with = |spec: RegionSpec| KeptRegion { spec, ..good.clone() };
     let long = "n".repeat(REGION_NAME_BYTES_MAX + 1);

@@ -1,6 +1,6 @@
 //! Handles of other hosts' programs. The test plays their daemons and the engine.
 
-use control::{RegionGrant, RegionMessage};
+use control::{RegionGrant, RegionLine, RegionMessage};
 
 use super::*;
 
@@ -40,7 +40,7 @@ fn grant(region: u64, register: Option<RegionAccess>, open: u64) -> DirectoryAct
     DirectoryAction::Grant { region, epoch: 1, register, peer: PEER, open, lane: None }
 }
 
-fn opened(open: u64, result: Result<RegionGrant, RegionRefusal>) -> DirectoryAction {
+fn opened(open: u64, result: Result<(RegionGrant, RegionLine), RegionRefusal>) -> DirectoryAction {
     DirectoryAction::Tell { peer: PEER, message: RegionMessage::Opened { open, result } }
 }
 
@@ -76,7 +76,7 @@ fn a_region_that_could_not_be_registered_is_tried_again() {
     assert_eq!(desk.far(), [grant(region, Some(RegionAccess::ALL), 3)]);
     let granted = RegionGrant { access: RegionAccess::READ, ..grant_of(&made) };
     desk.directory.on_granted(PEER, 3, Ok(grant_of(&made)));
-    assert_eq!(desk.far(), [opened(3, Ok(granted))]);
+    assert_eq!(desk.far(), [opened(3, Ok((granted, made.info.line)))]);
 }
 
 #[test]

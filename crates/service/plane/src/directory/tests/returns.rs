@@ -2,8 +2,11 @@
 
 use super::*;
 
+/// As a program says it, which knows nothing of users.
+const LINE: RegionLine = RegionLine { id: 44, uid: 99, revokes: 7 };
+
 fn bring(desk: &mut Desk, by: Party, spec: RegionSpec, epoch: u64) -> Result<OpenedRegion, RegionRefusal> {
-    desk.directory.handle_return(by, 1, (spec, epoch), desk.tenant.clone());
+    desk.directory.handle_return(by, 1, (spec, epoch, LINE), desk.tenant.clone());
     desk.answer(by)
 }
 
@@ -12,6 +15,7 @@ fn nobody_has_it_before_its_owner_has_copied() {
     let mut desk = desk();
     let (owner, reader) = (party(1, 5), party(2, 5));
     let made = bring(&mut desk, owner, spec("a", 100), 6).unwrap();
+    assert_eq!(made.info.line, RegionLine { uid: 5, ..LINE }, "the same region, of the user that the daemon knows");
     assert_eq!((made.info.epoch, made.info.access), (7, RegionAccess::ALL | RegionAccess::EXECUTE));
     assert!(desk.is_live(&made));
     desk.directory.handle_open(reader, 1, wish("a"));
