@@ -9,7 +9,10 @@ use std::ffi::{CStr, c_int, c_long, c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::AtomicPtr;
 
-use crate::{errno, real, rings};
+use crate::say::Once;
+use crate::{errno, fork, inside, real, rings, table};
+
+static LOST: Once = Once::new();
 
 macro_rules! of_liburing {
     ($($name:ident($($arg:ident: $ty:ty),*);)*) => { $(
@@ -22,7 +25,7 @@ macro_rules! of_liburing {
                 Err(_) => c"",
             };
             let Some(found) = real::optional(&PLACE, NAME) else { return -libc::ENOSYS };
-            rings::note_ring();
+            before_ring();
             // SAFETY: the dynamic linker gave the address of liburing's function of this name, which has this type.
             let real: unsafe extern "C-unwind" fn($($ty),*) -> c_int = unsafe { std::mem::transmute(found) };
             // SAFETY: the program's own arguments.
@@ -38,10 +41,17 @@ of_liburing! {
     io_uring_setup(entries: c_uint, params: *mut c_void);
 }
 
-/// A ring is asked for by number.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-extern "C" fn before_setup() {
-    rings::note_ring();
+/// Connections go back before a ring may use them.
+extern "C" fn before_ring() {
+    let code = errno::get();
+    if rings::note_ring() && fork::is_owner() && !inside::is_inside() {
+        for fd in table::known(0, usize::MAX) {
+            if table::socket(fd).is_some_and(|connection| !connection.go_back(fd)) {
+                LOST.say("a connection could not go back to kernel TCP, and is reset");
+            }
+        }
+    }
+    errno::set(code);
 }
 
 /// What the kernel answered is an error.
@@ -90,7 +100,7 @@ unsafe extern "C" fn syscall() {
         "mov rdi, rax",
         "jmp {fail}",
         setup = const libc::SYS_io_uring_setup,
-        before = sym before_setup,
+        before = sym before_ring,
         fail = sym fail,
     )
 }
@@ -129,7 +139,7 @@ unsafe extern "C" fn syscall() {
         "3:",
         "b {fail}",
         setup = const libc::SYS_io_uring_setup,
-        before = sym before_setup,
+        before = sym before_ring,
         fail = sym fail,
     )
 }

@@ -113,7 +113,7 @@ impl Connection {
             }
         };
         drop(upgrade);
-        // PAIRS WITH the one in `rings`: another thread made a ring meanwhile.
+        // PAIRS WITH the one in `rings::note_ring`: another thread made a ring meanwhile.
         if rings::are_in_use() {
             self.stay();
         }

@@ -283,7 +283,7 @@ impl Batch {
         if self.regions().any(|region| region.0.is_broken() || region.0.backlog.is_served()) {
             let (way, attachment) = (Arc::clone(&first.region.0), Arc::clone(first.region.0.now().attachment()));
             attachment.check_fork()?;
-            return Ok(Pending::later(attachment, way.submit_later(self)?));
+            return Ok(Pending::later(attachment, way.backlog.add(Box::new(move || self.submit_settled()))?));
         }
         self.submit_now()
     }
@@ -296,7 +296,7 @@ impl Batch {
     }
 
     /// Opens its regions again where they must be, which may wait, and submits.
-    pub(super) fn submit_settled(self) -> Pending {
+    fn submit_settled(self) -> Pending {
         let count = self.operations.len();
         let settled = self.regions().try_for_each(|region| region.handle().map(drop));
         let refused = |error| Pending::ended(Ended::new(vec![Err(error); count]));

@@ -3,6 +3,7 @@
 //! Owns the order of the checks: process, session, access, bounds, and last the stamp. It must give the handle back to
 //! the daemon when nobody has it any more.
 
+mod asking;
 mod breaking;
 mod lending;
 mod moving;
@@ -17,7 +18,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use control::{Reason, RegionAccess, RegionKey, RegionLine, RegionPath, RegionRefusal, RegionSpec, Request};
-use raas_core::{Answer, NewRegion, RegionNews, RequestId, Session};
+use raas_core::{Answer, NewRegion, RegionNews, Session};
 use shm::AtomicOp;
 
 use super::ask::ask;
@@ -32,6 +33,8 @@ use crate::attachment::Attachment;
 use crate::error::SessionError;
 use crate::park::lock;
 use crate::region_table::RegionUser;
+pub(super) use asking::revoke;
+use asking::{ask_for_region, unexpected};
 pub(super) use breaking::is_loss;
 pub(crate) use lending::Lender;
 
@@ -576,32 +579,4 @@ impl Drop for Handle {
             }
         }
     }
-}
-
-pub(super) fn revoke(
-    attachment: &Arc<Attachment>,
-    name: &str,
-    key: RegionKey,
-    new_key: Option<RegionKey>,
-) -> Result<u64, RegionError> {
-    match ask(attachment, |session| session.revoke_region(name.to_owned(), key, new_key))? {
-        Answer::Revoked(result) => result.map_err(|why| RegionError::refused(name, why)),
-        other => Err(unexpected(&other)),
-    }
-}
-
-fn ask_for_region(
-    attachment: &Arc<Attachment>,
-    name: &str,
-    make: impl FnOnce(&mut Session) -> (RequestId, Request),
-) -> Result<NewRegion, RegionError> {
-    match ask(attachment, make)? {
-        Answer::Region(Ok(new)) => Ok(*new),
-        Answer::Region(Err(why)) => Err(RegionError::refused(name, why)),
-        other => Err(unexpected(&other)),
-    }
-}
-
-fn unexpected(answer: &Answer) -> RegionError {
-    SessionError::Protocol(format!("an answer of another kind about a region: {answer:?}")).into()
 }

@@ -8,85 +8,102 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
 
-use super::batch::Batch;
 use super::error::RegionError;
-use super::pending::Pending;
 use super::queue::BACKLOG_MAX;
-use super::way::Way;
 use crate::error::SessionError;
 use crate::park::lock;
 
-#[derive(Debug, Default)]
-struct Waiting {
-    batches: VecDeque<(Batch, Arc<Later>)>,
+/// Submits a batch, for which it may wait.
+type Submit<T> = Box<dyn FnOnce() -> T + Send>;
+
+struct Waiting<T> {
+    batches: VecDeque<(Submit<T>, Arc<Later<T>>)>,
     /// A thread submits them.
     is_served: bool,
 }
 
-/// The batches that wait for one region, in the order in which they came.
-#[derive(Debug, Default)]
-pub(super) struct Backlog(Mutex<Waiting>);
+/// The batches that wait for one region, in the order in which they came. `T` is what a submitted one is known by.
+pub(super) struct Backlog<T>(Arc<Mutex<Waiting<T>>>);
 
 /// Where the caller of a batch finds it when it was submitted.
-#[derive(Debug, Default)]
-pub(super) struct Later {
-    place: Mutex<Place>,
+#[derive(Debug)]
+pub(super) struct Later<T> {
+    place: Mutex<Place<T>>,
     came: Condvar,
 }
 
-#[derive(Debug, Default)]
-struct Place {
-    submitted: Option<Pending>,
+#[derive(Debug)]
+struct Place<T> {
+    submitted: Option<T>,
     #[cfg(feature = "tokio")]
     waker: Option<Waker>,
 }
 
-impl Backlog {
+impl<T> Default for Backlog<T> {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(Waiting { batches: VecDeque::new(), is_served: false })))
+    }
+}
+
+impl<T> std::fmt::Debug for Backlog<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Backlog").field(&lock(&self.0).batches.len()).finish()
+    }
+}
+
+impl<T: Send + 'static> Backlog<T> {
     /// Whether batches wait, so that no other may go before them.
     pub(super) fn is_served(&self) -> bool {
         lock(&self.0).is_served
     }
-}
 
-impl Way {
-    /// Submits a batch when the region is there.
-    pub(super) fn submit_later(self: &Arc<Self>, batch: Batch) -> Result<Arc<Later>, RegionError> {
-        let mut waiting = lock(&self.backlog.0);
+    /// A thread submits a batch behind those that wait.
+    pub(super) fn add(&self, submit: Submit<T>) -> Result<Arc<Later<T>>, RegionError> {
+        let mut waiting = lock(&self.0);
         if waiting.batches.len() >= BACKLOG_MAX {
             return Err(RegionError::TooManyPending { max: BACKLOG_MAX });
         }
         if !waiting.is_served {
-            let way = Arc::clone(self);
+            let all = Arc::clone(&self.0);
             let thread = std::thread::Builder::new().name("raas-region".into());
             let failed = |e| SessionError::io("starting a thread that opens a region again", e);
             // It finds the batch as soon as this lock is free.
-            thread.spawn(move || way.serve_backlog()).map_err(failed)?;
+            thread.spawn(move || serve(&all)).map_err(failed)?;
             waiting.is_served = true;
         }
-        let later = Arc::new(Later::default());
-        waiting.batches.push_back((batch, Arc::clone(&later)));
+        let later = Arc::new(Later::new());
+        waiting.batches.push_back((submit, Arc::clone(&later)));
         Ok(later)
-    }
-
-    fn serve_backlog(&self) {
-        loop {
-            let (batch, later) = {
-                let mut waiting = lock(&self.backlog.0);
-                match waiting.batches.pop_front() {
-                    Some(next) => next,
-                    None => {
-                        waiting.is_served = false;
-                        return;
-                    }
-                }
-            };
-            later.put(batch.submit_settled());
-        }
     }
 }
 
-impl Later {
-    fn put(&self, submitted: Pending) {
+fn serve<T>(all: &Mutex<Waiting<T>>) {
+    loop {
+        let (submit, later) = {
+            let mut waiting = lock(all);
+            match waiting.batches.pop_front() {
+                Some(next) => next,
+                None => {
+                    waiting.is_served = false;
+                    return;
+                }
+            }
+        };
+        later.put(submit());
+    }
+}
+
+impl<T> Later<T> {
+    fn new() -> Self {
+        let place = Place {
+            submitted: None,
+            #[cfg(feature = "tokio")]
+            waker: None,
+        };
+        Self { place: Mutex::new(place), came: Condvar::new() }
+    }
+
+    fn put(&self, submitted: T) {
         let mut place = lock(&self.place);
         place.submitted = Some(submitted);
         #[cfg(feature = "tokio")]
@@ -100,26 +117,18 @@ impl Later {
     }
 
     /// What became of it, if it was submitted.
-    pub(super) fn take(&self) -> Option<Pending> {
+    pub(super) fn take(&self) -> Option<T> {
         lock(&self.place).submitted.take()
     }
 
-    /// Whether it was submitted, and all of it has ended. It does not wait.
-    pub(super) fn is_ended(&self) -> bool {
-        let going = {
-            let place = lock(&self.place);
-            match &place.submitted {
-                Some(submitted) => submitted.still_going(),
-                None => return false,
-            }
-        };
-        // A look may wake others, so no lock is held.
-        going.is_none_or(|(queue, flight)| flight.is_done() || queue.poll(&flight))
+    /// What is to be known of it, if it was submitted. `ask` must not wait.
+    pub(super) fn ask<R>(&self, ask: impl FnOnce(&T) -> R) -> Option<R> {
+        lock(&self.place).submitted.as_ref().map(ask)
     }
 
     /// As [`Self::take`]; the waker is woken if it is not.
     #[cfg(feature = "tokio")]
-    pub(super) fn take_or_wake(&self, waker: &Waker) -> Option<Pending> {
+    pub(super) fn take_or_wake(&self, waker: &Waker) -> Option<T> {
         let mut place = lock(&self.place);
         let submitted = place.submitted.take();
         if submitted.is_none() {
@@ -129,7 +138,7 @@ impl Later {
     }
 
     /// As [`Self::take`], and waits for it.
-    pub(super) fn wait(&self, deadline: Option<Instant>) -> Option<Pending> {
+    pub(super) fn wait(&self, deadline: Option<Instant>) -> Option<T> {
         let mut place = lock(&self.place);
         loop {
             if let Some(submitted) = place.submitted.take() {

@@ -102,7 +102,7 @@ enum State {
     /// They wait until their region was opened again.
     Later {
         attachment: Arc<Attachment>,
-        later: Arc<Later>,
+        later: Arc<Later<Pending>>,
     },
     Taken,
 }
@@ -124,12 +124,12 @@ impl Pending {
         Self(State::Going { queue, flight, judge })
     }
 
-    pub(super) fn later(attachment: Arc<Attachment>, later: Arc<Later>) -> Self {
+    pub(super) fn later(attachment: Arc<Attachment>, later: Arc<Later<Self>>) -> Self {
         Self(State::Later { attachment, later })
     }
 
     /// What is still to end of them, and where.
-    pub(super) fn still_going(&self) -> Option<(Arc<Queue>, Arc<Flight>)> {
+    fn still_going(&self) -> Option<(Arc<Queue>, Arc<Flight>)> {
         match &self.0 {
             State::Going { queue, flight, .. } => Some((Arc::clone(queue), Arc::clone(flight))),
             _ => None,
@@ -165,7 +165,15 @@ impl Pending {
     pub fn is_ended(&self) -> bool {
         match &self.0 {
             State::Going { queue, flight, .. } => flight.is_done() || queue.poll(flight),
-            State::Later { attachment, later } => attachment.check_fork().is_ok() && later.is_ended(),
+            State::Later { attachment, later } => {
+                attachment.check_fork().is_ok() && {
+                    // A look may wake others, so no lock is held.
+                    let going = later.ask(Self::still_going);
+                    going.is_some_and(|going| {
+                        going.is_none_or(|(queue, flight)| flight.is_done() || queue.poll(&flight))
+                    })
+                }
+            }
             _ => true,
         }
     }

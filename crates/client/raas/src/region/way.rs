@@ -15,6 +15,7 @@ use control::{RegionAccess, RegionRefusal};
 use super::error::RegionError;
 use super::handle::{Handle, is_loss};
 use super::later::Backlog;
+use super::pending::Pending;
 use crate::error::SessionError;
 use crate::park::{Parker, lock};
 
@@ -46,7 +47,7 @@ pub(crate) struct Way {
     /// It could not be opened again.
     over: OnceLock<RegionError>,
     /// Batches that wait for the region.
-    pub(super) backlog: Backlog,
+    pub(super) backlog: Backlog<Pending>,
 }
 
 /// The handle that counts.
