@@ -40,6 +40,8 @@ const NOT_YET: &str = "not yet";
 const MUCH_LONGER: Duration = Duration::from_secs(2);
 /// Lines that are shown of a transcript that differs.
 const SHOWN_MAX: usize = 8;
+/// What a case says that needs an io_uring and gets none.
+const NO_RING: &str = "the kernel makes no ring";
 /// Ways of connecting beside kernel TCP, and whether connections are warm.
 const WAYS: &[(Way, bool)] = &[
     (Way::SameHost, true),
@@ -71,6 +73,9 @@ pub(super) fn run(repo: &Repo, args: &Args, built: Option<&Built>) -> Result<Tal
     cases.sort_by_key(|case| std::cmp::Reverse(plain[case].took));
     println!("     {}", slowest(&plain));
     tally.case(&format!("sockets: {} cases on TCP", cases.len()), begin.elapsed(), &unfinished(&plain));
+    if plain.values().any(|one| one.text.contains(NO_RING)) {
+        tally.skip("sockets: ring/*", "the kernel makes no io_uring for this user");
+    }
     for round in 2..=args.repeat {
         let begin = Instant::now();
         let again = run_all(&program, &cases, &Place::new(Way::Tcp, None)?, false)?;

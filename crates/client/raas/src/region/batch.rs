@@ -249,8 +249,9 @@ impl Batch {
         let request = request.to_bytes().map_err(|why| RegionError::Request { name: name(), why })?;
         for other in others {
             // Of broken ones the way is not known before they are opened again.
-            let is_open = || region.0.is_broken() || other.0.is_broken();
-            if !region.0.now().shares_way(&other.0.now()) && (region.is_here() != other.is_here() || !is_open()) {
+            let may_differ_soon = || region.0.is_broken() || other.0.is_broken();
+            if !region.0.now().shares_way(&other.0.now()) && (region.is_here() != other.is_here() || !may_differ_soon())
+            {
                 return Err(RegionError::OtherHost { name: name(), other: other.name().to_owned() });
             }
         }
