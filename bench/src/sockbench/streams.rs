@@ -54,9 +54,9 @@ fn read_all(link: &Link, arrived: &Arrived, index: usize) {
     let mut buffer = vec![0; READ_BYTES];
     let mut at = 0_u64;
     while let Ok(count @ 1..) = link.read(&mut buffer) {
+        // Read on all the same: a reset would tell the client less than the answer does.
         if !is_stream(&buffer[..count], at) {
             arrived.harmed.store(true, Ordering::Relaxed);
-            return;
         }
         at += count as u64;
         arrived.bytes[index].store(at, Ordering::Relaxed);
@@ -98,11 +98,13 @@ pub(crate) fn run(connect: &Connect, spec: Spec) -> Result<Value> {
     let control = connect()?;
     spec.agree(&control)?;
     let all_open = Arc::new(Barrier::new(spec.connections as usize));
+    let over = Arc::new(AtomicBool::new(false));
     for index in 0..spec.connections {
-        let (connect, all_open) = (connect.clone(), all_open.clone());
+        let (connect, all_open, over) = (connect.clone(), all_open.clone(), over.clone());
         std::thread::spawn(move || {
+            let written = write_on(&connect, &all_open, spec);
             // The server would wait for this connection, so the test is over.
-            if let Err(e) = write_on(&connect, &all_open, spec) {
+            if let (Err(e), false) = (written, over.load(Ordering::SeqCst)) {
                 eprintln!("stream {index}: {e:#}");
                 std::process::exit(1);
             }
@@ -111,6 +113,8 @@ pub(crate) fn run(connect: &Connect, spec: Spec) -> Result<Value> {
     let nanos = read_u64(&control).context("what arrived")?;
     ensure!(nanos != HARMED, "other bytes arrived than were sent");
     let bytes = (0..spec.connections).map(|_| read_u64(&control)).collect::<Result<Vec<_>, _>>()?;
+    // The server ends when `control` does, and with it every stream in the middle of a write.
+    over.store(true, Ordering::SeqCst);
     Ok(report(&control.path(), nanos, &bytes))
 }
 
@@ -150,6 +154,7 @@ fn fairness(bytes: &[u64]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Test, Transport};
 
     #[test]
     fn a_stream_is_known_wherever_it_is_cut_and_other_bytes_are_not() {
@@ -167,6 +172,28 @@ mod tests {
                 assert!(!is_stream(&other, at), "{from} to {to} with one bit turned over");
             }
         }
+    }
+
+    #[test]
+    fn a_server_that_ends_first_ends_no_client_that_has_its_figures() {
+        let listener = Listener::bind(Transport::Tcp, "127.0.0.1:0", false, 0).expect("a listener");
+        let at = listener.address().expect("an address");
+        let server = std::thread::spawn(move || -> Result<()> {
+            let control = listener.accept()?;
+            let spec = Spec::hear(&control)?;
+            let _streams = (0..spec.connections).map(|_| listener.accept()).collect::<Result<Vec<_>, _>>()?;
+            for figure in 0..=u64::from(spec.connections) {
+                write_u64(&control, figure + 1)?;
+            }
+            let _ = control.read(&mut [0]);
+            Ok(())
+        });
+        let spec = Spec { test: Test::Streams, size_bytes: 65_536, connections: 4, warm_up_ms: 1, measured_ms: 20 };
+        let report = run(&(Arc::new(move || Link::connect(Transport::Tcp, &at, false)) as Connect), spec);
+        assert!(report.is_ok(), "{report:?}");
+        server.join().expect("it ends").expect("in order");
+        // Time for the streams to meet that: one that took it for a failure would end this process.
+        std::thread::sleep(Duration::from_millis(200));
     }
 
     #[test]
