@@ -41,6 +41,7 @@ mod sleep;
 mod slot;
 mod sync;
 mod wake;
+mod written;
 
 pub use backoff::{Backoff, Crowding};
 pub use doorbell::Doorbell;
@@ -71,3 +72,4 @@ pub use sleep::{
 };
 pub use slot::SlotWords;
 pub use wake::{Drained, MAX_DRAIN, WakeSocket};
+pub use written::{MARK_BYTES, mark, written_at, written_word};

@@ -3,7 +3,7 @@
 
 use crate::{Word32, Word64};
 
-/// Words of a session slot. The first eleven are the application's, the others the engine's.
+/// Words of a session slot. The first twelve are the application's, the others the engine's.
 #[derive(Debug, Clone)]
 pub struct SlotWords {
     /// Absolute offset after the last byte written to the tx ring.
@@ -29,6 +29,8 @@ pub struct SlotWords {
     pub direct_rx: Word64,
     /// A value of [`crate::slot_verb`]: what the application wants its bytes to travel by.
     pub tx_verb: Word32,
+    /// When it wrote a byte that is looked at, and which one: see [`crate::written_word`].
+    pub tx_written: Word64,
     /// Bytes of the tx ring before it are free: the peer's application consumed them.
     pub tx_head: Word64,
     /// Absolute offset after the last byte that arrived.

@@ -348,12 +348,15 @@ impl Endpoint {
         }
     }
 
-    /// Bytes were written: the other side's reader is to look.
+    /// `count` bytes before `tail` were written: the other side's reader is to look.
     #[inline]
-    pub(crate) fn tell_written(&self) {
+    pub(crate) fn tell_written(&self, count: u64, tail: u64) {
         match &self.link {
             Link::Pair(end) => end.wake(Side::Read.bit()),
-            Link::Lane(end) => self.wake_engine(end, end.ring()),
+            Link::Lane(end) => {
+                end.note_written(tail.wrapping_sub(count), tail);
+                self.wake_engine(end, end.ring());
+            }
         }
     }
 

@@ -118,6 +118,7 @@ fn given(fds: Vec<OwnedFd>, shape: SessionShape, session_bytes: u64, page_bytes:
         engines: wakes.iter().zip(0..).map(end).collect(),
         // Where the kernel cannot make this process pass the daemon's barrier its rings keep their pages.
         can_rest: shm::join_rest_barrier(),
+        clock: None,
     };
     Ok(Given { memory, segment: shm::raised(kept), page, wakes, wake })
 }

@@ -8,6 +8,7 @@ use control::Reason;
 use shm::{RingMemory, RingReader, RingWriter, SlotPlace, SlotWords, Word32, app_flag, engine_flag};
 
 use crate::End;
+use crate::session::{Clock, SessionMemory};
 use crate::side::{Side, failure};
 
 /// Names a slot, one of its connections, and a process.
@@ -35,6 +36,7 @@ pub(crate) struct LaneEnd {
     /// The engine's doorbell.
     bell: SlotPlace,
     engine_sleep: Word32,
+    clock: Option<Clock>,
     /// The slot is a datagram socket's: the engine looks for room when it has something to put there.
     is_datagram: bool,
 }
@@ -48,19 +50,19 @@ pub(crate) struct OpenedLane {
 }
 
 impl LaneEnd {
-    /// Takes the slot for a new connection: both cursors at 0, then the generation, which makes them count. `can_rest`:
-    /// the kernel makes this process pass the daemon's barrier, so its rings may give pages back.
+    /// Takes the slot for a new connection: both cursors at 0, then the generation, which makes them count.
     pub(crate) fn open(
         words: SlotWords,
         (bell, engine_sleep): (SlotPlace, Word32),
         place: SlotUse,
         rings: LaneRings,
-        can_rest: bool,
+        memory: &SessionMemory,
     ) -> Result<OpenedLane, shm::RegionError> {
         words.app_flags.store(0, Ordering::Relaxed);
         words.app_wait.store(0, Ordering::Relaxed);
         words.peer_timeout_ms.store(0, Ordering::Relaxed);
         words.tx_verb.store(0, Ordering::Relaxed);
+        words.tx_written.store(0, Ordering::Relaxed);
         words.direct_tx.store(0, Ordering::Relaxed);
         words.direct_rx.store(0, Ordering::Relaxed);
         words.app_owner_pid.store(place.pid, Ordering::Relaxed);
@@ -69,9 +71,9 @@ impl LaneEnd {
         let reader = RingReader::growing(rx, first_bytes, received, 0)?;
         let sent = (words.tx_tail.clone(), words.tx_head.clone(), words.tx_grown_at.clone());
         let writer = RingWriter::growing_when_told(tx, first_bytes, sent, 0)?;
-        let writer = if can_rest { writer.may_rest(&words)? } else { writer };
+        let writer = if memory.can_rest { writer.may_rest(&words)? } else { writer };
         words.app_generation.store(place.generation, Ordering::Release);
-        let end = Self { slot: place.slot, words, bell, engine_sleep, is_datagram: false };
+        let end = Self { slot: place.slot, words, bell, engine_sleep, clock: memory.clock, is_datagram: false };
         Ok(OpenedLane { end, reader, writer })
     }
 
@@ -170,6 +172,14 @@ impl LaneEnd {
         match side {
             Side::Read => self.words.direct_rx.store(bytes, Ordering::Relaxed),
             Side::Write => self.words.direct_tx.store(bytes, Ordering::Relaxed),
+        }
+    }
+
+    /// Bytes from `from` to before `to` were written: says when, if the engine looks at any of them.
+    #[inline]
+    pub(crate) fn note_written(&self, from: u64, to: u64) {
+        if let (Some(mark), Some(clock)) = (shm::mark(from, to), self.clock) {
+            self.words.tx_written.store(shm::written_word(mark, clock()), Ordering::Relaxed);
         }
     }
 

@@ -84,6 +84,6 @@ pub use readiness::Readiness;
 pub use regions::{NewRegion, RegionMapping, RegionNews};
 pub use returning::Returned;
 pub use rx::Rx;
-pub use session::{EngineEnd, Session, SessionMemory};
+pub use session::{Clock, EngineEnd, Session, SessionMemory};
 pub use side::{End, Side};
 pub use tx::{Reserved, Tx};

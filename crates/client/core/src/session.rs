@@ -43,7 +43,12 @@ pub struct SessionMemory {
     pub engines: Vec<EngineEnd>,
     /// Whether rings may give pages back while they rest: this process has joined [`shm::join_rest_barrier`].
     pub can_rest: bool,
+    /// The host's monotonic clock in nanoseconds, for the daemon's traces; None: nothing is said of times.
+    pub clock: Option<Clock>,
 }
+
+/// Reads the host's monotonic clock, in nanoseconds.
+pub type Clock = fn() -> u64;
 
 /// One engine of the daemon, as this process sees it.
 #[derive(Debug, Clone)]
@@ -507,7 +512,7 @@ impl Session {
             let rx = self.lane_ring(rx_chunk, ChunkKind::Rx, rx_offset, grown_bytes)?;
             let place = SlotUse { slot, generation, pid: self.daemon.life().owner() };
             let rings = LaneRings { tx, rx, first_bytes: ring_bytes.into() };
-            LaneEnd::open(session.slot(slot), (whose, engine.sleep.clone()), place, rings, self.memory.can_rest)
+            LaneEnd::open(session.slot(slot), (whose, engine.sleep.clone()), place, rings, &self.memory)
                 .map_err(|e| LaneRefusal::Wrong(e.to_string()))
         });
         match opened {

@@ -37,7 +37,7 @@ impl Tx {
         }
         let count = self.ring.write(buf).map_err(|fault| at.on_fault(fault))?;
         if count > 0 {
-            at.tell_written();
+            at.tell_written(count as u64, self.ring.tail());
         }
         Ok(count)
     }
@@ -68,13 +68,13 @@ impl Tx {
                     break 'all;
                 }
                 if untold >= at.piece_bytes {
-                    at.tell_written();
+                    at.tell_written(untold as u64, self.ring.tail());
                     untold = 0;
                 }
             }
         }
         if untold > 0 {
-            at.tell_written();
+            at.tell_written(untold as u64, self.ring.tail());
         }
         Ok(total)
     }
@@ -190,12 +190,14 @@ impl<T: DerefMut<Target = Tx>> Reserved<T> {
         if self.ahead.is_some() {
             return self.commit_direct(at, count);
         }
-        let is_committed = self.tx().is_some_and(|tx| tx.ring.commit(count));
-        if is_committed && count > 0 {
+        let tail = self.tx().and_then(|tx| tx.ring.commit(count).then(|| tx.ring.tail()));
+        if let Some(tail) = tail
+            && count > 0
+        {
             at.note_answer();
-            at.tell_written();
+            at.tell_written(count, tail);
         }
-        is_committed
+        tail.is_some()
     }
 
     /// As [`Reserved::commit`], by TCP: it waits until all is taken.

@@ -148,7 +148,12 @@ fn host(total: u64) -> Host {
     let page = Region::anonymous(usize::try_from(shm::EnginePage::BYTES).unwrap()).unwrap();
     let sleep = shm::EnginePage::format(page, 1).unwrap().engine_sleep(0);
     let wake = Arc::new(Asleep) as Arc<dyn Wake>;
-    let parts = SessionMemory { session: memory.clone(), engines: vec![EngineEnd { sleep, wake }], can_rest: false };
+    let parts = SessionMemory {
+        session: memory.clone(),
+        engines: vec![EngineEnd { sleep, wake }],
+        can_rest: false,
+        clock: None,
+    };
     let mut session = Session::new(parts).unwrap();
     let [tx, rx] = [0, 1].map(|_| Region::anonymous(RING as usize).unwrap());
     for (chunk, kind, region) in [(0, ChunkKind::Tx, &tx), (1, ChunkKind::Rx, &rx)] {

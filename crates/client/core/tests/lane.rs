@@ -48,7 +48,12 @@ fn world(can_rest: bool) -> World {
     prepare_sleep(&sleep);
     let engine = Arc::new(Engine { memory: memory.clone(), wakes: AtomicU32::new(0) });
     let wake = Arc::clone(&engine) as Arc<dyn Wake>;
-    let parts = SessionMemory { session: memory.clone(), engines: vec![EngineEnd { sleep, wake }], can_rest };
+    let parts = SessionMemory {
+        session: memory.clone(),
+        engines: vec![EngineEnd { sleep, wake }],
+        can_rest,
+        clock: Some(|| 4711),
+    };
     World { memory, engine, session: Session::new(parts).unwrap() }
 }
 
@@ -116,6 +121,29 @@ fn bytes_come_before_the_end_and_a_close_says_how_it_was() {
     connection.close();
     let flags = words.app_flags.load(Ordering::Relaxed);
     assert_eq!(flags, app_flag::FIN | app_flag::STOP | app_flag::CLOSED | app_flag::ABORT, "a byte was not read");
+}
+
+#[test]
+fn of_the_bytes_that_the_engine_looks_at_the_application_says_when_it_wrote_them() {
+    let mut w = world(false);
+    let mut connection = connected(&mut w);
+    let words = w.memory.slot(0);
+    words.engine_flags.store(0, Ordering::Release);
+    assert_eq!(connection.try_write(b"word"), Ok(Some(4)));
+    assert_eq!(words.tx_written.load(Ordering::Relaxed), shm::written_word(0, 4711));
+    words.tx_written.store(0, Ordering::Relaxed);
+    assert_eq!(connection.try_write(b"more"), Ok(Some(4)));
+    assert_eq!(words.tx_written.load(Ordering::Relaxed), 0, "none of them is looked at");
+    let mut written = 8;
+    while written + 2500 <= shm::MARK_BYTES {
+        let count = connection.try_write(&[0; 2500]).unwrap().unwrap_or(0);
+        written += count as u64;
+        words.tx_head.store(written, Ordering::Release);
+    }
+    assert_eq!(words.tx_written.load(Ordering::Relaxed), 0, "not yet");
+    assert_eq!(connection.try_write(&[0; 2500]), Ok(Some(2500)));
+    let word = words.tx_written.load(Ordering::Relaxed);
+    assert_eq!(shm::written_at(word, (0, written + 2500), 4800), Some((shm::MARK_BYTES, 4711)));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use control::{ChannelError, Reason, Request, Role};
-use raas_core::{Attached, Daemon, Given, Session, SessionFault};
+use raas_core::{Attached, Daemon, Given, Session, SessionFault, SessionMemory};
 use rustix::event::{EventfdFlags, PollFlags, epoll, eventfd};
 use shm::{WakeSocket, Word32};
 
@@ -101,6 +101,12 @@ pub(crate) struct Attachment {
     pub(crate) driver: Mutex<Driver>,
 }
 
+/// The clock of the daemon's traces.
+fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 impl Attachment {
     /// Attaches to the daemon as an application; it has `within` to answer.
     pub(crate) fn connect(config: Config, within: Duration) -> Result<Arc<Self>, SessionError> {
@@ -116,7 +122,7 @@ impl Attachment {
         watch(epoll.as_fd(), kick.as_fd(), TOKEN_KICK)?;
         watch(epoll.as_fd(), control.as_fd(), TOKEN_CONTROL)?;
         watch(epoll.as_fd(), wake.fd(), TOKEN_WAKE)?;
-        let session = Session::new(memory)?;
+        let session = Session::new(SessionMemory { clock: Some(monotonic_ns), ..memory })?;
         Ok(Arc::new(Self {
             config,
             turns: YieldTurns::new(),

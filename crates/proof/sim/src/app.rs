@@ -116,7 +116,7 @@ impl App {
         let engine_wakes: Vec<_> = engine_sleeps.iter().map(|_| Arc::new(EngineWake::default())).collect();
         let end = |(sleep, wake): (Word32, &Arc<EngineWake>)| EngineEnd { sleep, wake: Arc::clone(wake) as _ };
         let engines = engine_sleeps.into_iter().zip(&engine_wakes).map(end).collect();
-        let memory = SessionMemory { session: session.clone(), engines, can_rest: true };
+        let memory = SessionMemory { session: session.clone(), engines, can_rest: true, clock: None };
         let client = raas_core::Session::new(memory).expect("the system has a page of memory");
         let mut to_connect: Vec<usize> = (0..plan.connects.len()).collect();
         to_connect.sort_by_key(|i| std::cmp::Reverse((plan.connects[*i].at, *i)));

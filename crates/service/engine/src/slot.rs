@@ -25,6 +25,7 @@ pub(crate) fn clear_slot(words: &SlotWords, generation: u32, epoch: u32, state: 
     words.app_wait.store(0, Ordering::Relaxed);
     words.peer_timeout_ms.store(0, Ordering::Relaxed);
     words.tx_verb.store(0, Ordering::Relaxed);
+    words.tx_written.store(0, Ordering::Relaxed);
     words.direct_tx.store(0, Ordering::Relaxed);
     words.direct_rx.store(0, Ordering::Relaxed);
     words.tx_head.store(0, Ordering::Relaxed);

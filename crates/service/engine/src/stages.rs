@@ -1,7 +1,7 @@
 //! Where the time of messages goes, stage by stage, by this host's clock.
 //!
 //! Owns which messages are looked at, and what was seen of them. A message is looked at if it has a byte of the stream
-//! whose number is a multiple of [`MARK_BYTES`]. So sender and receiver look at the same messages without a word about
+//! whose number is a multiple of [`shm::MARK_BYTES`]. So sender and receiver look at the same messages without a word about
 //! it on the wire, and a stream of bulk costs two looks at the clock for each 16 KiB. Everything is bounded: messages
 //! under way, those that are kept for readers, and histograms of a fixed size. Without a clock nothing is looked at.
 
@@ -9,17 +9,16 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use control::{StageRow, TraceRow};
+use shm::mark;
 
 use crate::ids::{AppId, LaneId, RouteId};
 
-/// Bytes of a stream from one that is looked at to the next.
-pub(crate) const MARK_BYTES: u64 = 16 << 10;
 /// Messages that are looked at a time; one more displaces the oldest.
 const OPEN_MAX: usize = 64;
 /// Messages that are kept for readers.
 const DONE_MAX: usize = 512;
 /// Stages that one end sees of a message, at most.
-const DONE_STAGES_MAX: usize = 3;
+const DONE_STAGES_MAX: usize = 4;
 /// Parts of each power of two in a histogram: values are known to within a quarter.
 const PARTS: u32 = 4;
 /// Up to 2^41 ns, half an hour.
@@ -31,7 +30,9 @@ pub type Clock = fn() -> u64;
 /// A stage; the numbers are places in the array of histograms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// From the doorbell's round to the send queue.
+    /// From the application's write to the doorbell's round.
+    TxDoorbell,
+    /// From there to the send queue.
     TxEngine,
     /// From there until the device said that it is done.
     TxDevice,
@@ -44,10 +45,12 @@ enum Stage {
 }
 
 impl Stage {
-    const ALL: [Self; 5] = [Self::TxEngine, Self::TxDevice, Self::TxDelivery, Self::RxPublish, Self::RxApplication];
+    const ALL: [Self; 6] =
+        [Self::TxDoorbell, Self::TxEngine, Self::TxDevice, Self::TxDelivery, Self::RxPublish, Self::RxApplication];
 
     fn name(self) -> &'static str {
         match self {
+            Self::TxDoorbell => "tx-doorbell",
             Self::TxEngine => "tx-engine",
             Self::TxDevice => "tx-device",
             Self::TxDelivery => "tx-delivery",
@@ -103,13 +106,6 @@ fn bucket_end(at: usize) -> u64 {
     (parts + at % parts + 1) as u64 * (1 << (at / parts - 1))
 }
 
-/// The number of the first byte from `from` to before `to` that is looked at.
-#[inline]
-fn mark(from: u64, to: u64) -> Option<u64> {
-    let first = from.wrapping_add(MARK_BYTES - 1) & !(MARK_BYTES - 1);
-    (from <= first && first < to).then_some(first)
-}
-
 /// Whose message it is, and which.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Whose {
@@ -119,11 +115,20 @@ pub(crate) struct Whose {
     pub(crate) peer: SocketAddr,
 }
 
+/// A byte that the application wrote, as the engine finds it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Taken {
+    mark: u64,
+    /// When it was written, where the application says it.
+    written: Option<u64>,
+    at: u64,
+}
+
 /// How far a message is. Times of the clock.
 #[derive(Debug, Clone, Copy)]
 enum At {
-    Taken { taken: u64 },
-    Posted { taken: u64, posted: u64, lane: LaneId, wr: u64, completed: Option<u64> },
+    Taken { taken: Taken },
+    Posted { taken: Taken, posted: u64, lane: LaneId, wr: u64, completed: Option<u64> },
     Published { arrived: u64, published: u64 },
 }
 
@@ -158,7 +163,7 @@ impl Done {
 pub(crate) struct Stages {
     clock: Option<Clock>,
     open: VecDeque<Open>,
-    histograms: [Histogram; 5],
+    histograms: [Histogram; 6],
     done: VecDeque<Done>,
     /// Number of the first in `done`.
     first: u64,
@@ -188,9 +193,19 @@ impl Stages {
         !self.open.is_empty()
     }
 
+    /// As [`Stages::begin`], of bytes that the application wrote. `word` is what it says of one of them; that one is
+    /// looked at then.
+    #[inline]
+    pub(crate) fn take(&self, from: u64, to: u64, word: impl FnOnce() -> u64) -> Option<Taken> {
+        let (first, at) = self.begin(from, to)?;
+        let said = shm::written_at(word(), (from, to), at);
+        let (mark, written) = said.map_or((first, None), |(mark, written)| (mark, Some(written)));
+        Some(Taken { mark, written, at })
+    }
+
     /// The engine saw that the application wrote it.
-    pub(crate) fn on_taken(&mut self, whose: Whose, (mark, taken): (u64, u64)) {
-        self.push(Open { whose, mark, at: At::Taken { taken } });
+    pub(crate) fn on_taken(&mut self, whose: Whose, taken: Taken) {
+        self.push(Open { whose, mark: taken.mark, at: At::Taken { taken } });
     }
 
     /// Whether a piece from `from` to before `to` has a byte that is looked at.
@@ -201,8 +216,9 @@ impl Stages {
 
     /// It is in the send queue as work request `wr`. After a lane reset it may be so again: the last time counts.
     pub(crate) fn on_posted(&mut self, route: RouteId, (from, to): (u64, u64), lane: LaneId, wr: u64) {
-        let Some((mark, posted)) = self.begin(from, to) else { return };
-        let Some(open) = self.open.iter_mut().find(|o| o.mark == mark && o.whose.route == route) else { return };
+        let Some((_, posted)) = self.begin(from, to) else { return };
+        let is_in = |o: &&mut Open| o.whose.route == route && (from..to).contains(&o.mark);
+        let Some(open) = self.open.iter_mut().find(is_in) else { return };
         let (At::Taken { taken } | At::Posted { taken, .. }) = open.at else { return };
         open.at = At::Posted { taken, posted, lane, wr, completed: None };
     }
@@ -257,17 +273,27 @@ impl Stages {
     }
 
     fn keep(&mut self, open: &Open, now: u64) {
-        let (stages, len) = match open.at {
+        let mut stages = [(Stage::TxDoorbell, 0, 0); DONE_STAGES_MAX];
+        let mut len = 0;
+        let mut passed = |stage, from, to| {
+            stages[len] = (stage, from, to);
+            len += 1;
+        };
+        match open.at {
             At::Taken { .. } => return,
             At::Posted { taken, posted, completed, .. } => {
-                let device = (Stage::TxDevice, posted, completed.unwrap_or(now));
-                ([(Stage::TxEngine, taken, posted), device, (Stage::TxDelivery, posted, now)], 3)
+                if let Some(written) = taken.written {
+                    passed(Stage::TxDoorbell, written, taken.at);
+                }
+                passed(Stage::TxEngine, taken.at, posted);
+                passed(Stage::TxDevice, posted, completed.unwrap_or(now));
+                passed(Stage::TxDelivery, posted, now);
             }
             At::Published { arrived, published } => {
-                let application = (Stage::RxApplication, published, now);
-                ([(Stage::RxPublish, arrived, published), application, application], 2)
+                passed(Stage::RxPublish, arrived, published);
+                passed(Stage::RxApplication, published, now);
             }
-        };
+        }
         for (stage, from, to) in &stages[..len] {
             self.histograms[*stage as usize].add(to.saturating_sub(*from));
         }
@@ -354,8 +380,8 @@ mod tests {
         let mut stages = stages();
         let (a, lane) = (whose(1), LaneId::from_bits(1));
         at(100);
-        let begun = stages.begin(0, 64).unwrap();
-        stages.on_taken(a, begun);
+        let taken = stages.take(0, 64, || shm::written_word(0, 40)).unwrap();
+        stages.on_taken(a, taken);
         at(300);
         stages.on_posted(a.route, (0, 64), lane, 7);
         stages.on_completed(lane, 6);
@@ -377,6 +403,7 @@ mod tests {
         let (rows, next) = stages.page(0, 10);
         let told: Vec<_> = rows.flat_map(|(_, row)| row.stages).collect();
         let expected = [
+            ("tx-doorbell", 40, 100),
             ("tx-engine", 100, 300),
             ("tx-device", 300, 1000),
             ("tx-delivery", 300, 5000),
@@ -385,15 +412,35 @@ mod tests {
         ];
         assert_eq!(told, expected.map(|(name, from, to)| (name.to_owned(), from, to)));
         assert_eq!(next, None);
-        assert_eq!(stages.rows().iter().map(|row| row.sum_ns).collect::<Vec<_>>(), [200, 700, 4700, 200, 800]);
+        assert_eq!(stages.rows().iter().map(|row| row.sum_ns).collect::<Vec<_>>(), [60, 200, 700, 4700, 200, 800]);
+    }
+
+    #[test]
+    fn of_many_bytes_the_one_is_looked_at_of_which_the_application_says_when() {
+        let mut stages = stages();
+        let (a, lane) = (whose(1), LaneId::from_bits(1));
+        at(100);
+        let taken = stages.take(1, 1 << 20, || shm::written_word(3 * shm::MARK_BYTES, 90)).unwrap();
+        stages.on_taken(a, taken);
+        stages.on_posted(a.route, (1, 2 * shm::MARK_BYTES), lane, 1);
+        at(200);
+        stages.on_posted(a.route, (2 * shm::MARK_BYTES, 1 << 20), lane, 2);
+        stages.on_read_there(a.route, 3 * shm::MARK_BYTES + 1);
+        let lied = stages.take(1 << 20, (1 << 20) + 1, || shm::written_word(1 << 20, 201)).unwrap();
+        stages.on_taken(a, lied);
+        stages.on_posted(a.route, (1 << 20, 2 << 20), lane, 3);
+        stages.on_read_there(a.route, 2 << 20);
+        let told: Vec<_> = stages.page(0, 10).0.map(|(_, row)| (row.offset, row.stages[0].clone())).collect();
+        let expected = [(3 * shm::MARK_BYTES, ("tx-doorbell", 90, 100)), (1 << 20, ("tx-engine", 200, 200))];
+        assert_eq!(told, expected.map(|(offset, (name, from, to))| (offset, (name.to_owned(), from, to))));
     }
 
     #[test]
     fn what_is_under_way_and_what_is_kept_is_bounded() {
         let mut stages = stages();
         for route in 0..1000 {
-            let begun = stages.begin(0, 1).unwrap();
-            stages.on_taken(whose(route), begun);
+            let taken = stages.take(0, 1, || 0).unwrap();
+            stages.on_taken(whose(route), taken);
         }
         assert_eq!(stages.open.len(), OPEN_MAX);
         stages.on_posted(whose(0).route, (0, 1), LaneId::from_bits(1), 1);

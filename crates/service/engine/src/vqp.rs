@@ -565,6 +565,11 @@ impl Vqp {
         (self.tx_tail, self.rx_head)
     }
 
+    /// When its application wrote a byte, as it says: see [`shm::written_at`].
+    pub(crate) fn written_word(&self) -> u64 {
+        self.words.tx_written.load(Ordering::Relaxed)
+    }
+
     /// The bytes of the stream that arrive next, if they are so many.
     #[inline]
     pub(crate) fn arriving(&self, bytes: u32) -> (u64, u64) {

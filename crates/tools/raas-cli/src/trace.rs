@@ -20,6 +20,7 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 const MESSAGES_MAX: usize = 1 << 20;
 /// Stages in the order of a message's way, and what each is.
 const STAGES: &[(&str, &str)] = &[
+    ("tx-doorbell", "the program has written it, until the engine sees it"),
     ("tx-engine", "the engine has seen it, until it is in the send queue"),
     ("tx-device", "from there until the device says that it is done"),
     ("tx-delivery", "from the send queue until this host knows that the peer's program has read it"),

@@ -47,6 +47,9 @@ fn both_hosts_look_at_the_same_messages() {
     for m in sent["messages"].as_array().unwrap() {
         let stage = |name: &str| m["stages"].as_array().unwrap().iter().find(|s| s["name"] == name).unwrap().clone();
         let (engine, device, delivery) = (stage("tx-engine"), stage("tx-device"), stage("tx-delivery"));
+        let doorbell = stage("tx-doorbell");
+        assert_eq!(doorbell["to_ns"], engine["from_ns"]);
+        assert!(doorbell["from_ns"].as_u64() <= doorbell["to_ns"].as_u64(), "{m}");
         assert_eq!((&engine["to_ns"], &engine["to_ns"]), (&device["from_ns"], &delivery["from_ns"]));
         assert!(engine["from_ns"].as_u64() <= engine["to_ns"].as_u64(), "{m}");
         assert!(device["to_ns"].as_u64() <= delivery["to_ns"].as_u64(), "{m}");
@@ -54,11 +57,11 @@ fn both_hosts_look_at_the_same_messages() {
     // Both daemons are on this host, so their clocks are one: what was published there was sent before.
     let from = |told: &Value, at: usize, stage: usize, key: &str| told["messages"][at]["stages"][stage][key].as_u64();
     assert!(from(&sent, 3, 0, "from_ns") < from(&received, 3, 0, "from_ns"), "{sent} {received}");
-    assert!(from(&received, 3, 0, "from_ns") < from(&sent, 3, 2, "to_ns"), "{sent} {received}");
+    assert!(from(&received, 3, 0, "from_ns") < from(&sent, 3, 3, "to_ns"), "{sent} {received}");
     let whole = run(&mut a.command(&["stat", "--json"])).json();
     assert_eq!(
         (&whole["stages"][0]["name"], &whole["stages"][0]["count"]),
-        (&"tx-engine".into(), &4.into()),
+        (&"tx-doorbell".into(), &4.into()),
         "{whole}"
     );
     let id = sent["messages"][0]["connection"].as_u64().unwrap();
@@ -69,7 +72,7 @@ fn both_hosts_look_at_the_same_messages() {
     let file = cluster.dir.path().join("trace.json");
     assert_eq!(run(a.command(&["trace", "--perfetto"]).arg(&file)).code(), 0);
     let events: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-    assert_eq!(events["traceEvents"].as_array().unwrap().len(), 4 * 2 * (1 + 3));
+    assert_eq!(events["traceEvents"].as_array().unwrap().len(), 4 * 2 * (1 + 4));
 }
 
 #[test]

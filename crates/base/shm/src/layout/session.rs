@@ -25,6 +25,8 @@ pub(super) const PEER_TIMEOUT_AT: u64 = 36;
 pub(super) const DIRECT_TX_AT: u64 = 40;
 pub(super) const DIRECT_RX_AT: u64 = 48;
 pub(super) const TX_VERB_AT: u64 = 56;
+/// On the second line of the application's half: it is written once in 16 KiB.
+pub(super) const TX_WRITTEN_AT: u64 = 64;
 pub(super) const TX_HEAD_AT: u64 = 128;
 pub(super) const RX_TAIL_AT: u64 = 136;
 pub(super) const STATE_AT: u64 = 144;
@@ -177,6 +179,7 @@ impl Session {
             direct_tx: word64(region, base + DIRECT_TX_AT),
             direct_rx: word64(region, base + DIRECT_RX_AT),
             tx_verb: word32(region, base + TX_VERB_AT),
+            tx_written: word64(region, base + TX_WRITTEN_AT),
             tx_head: word64(region, base + TX_HEAD_AT),
             rx_tail: word64(region, base + RX_TAIL_AT),
             state: word32(region, base + STATE_AT),

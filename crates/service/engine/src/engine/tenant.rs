@@ -205,8 +205,8 @@ impl Engine {
         let (tail, head) = vqp.app_cursors();
         vqp.on_doorbell()?;
         let (tail_now, head_now) = vqp.app_cursors();
-        if let Some(begun) = self.stages.begin(tail, tail_now) {
-            self.stages.on_taken(vqp.whose(route), begun);
+        if let Some(taken) = self.stages.take(tail, tail_now, || vqp.written_word()) {
+            self.stages.on_taken(vqp.whose(route), taken);
         }
         if head != head_now && self.stages.has_open() {
             self.stages.on_read_here(route, head_now);
