@@ -86,6 +86,9 @@ pub(crate) const FAR_WINDOW_MAX: u64 = 64 << 20;
 pub(crate) const FAR_PACKETS_MAX: u64 = AHEAD_PACKETS_MAX as u64 / 2;
 /// Over a far path packets leave in bursts of so much time of the rate.
 pub(crate) const PACE_BURST: Duration = Duration::from_micros(250);
+/// The same in packets, where the path marks queues: a longer burst would be marked as one. Thresholds begin at 20 packets
+/// (DCTCP, Alizadeh et al., SIGCOMM 2010, at 1 Gbit/s).
+pub(crate) const MARKED_BURST_PACKETS: u64 = 16;
 /// Packets that may overtake one that is not lost.
 pub(crate) const REORDER_PACKETS: u64 = 3;
 /// Early packets that a peer is not told of, at most.

@@ -22,9 +22,12 @@ struct Figures {
     timeouts: u64,
 }
 
-fn run(round_trip: Duration, loss: u32, to_own: bool, span: Duration) -> Figures {
+fn line(round_trip: Duration, loss: u32) -> Setup {
     let conditions = LinkConditions { loss, ..LinkConditions::CALM };
-    let setup = Setup { conditions, delay: round_trip / 2, rate: Some(LINE), queue_packets: 100, ..Setup::default() };
+    Setup { conditions, delay: round_trip / 2, rate: Some(LINE), queue_packets: 100, ..Setup::default() }
+}
+
+fn run(setup: Setup, to_own: bool, span: Duration) -> Figures {
     let mut world = World::new(setup);
     let budget = to_own.then_some(4 << 20);
     let wish = Wish { max_wr: 2_048, cqe: 8_192, budget, ..Wish::default() };
@@ -71,7 +74,7 @@ fn throughput_over_distance_and_loss() {
         (false, 100.0, 8.0, [1, 0, 0, 0]),
     ] {
         for (loss, least) in [0, 1, 10, 50].into_iter().zip(least) {
-            let f = run(Duration::from_secs_f64(millis / 1e3), loss, to_own, Duration::from_secs_f64(span));
+            let f = run(line(Duration::from_secs_f64(millis / 1e3), loss), to_own, Duration::from_secs_f64(span));
             let percent_lost = f64::from(loss) / 10.0;
             println!(
                 "{millis:>5} ms {percent_lost:>4} % {to_own:>5}: {:6.2} % {:6.2} {:4}",
@@ -82,11 +85,22 @@ fn throughput_over_distance_and_loss() {
     }
 }
 
+/// A queue that marks what finds 20 packets before it.
+#[test]
+fn throughput_over_distance_where_a_long_queue_marks() {
+    for (millis, span, least) in [(0.1, 0.3, 85), (1.0, 0.7, 80), (10.0, 2.0, 72), (100.0, 8.0, 45)] {
+        let setup = Setup { mark_above: 20, ..line(Duration::from_secs_f64(millis / 1e3), 0) };
+        let f = run(setup, true, Duration::from_secs_f64(span));
+        println!("{millis:>5} ms, marks: {:6.2} % {:6.2} {:4}", f.percent, f.sent_ratio, f.timeouts);
+        assert!(f.percent >= f64::from(least), "{millis} ms: {f:?}");
+    }
+}
+
 /// A round trip longer than the ACK timeout is learned from the first flight, and the timeout follows it.
 #[test]
 fn a_round_trip_longer_than_the_timeout_is_learned() {
     for to_own in [true, false] {
-        let f = run(Duration::from_millis(100), 0, to_own, Duration::from_secs(2));
+        let f = run(line(Duration::from_millis(100), 0), to_own, Duration::from_secs(2));
         assert!(f.timeouts <= 1, "{f:?}");
     }
 }

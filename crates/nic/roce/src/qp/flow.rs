@@ -13,7 +13,8 @@ use super::notified::Notified;
 use super::path_model::{PathModel, rate_of};
 use super::window::Window;
 use crate::limits::{
-    FAR_PACKETS_MAX, FAR_ROUND_TRIP, FAR_WINDOW_MAX, INITIAL_PACKETS, PACE_BURST, WINDOW_FLOOR_PACKETS,
+    FAR_PACKETS_MAX, FAR_ROUND_TRIP, FAR_WINDOW_MAX, INITIAL_PACKETS, MARKED_BURST_PACKETS, PACE_BURST,
+    WINDOW_FLOOR_PACKETS,
 };
 
 /// Window, model and pace of one requester.
@@ -29,7 +30,7 @@ pub(crate) struct Flow {
     is_selective: bool,
 }
 
-/// When the next packet may leave. Packets leave in bursts of [`PACE_BURST`], because timers are not exact.
+/// When the next packet may leave. Packets leave in bursts, because timers are not exact.
 #[derive(Debug, Default, Clone, Copy)]
 struct Pace {
     /// When all that was sent has left the sender at its rate.
@@ -39,15 +40,15 @@ struct Pace {
 }
 
 impl Pace {
-    fn on_sent(&mut self, bytes: u64, rate: u64, now: Time) {
+    fn on_sent(&mut self, bytes: u64, rate: u64, burst: Duration, now: Time) {
         if rate == 0 {
             return;
         }
         let took = Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / rate);
-        // Of a timer that was late up to a burst is made up for.
+        // Of a timer that was late so much is made up for.
         let earliest = Time(now.0.saturating_sub(nanos(PACE_BURST)));
         self.at = self.at.max(earliest) + took;
-        if self.at > now + PACE_BURST {
+        if self.at > now + burst {
             self.until = Some(self.at);
         }
     }
@@ -136,6 +137,15 @@ impl Flow {
         }
     }
 
+    /// How much time of the rate leaves at once.
+    fn burst(&self, rate: u64, now: Time) -> Duration {
+        if rate == 0 || !self.notified.is_recent(now) {
+            return PACE_BURST;
+        }
+        let bytes = MARKED_BURST_PACKETS * self.window.packet_bytes();
+        PACE_BURST.min(Duration::from_nanos(bytes * 1_000_000_000 / rate))
+    }
+
     /// Whether the pace forbids sending.
     pub(crate) const fn is_paced(&self) -> bool {
         self.pace.until.is_some()
@@ -146,9 +156,10 @@ impl Flow {
         self.pace.until
     }
 
-    /// The peer saw a mark of congestion.
+    /// The peer saw a mark of congestion. A queue that the model's own probe made is drained by the model.
     pub(crate) fn on_notification(&mut self, now: Time) {
-        self.notified.on_notification(self.model.shortest(), now);
+        let is_own = self.is_modelled() && self.model.drains_own_queue(now);
+        self.notified.on_notification(is_own, self.model.shortest(), now);
     }
 
     /// The time moved on.
@@ -163,7 +174,8 @@ impl Flow {
     pub(crate) fn on_sent(&mut self, bytes: u64, is_first: bool, now: Time) {
         self.model.on_sent(is_first, now);
         if self.is_modelled() {
-            self.pace.on_sent(bytes, self.notified.of(self.pace_rate()), now);
+            let rate = self.notified.of(self.pace_rate());
+            self.pace.on_sent(bytes, rate, self.burst(rate, now), now);
         }
     }
 
@@ -171,6 +183,11 @@ impl Flow {
     pub(crate) fn on_delivered(&mut self, bytes: u64, now: Time) {
         self.model.on_delivered(bytes, now);
         self.window.on_acked(bytes);
+    }
+
+    /// Measures with the packet before `end`, which leaves now and asks for an acknowledgement, if none does yet.
+    pub(crate) fn begin_measuring(&mut self, end: u64, now: Time) {
+        self.model.begin(end, self.notified.is_cut(), now);
     }
 
     /// The measuring packet arrived; says how long it took.

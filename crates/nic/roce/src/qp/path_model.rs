@@ -51,7 +51,10 @@ struct Sample {
     until: Until,
     delivered: u64,
     delivered_at: Time,
+    /// There was not enough to send.
     is_limited: bool,
+    /// Marks of congestion held the sender back.
+    is_held: bool,
 }
 
 /// What ends a measurement.
@@ -149,13 +152,27 @@ impl PathModel {
         }
     }
 
+    /// The path said that there is a queue. True: it is that of the model's probe, which ends now, and the model drains it.
+    pub(crate) fn drains_own_queue(&mut self, now: Time) -> bool {
+        match self.phase {
+            Phase::Cruise { step: 0, .. } => {
+                self.phase = Phase::Cruise { step: 1, since: now };
+                true
+            }
+            Phase::Cruise { step, .. } => CYCLE_PERCENT[step] < 100,
+            Phase::Startup { .. } | Phase::Drain => false,
+        }
+    }
+
     /// Measures with the packet before `end`, which leaves now and asks for an acknowledgement, if none does yet.
-    pub(crate) fn begin(&mut self, end: u64, now: Time) {
+    /// `is_held`: marks of congestion hold the sender back.
+    pub(crate) fn begin(&mut self, end: u64, is_held: bool, now: Time) {
         self.sample.get_or_insert(Sample {
             until: Until::Packet(end - 1, now),
             delivered: self.delivered,
             delivered_at: self.delivered_at,
             is_limited: self.delivered < self.limited_until,
+            is_held,
         });
     }
 
@@ -209,7 +226,7 @@ impl PathModel {
             let arriving = now.saturating_since(sample.delivered_at);
             let arrived = self.delivered - sample.delivered;
             let is_limited = sample.is_limited || sample.delivered < self.limited_until;
-            self.add_rate(rate_of(arrived, arriving), is_limited);
+            self.add_rate(rate_of(arrived, arriving), is_limited, sample.is_held);
             let lost = std::mem::take(&mut self.lost);
             if matches!(self.phase, Phase::Startup { .. }) && lost * OVERSHOT_PART > arrived {
                 self.phase = Phase::Drain;
@@ -219,12 +236,15 @@ impl PathModel {
         took
     }
 
-    fn add_rate(&mut self, rate: u64, is_limited: bool) {
+    fn add_rate(&mut self, rate: u64, is_limited: bool, is_held: bool) {
         if is_limited && rate <= self.rate() {
             return;
         }
-        self.round = (self.round + 1) % RATE_ROUNDS;
-        self.rates[self.round] = rate;
+        // A lower one would hold the sender back a second time for the same marks.
+        if !is_held || rate > self.rate() {
+            self.round = (self.round + 1) % RATE_ROUNDS;
+            self.rates[self.round] = rate;
+        }
         let highest = self.rate();
         if let Phase::Startup { full_rate, rounds } = &mut self.phase {
             if highest >= percent_of(*full_rate, 125) {
@@ -287,7 +307,7 @@ mod tests {
         let sent = model.window().max(32_000);
         model.on_sent(true, Time(*now));
         *packet += 1;
-        model.begin(*packet, Time(*now));
+        model.begin(*packet, false, Time(*now));
         let took = 10 * MS * sent.max(FITS) / FITS;
         *now += took;
         model.on_delivered(sent, Time(*now));
@@ -322,7 +342,7 @@ mod tests {
             packet += 1;
             model.on_sent(true, Time(now));
             model.on_exhausted(100);
-            model.begin(packet, Time(now));
+            model.begin(packet, false, Time(now));
             now += 10 * MS;
             model.on_delivered(100, Time(now));
             model.finish(0, Time(now));

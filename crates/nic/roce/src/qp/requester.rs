@@ -479,7 +479,7 @@ impl Requester {
         self.sent = self.sent.max(self.next);
         if is_new {
             if ack_requested {
-                self.flow.model.begin(self.next, now);
+                self.flow.begin_measuring(self.next, now);
             }
         } else {
             dev.counters.retransmits += 1;

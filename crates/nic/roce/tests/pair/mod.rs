@@ -40,6 +40,8 @@ pub struct Setup {
     pub rate: Option<u64>,
     /// Packets that wait for the line at most, where there is a rate; others are lost.
     pub queue_packets: usize,
+    /// A packet that finds more packets than these before it is marked, where there is a rate.
+    pub mark_above: usize,
 }
 
 impl Default for Setup {
@@ -55,6 +57,7 @@ impl Default for Setup {
             delay: Duration::from_micros(10),
             rate: None,
             queue_packets: usize::MAX,
+            mark_above: usize::MAX,
         }
     }
 }
@@ -62,6 +65,7 @@ impl Default for Setup {
 struct Flying {
     to: usize,
     id: u16,
+    is_marked: bool,
     bytes: Vec<u8>,
 }
 
@@ -154,7 +158,7 @@ impl World {
     pub fn inject(&mut self, to: usize, id: u16, bytes: Vec<u8>) {
         let at = self.now + self.setup.delay;
         self.sequence += 1;
-        self.flying.insert((at, self.sequence), Flying { to, id, bytes });
+        self.flying.insert((at, self.sequence), Flying { to, id, is_marked: false, bytes });
     }
 
     fn carry(&mut self, from: usize, id: u16, bytes: &[u8]) {
@@ -175,16 +179,18 @@ impl World {
                 bytes[bit / 8] ^= 1 << (bit % 8);
             }
             let mut at = self.now.max(self.line_free[from]);
+            let mut is_marked = false;
             if let Some(rate) = self.setup.rate {
-                let line = |len: usize| Duration::from_nanos((len as u64 + 60) * 1_000_000_000 / rate);
                 // Those before it are taken to be as long as it is.
-                if at - self.now
-                    > line(bytes.len()).saturating_mul(u32::try_from(self.setup.queue_packets).unwrap_or(u32::MAX))
-                {
+                let line = Duration::from_nanos((bytes.len() as u64 + 60) * 1_000_000_000 / rate);
+                let is_above =
+                    |packets| at - self.now > line.saturating_mul(u32::try_from(packets).unwrap_or(u32::MAX));
+                if is_above(self.setup.queue_packets) {
                     self.overflowed += 1;
                     continue;
                 }
-                at = at + line(bytes.len());
+                is_marked = is_above(self.setup.mark_above);
+                at = at + line;
                 self.line_free[from] = at;
             }
             at = at + self.setup.delay;
@@ -192,7 +198,7 @@ impl World {
                 at = at + Duration::from_nanos(self.rng.random_range(0..200_000));
             }
             self.sequence += 1;
-            self.flying.insert((at, self.sequence), Flying { to: 1 - from, id, bytes });
+            self.flying.insert((at, self.sequence), Flying { to: 1 - from, id, is_marked, bytes });
         }
     }
 
@@ -227,7 +233,12 @@ impl World {
             }
             let packet = entry.remove();
             let from = self.addresses[1 - packet.to];
-            self.nics[packet.to].handle_datagram(self.now, from, &packet.bytes, packet.id);
+            let nic = &mut self.nics[packet.to];
+            if packet.is_marked {
+                nic.handle_marked(self.now, from, &packet.bytes, packet.bytes.len());
+            } else {
+                nic.handle_datagram(self.now, from, &packet.bytes, packet.id);
+            }
         }
         for nic in &mut self.nics {
             if nic.deadline().is_some_and(|at| at <= self.now) {
