@@ -240,7 +240,7 @@ impl RegionError {
     }
 
     /// What came behind bytes that are written already: they stay.
-    pub(super) fn behind_bytes(self) -> Self {
+    pub(in crate::region) fn behind_bytes(self) -> Self {
         match self {
             Self::DaemonLost { name, .. }
             | Self::Refused { name, why: RegionRefusal::Reason(control::Reason::DaemonLost) } => {

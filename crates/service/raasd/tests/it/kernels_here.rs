@@ -221,3 +221,53 @@ fn runs_end_with_the_region_and_with_the_program() {
         eventually("none is left", || here.host.counter("kernels_waiting") == 0);
     });
 }
+
+/// Adds 1 to the word at 64, and goes on until its fuel is used up.
+const COUNTER: &str = r#"(module
+    (import "region" "fetch_add" (func $add (param i32 i64 i64) (result i64)))
+    (memory (export "memory") 1)
+    (func (export "run") (drop (call $add (i32.const 0) (i64.const 64) (i64.const 1))) (loop $l (br $l))))"#;
+
+#[test]
+fn a_run_that_meets_the_death_of_its_daemon_does_not_say_that_nothing_was_done() {
+    bounded(|| {
+        let mut host = Host::started_patient();
+        let (owner, user) = (host.followed(), host.followed());
+        let own = RegionOptions::new().key(KEY).access(FULL.into()).create(&owner, "r", BYTES).unwrap();
+        let other = Region::open_for(&user, host.address(), "r", KEY, FULL.into()).unwrap();
+        let install = || own.install_kernel("count", &wat::parse_str(COUNTER).unwrap());
+        install().unwrap();
+        let (mut done, mut unknown) = (0, 0);
+        for _ in 0..3 {
+            let is_over = AtomicBool::new(false);
+            let ends = std::thread::scope(|scope| {
+                let run = || {
+                    let mut ends = Vec::new();
+                    while !is_over.load(Ordering::SeqCst) {
+                        ends.push(other.run("count", &[]).unwrap_err());
+                    }
+                    ends
+                };
+                let running = [scope.spawn(run), scope.spawn(run)];
+                let before = own.load(64).unwrap();
+                eventually("runs", || own.load(64).unwrap() > before + 1);
+                host.hand_over();
+                host.start();
+                eventually("the region is there again", || install().is_ok());
+                is_over.store(true, Ordering::SeqCst);
+                running.map(|thread| thread.join().unwrap()).concat()
+            });
+            for end in &ends {
+                match end {
+                    RegionError::Kernel { failure: Failure::OutOfFuel { .. }, .. } => done += 1,
+                    RegionError::Kernel { failure: Failure::Unknown { .. }, .. } => {}
+                    RegionError::DaemonLost { may_have_landed, .. } => unknown += u64::from(*may_have_landed),
+                    other => panic!("{other}"),
+                }
+            }
+        }
+        let counted = own.load(64).unwrap();
+        assert!((done..=done + unknown).contains(&counted), "{counted}, not {done} and up to {unknown} more");
+        assert!(unknown > 0, "no run met a death");
+    });
+}

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use control::{KernelEnd, RegionAccess, RegionRefusal};
+use control::{KernelEnd, Reason, RegionAccess, RegionRefusal};
 use kernels::{ANSWER_BYTES_MAX, FUEL_MAX, Failure, Job, Library, MODULE_BYTES_MAX, Progress, SLICE_FUEL, View};
 use raas_core::{Answer, Session};
 
@@ -60,24 +60,27 @@ impl Handle {
         for region in regions {
             region.wait_until_here()?;
             region.check_access(RegionAccess::NONE, 0, 0)?;
-            region.check_still_live()?;
+            region.check_still_live(false)?;
         }
         let others = regions.iter().skip(1).map(|region| region.open_now()).collect();
         match ask(&self.attachment, |session| session.run_kernel(self.open_now(), others, request.to_vec()))? {
             Answer::Ran(Ok(KernelEnd::Answered(answer))) => Ok(answer),
             Answer::Ran(Ok(KernelEnd::Failed(failure))) => Err(kernel_error(&self.name, &failure)),
             Answer::Ran(Err(why)) => {
+                // What the daemon refuses it has not begun. Its death may come in the middle of a run.
+                let may_have_run = why == RegionRefusal::Reason(Reason::DaemonLost);
                 // Of a handle that is over the daemon knows nothing any more.
-                regions.iter().try_for_each(|region| region.check_still_live())?;
-                Err(RegionError::refused(&self.name, why))
+                regions.iter().try_for_each(|region| region.check_still_live(may_have_run))?;
+                let refused = RegionError::refused(&self.name, why);
+                Err(if may_have_run { refused.behind_bytes() } else { refused })
             }
             other => Err(super::unexpected(&other)),
         }
     }
 
-    fn check_still_live(&self) -> Result<(), RegionError> {
+    fn check_still_live(&self, may_have_run: bool) -> Result<(), RegionError> {
         match &self.reach {
-            Reach::Here(local) => self.check_live(local, &local.place(), false),
+            Reach::Here(local) => self.check_live(local, &local.place(), may_have_run),
             Reach::There(_) => Ok(()),
         }
     }
