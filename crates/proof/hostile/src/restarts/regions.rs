@@ -1,5 +1,5 @@
-//! Regions in sessions that go on over the death of daemons: the owner's goes on with its bytes, and other handles go on
-//! with it, or end with a typed error and are had again.
+//! Regions in sessions that go on over the death of daemons: the owner's goes on with its bytes, and the one handle that the
+//! other program has goes on with it.
 //!
 //! Owns which errors a program may meet there, and that each addition is in the region once if it was said to be done.
 
@@ -29,8 +29,8 @@ pub(super) struct Additions {
     done: u64,
     /// Those of which nobody knows.
     unknown: u64,
-    /// Handles that it had.
-    opens: u64,
+    /// Other uses that a death broke off.
+    broken: u64,
 }
 
 /// What the sender says of the region behind what it says of the stream.
@@ -38,8 +38,8 @@ const BEHIND: &str = "; region ";
 
 /// As the sender says it.
 pub(super) fn said(additions: Additions) -> String {
-    let Additions { done, unknown, opens } = additions;
-    format!("{BEHIND}{done} {unknown} {opens}")
+    let Additions { done, unknown, broken } = additions;
+    format!("{BEHIND}{done} {unknown} {broken}")
 }
 
 /// As the receiver says it: what it found at the end.
@@ -56,12 +56,13 @@ pub(super) fn judge(sent: &str, got: &str) -> Result<String> {
     };
     let ((sent, additions), (got, sum)) = (cut(sent)?, cut(got)?);
     ensure!(sent == got && !sent.is_empty(), "sent {sent}, got {got}");
-    let (&[done, unknown, opens], &[sum]) = (additions.as_slice(), sum.as_slice()) else {
+    let (&[done, unknown, broken], &[sum]) = (additions.as_slice(), sum.as_slice()) else {
         return Err(anyhow!("{additions:?} and {sum:?} of the region"));
     };
     ensure!(done > 0, "nothing was added to the region");
     ensure!((done..=done + unknown).contains(&sum), "{done} additions done, {unknown} unknown, and the sum is {sum}");
-    Ok(format!("{sent}; {done} additions by {opens} handles, {unknown} of which nobody knows: {sum}"))
+    let broken = format!("{unknown} of which nobody knows, {broken} other uses broken off");
+    Ok(format!("{sent}; {done} additions by one handle, {broken}: {sum}"))
 }
 
 /// A thread that uses regions until [`Uses::stop`].
@@ -108,22 +109,21 @@ impl Uses<u64> {
 }
 
 impl Uses<Additions> {
-    /// Uses the region of the program at `to`, and opens it again when it is over. At the end it can be used.
+    /// Uses the region of the program at `to` by one handle. At the end it can be used.
     pub(super) fn theirs(session: Session, to: SocketAddr) -> Self {
         Self::start(move |stopped| {
-            let (mut region, mut end, mut additions) = (None, None, Additions::default());
+            let theirs = again(|| Region::open(&session, to.ip(), &name_of(to), KEY));
+            let theirs = theirs.context("opening the region of the other program")?;
+            let mut additions = Additions::default();
             loop {
-                if end.is_none() && stopped.try_recv() != Err(TryRecvError::Empty) {
-                    end = Some(Instant::now());
-                }
-                match use_theirs(&session, to, &mut region, &mut additions) {
-                    Ok(()) if end.is_some() => return Ok(additions),
-                    Ok(()) => {}
-                    Err(error) if is_passing(&error) && end.is_none_or(|end| end.elapsed() < WATCHDOG) => {
-                        region = None;
-                        std::thread::sleep(PAUSE);
+                let is_last = stopped.try_recv() != Err(TryRecvError::Empty);
+                match use_theirs(&theirs, &mut additions) {
+                    Ok(()) if is_last => return Ok(additions),
+                    // What met a death says so. What did not goes on by itself, or the handle is lost.
+                    Err(error) if !may_have_landed(&error) => {
+                        return Err(error).context("the handle to the region of the other program does not go on");
                     }
-                    Err(error) => return Err(error).context("the region of the other program"),
+                    Ok(()) | Err(_) => {}
                 }
             }
         })
@@ -134,40 +134,29 @@ fn name_of(at: SocketAddr) -> String {
     format!("flow-{}", at.port())
 }
 
-/// A daemon may die before it has answered.
 fn create(session: &Session, at: SocketAddr) -> Result<Region, RegionError> {
+    again(|| RegionOptions::new().key(KEY).create(session, &name_of(at), BYTES))
+}
+
+/// A daemon may die before it has answered.
+fn again(mut make: impl FnMut() -> Result<Region, RegionError>) -> Result<Region, RegionError> {
     let begun = Instant::now();
     loop {
-        match RegionOptions::new().key(KEY).create(session, &name_of(at), BYTES) {
+        match make() {
             Err(error) if is_passing(&error) && begun.elapsed() < WATCHDOG => std::thread::sleep(PAUSE),
             made => return made,
         }
     }
 }
 
-fn use_theirs(
-    session: &Session,
-    to: SocketAddr,
-    region: &mut Option<Region>,
-    additions: &mut Additions,
-) -> Result<(), RegionError> {
-    let theirs = match region {
-        Some(theirs) => theirs,
-        None => {
-            additions.opens += 1;
-            region.insert(Region::open(session, to.ip(), &name_of(to), KEY)?)
-        }
-    };
-    let word = match theirs.fetch_add(THEIRS, 1) {
-        Ok(word) => word,
-        Err(error) => {
-            additions.unknown += u64::from(may_have_landed(&error));
-            return Err(error);
-        }
-    };
+fn use_theirs(theirs: &Region, additions: &mut Additions) -> Result<(), RegionError> {
+    let word = theirs.fetch_add(THEIRS, 1).inspect_err(|_| additions.unknown += 1)?;
     additions.done += 1;
-    theirs.write(64, &word.to_ne_bytes())?;
-    theirs.read(64, &mut [0; 4096])
+    let rest = || {
+        theirs.write(64, &word.to_ne_bytes())?;
+        theirs.read(64, &mut [0; 4096])
+    };
+    rest().inspect_err(|_| additions.broken += 1)
 }
 
 fn may_have_landed(error: &RegionError) -> bool {
@@ -180,7 +169,7 @@ fn may_have_landed(error: &RegionError) -> bool {
     }
 }
 
-/// What the death of a daemon may make of a use: each says that the region is to be opened again.
+/// What the death of a daemon may make of a call that gives a handle: it is to be made again.
 fn is_passing(error: &RegionError) -> bool {
     match error {
         RegionError::DaemonLost { .. }
