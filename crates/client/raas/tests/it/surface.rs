@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -126,15 +127,17 @@ fn a_late_reply_answers_no_other_call() {
         let daemon = FakeDaemon::start();
         let (client, server) = message_pair(&daemon, host);
         let clone = client.try_clone().unwrap();
+        let (gave_up, has_given_up) = mpsc::channel();
         thread::scope(|s| {
-            s.spawn(|| {
+            let server = &server;
+            s.spawn(move || {
                 for _ in 0..2 {
                     let request = server.receive_vec().unwrap().unwrap();
                     server.send(&[b"re: ", &request[..]].concat()).unwrap();
                 }
                 // The third one's reply comes after its caller gave up.
                 assert_eq!(server.receive_vec().unwrap().unwrap(), b"third");
-                thread::sleep(Duration::from_millis(80));
+                has_given_up.recv().unwrap();
                 server.send(b"re: third").unwrap();
             });
             assert_eq!(client.call_vec(b"first").unwrap(), b"re: first");
@@ -143,6 +146,7 @@ fn a_late_reply_answers_no_other_call() {
             assert_eq!(&reply[..len], b"re: second");
             client.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
             assert_eq!(client.call_vec(b"third").unwrap_err().kind(), ErrorKind::TimedOut);
+            gave_up.send(()).unwrap();
         });
         for handle in [&client, &clone] {
             let error = handle.call_vec(b"fourth").unwrap_err();
