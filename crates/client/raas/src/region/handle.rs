@@ -554,7 +554,10 @@ impl RegionUser for Handle {
 
     fn lose(&self) {
         self.end_away(RegionRefusal::Reason(Reason::DaemonLost));
-        if let Reach::There(remote) = &self.reach {
+        // A handle whose daemon ended before it was there has the queue of the next one, which others use.
+        if let Reach::There(remote) = &self.reach
+            && remote.queue.is_of(self.daemon())
+        {
             remote.queue.part();
         }
         self.part_leases();

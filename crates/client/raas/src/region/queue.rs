@@ -176,6 +176,11 @@ impl Queue {
         }
     }
 
+    /// Whether this daemon of the session gave it.
+    pub(super) fn is_of(&self, daemon: u64) -> bool {
+        self.daemon == daemon
+    }
+
     /// Whether the session goes on without it.
     pub(super) fn is_parted(&self) -> bool {
         self.is_parted.load(Ordering::Acquire)

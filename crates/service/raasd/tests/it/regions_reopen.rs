@@ -2,6 +2,7 @@
 //! with another one, nor with one that was revoked (docs/restart.md).
 
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use raas::{Batch, Region, RegionError, RegionKey, RegionOptions, RegionRefusal, Session};
@@ -198,5 +199,36 @@ fn batches_that_are_polled_and_awaited_go_on_in_their_order() {
         let value = of_here.wait_timeout(crate::hosts::PATIENCE).unwrap().unwrap().value(0).unwrap();
         assert!(found.is_sorted() && !found.contains(&value), "{found:?}, {value}");
         assert_eq!((found.len(), own.load(0).unwrap()), (6, 108), "each was done once");
+    });
+}
+
+#[test]
+fn a_handle_goes_on_when_the_next_daemon_dies_too_before_it_is_there() {
+    bounded(|| {
+        let (a, mut b) = (Host::started_patient(), Host::started_patient());
+        let (near, far) = (a.followed(), b.followed());
+        let own = create(&near, "own");
+        let others = [open(&far, &a, "own"), open(&far, &a, "own")];
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for other in &others {
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::SeqCst) {
+                        if let Err(error) = other.fetch_add(0, 1) {
+                            assert!(matches!(error, RegionError::OutcomeUnknown { .. }), "{error}");
+                        }
+                    }
+                });
+            }
+            // Between no death and after handles go on: some deaths come while they do.
+            for death in 0..40 {
+                std::thread::sleep(std::time::Duration::from_millis(death % 20 * 8));
+                b.hand_over();
+                b.start();
+            }
+            let before = own.load(0).unwrap();
+            eventually("they are used again", || own.load(0).unwrap() > before + 10);
+            is_over.store(true, Ordering::SeqCst);
+        });
     });
 }
