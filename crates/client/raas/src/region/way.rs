@@ -23,6 +23,10 @@ use crate::park::{Parker, lock};
 const PAUSE_FIRST: Duration = Duration::from_millis(2);
 /// Longest pause between two tries.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
+/// Longest time that a daemon may be told to give an owner for moving its region (`region_move_ms`), beside a second for
+/// each [`MOVED_IN_SECOND`].
+const MOVE_MAX: Duration = Duration::from_secs(60 * 60);
+const MOVED_IN_SECOND: u64 = 128 << 20;
 
 /// How a region was opened that can be opened again.
 #[derive(Debug, Clone, Copy)]
@@ -179,7 +183,8 @@ impl Way {
     }
 
     /// Tries until there is an answer that lasts. Without one it gives up when it has been refused for as long as a
-    /// session waits for a daemon; while the region is on its way it waits longer, which the region's daemon bounds.
+    /// session waits for a daemon; while the region is on its way it waits longer, which the region's daemon bounds, and here
+    /// the longest time of an honest one.
     fn open_again(
         &self,
         broken: &Arc<Handle>,
@@ -197,7 +202,8 @@ impl Way {
             let now = Instant::now();
             let until = *until.get_or_insert(now + attachment.config.daemon_wait);
             let is_moving = refused.refusal() == Some(&RegionRefusal::Busy);
-            if now >= until && !is_moving {
+            let moving = MOVE_MAX + Duration::from_secs(broken.bytes() / MOVED_IN_SECOND);
+            if now >= if is_moving { until + moving } else { until } {
                 tracing::debug!(region = self.name, %refused, "it is not there in time");
                 return Err(error);
             }
