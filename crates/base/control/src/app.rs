@@ -35,6 +35,8 @@ pub enum Kind {
     Stream,
     /// Messages with boundaries, framed by the library.
     Message,
+    /// Messages that may be lost (docs/unreliable.md). On the lane they are looked at by the daemons.
+    Unreliable,
 }
 
 impl Kind {
@@ -43,6 +45,7 @@ impl Kind {
         match self {
             Self::Stream => 0,
             Self::Message => 1,
+            Self::Unreliable => 2,
         }
     }
 }

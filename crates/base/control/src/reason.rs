@@ -109,6 +109,8 @@ reasons! {
     TcpFallback = 34, "no daemon here or at the peer to carry it: kernel TCP, as asked for", "tcp-fallback";
     /// The device of this host, or that of the other, has no datagrams.
     NoDatagrams = 35, "the device of one of the two hosts has no datagrams: use streams or messages", "no-datagrams";
+    /// Between the two hosts there are no unreliable connections.
+    NoUnreliable = 36, "one of the two hosts has no unreliable connections (UC): its device lacks them, its release is older, or the wire over TCP alone is allowed; set `wire = \"roce\"` or \"auto\" at both, or connect without UC", "no-unreliable";
     /// The stream is bulk, between hosts without RDMA hardware: a TCP connection of its own.
     BulkStream = 40, "the stream is bulk, and neither host has RDMA hardware: a TCP connection of its own, made by the daemons", "bulk-stream";
     /// The stream's own TCP connection broke.

@@ -86,12 +86,14 @@ bitflags::bitflags! {
         /// Its packets of connections say that they may be marked instead of dropped (ECN), and it slows down when the
         /// peer notifies it of marks, as RoCEv2 has it (IBTA annex A17.9).
         const CONGESTION_CONTROL = 1 << 8;
+        /// Unreliable connections, and a consumer that carries messages on them (docs/unreliable.md).
+        const UNRELIABLE = 1 << 9;
     }
 }
 
 impl Capabilities {
     /// Of a device that speaks RoCEv2 as the IBTA has it, and no more: hardware.
-    pub const ROCE: Self = Self::SRQ.union(Self::IMMEDIATE).union(Self::DATAGRAMS);
+    pub const ROCE: Self = Self::SRQ.union(Self::IMMEDIATE).union(Self::DATAGRAMS).union(Self::UNRELIABLE);
     /// Of the software NIC.
     pub const SOFTWARE_NIC: Self = Self::ROCE
         .union(Self::COUNTS_WRITES)

@@ -76,7 +76,8 @@ extern "C" {
 
 /**
  * Connects to `t` and returns a descriptor, or -1. Waits for the answer. FLAGS 0: RC, and the service chooses. With
- * RAAS_UD the descriptor is a datagram socket at a free port, whose datagrams go to and come from `t` alone.
+ * RAAS_UD the descriptor is a datagram socket at a free port, whose datagrams go to and come from `t` alone. With RAAS_UC
+ * it is a connection of messages that may be lost, and the listener has RAAS_UC too.
  *
  * The caller's part:
  * `t` is null (EFAULT) or leads to a target.
@@ -87,6 +88,7 @@ int raas_connect(const struct raas_target *t,
 /**
  * Listens at `t` (an address of this host or an unspecified one; port 0: any free one, which raas_local tells) and
  * returns a descriptor for raas_accept, or -1. With RAAS_UD it is a datagram socket, for raas_recvfrom and raas_sendto.
+ * With RAAS_UC connections of messages are accepted, whose other ends have RAAS_UC too.
  *
  * The caller's part:
  * `t` is null (EFAULT) or leads to a target.
@@ -174,7 +176,8 @@ const char *raas_error_reason(void);
 /**
  * Sends up to `len` bytes (at most 1 GiB) and returns how many it took, or RAAS_FAILED. It does not wait: EAGAIN if
  * there is no room, unless FLAGS have RAAS_WAIT. The descriptor turns readable when there is room again. On a datagram
- * socket of raas_connect it sends one datagram, whole.
+ * socket of raas_connect it sends one datagram, whole, and on a connection with RAAS_UC one message, whole (EMSGSIZE if
+ * it is longer than the connection carries).
  *
  * The caller's part:
  * `buf` is null (EFAULT, unless `len` is 0) or leads to `len` bytes.
@@ -187,7 +190,7 @@ uint32_t raas_send(int fd,
 /**
  * Receives up to `len` bytes and returns how many, 0 at the end, or RAAS_FAILED. It does not wait: EAGAIN if nothing is
  * there, unless FLAGS have RAAS_WAIT. On a datagram socket it receives one datagram (EMSGSIZE if `buf` is too small;
- * the datagram is kept).
+ * the datagram is kept), and so on a connection with RAAS_UC one message, of which an empty one is 0 bytes too.
  *
  * The caller's part:
  * `buf` is null (EFAULT, unless `len` is 0) or leads to `len` bytes that nothing else uses during the call.

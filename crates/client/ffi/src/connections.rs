@@ -1,6 +1,6 @@
 //! The functions that make and end connections, listeners and datagram sockets, and say where they are.
 //!
-//! Owns which socket FLAGS stand for: UD a datagram socket, everything else a stream. It must never leave a descriptor
+//! Owns which socket FLAGS stand for: UD a datagram socket, UC a connection of messages, everything else a stream. It must never leave a descriptor
 //! open of which the program was not told.
 
 use std::ffi::{c_char, c_int, c_void};
@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::PoisonError;
 
-use raas::{ConnectOptions, DatagramOptions, Flags, ListenOptions, Session, Transport};
+use raas::{ConnectOptions, DatagramOptions, Flags, ListenOptions, MessageListener, MessageStream, Session, Transport};
 
 use crate::failure::{self, Failure, call};
 use crate::flags::{self, Waits};
@@ -21,7 +21,8 @@ use crate::target::{self, Target};
 pub const RAAS_FAILED: u32 = u32::MAX;
 
 /// Connects to `t` and returns a descriptor, or -1. Waits for the answer. FLAGS 0: RC, and the service chooses. With
-/// RAAS_UD the descriptor is a datagram socket at a free port, whose datagrams go to and come from `t` alone.
+/// RAAS_UD the descriptor is a datagram socket at a free port, whose datagrams go to and come from `t` alone. With RAAS_UC
+/// it is a connection of messages that may be lost, and the listener has RAAS_UC too.
 ///
 /// # Safety
 /// `t` is null (EFAULT) or leads to a target.
@@ -34,8 +35,14 @@ pub unsafe extern "C" fn raas_connect(t: *const Target, flags: c_int) -> c_int {
         if !waits {
             return Err(Failure::new(libc::EOPNOTSUPP, "raas_connect waits for its answer: leave RAAS_NOWAIT out"));
         }
-        if !is_ud(flags)? {
-            flags.check(Transport::Rc)?;
+        let transport = transport(flags)?;
+        flags.check(transport)?;
+        if transport == Transport::Uc {
+            let options = ConnectOptions::new().flags(flags);
+            let stream = MessageStream::connect_with(&Session::global()?, to, options)?;
+            return table::insert(Socket::messages(stream, None)?);
+        }
+        if transport == Transport::Rc {
             let stream = ConnectOptions::new().flags(flags).connect(&Session::global()?, to)?;
             return table::insert(Socket::stream(stream, None)?);
         }
@@ -43,7 +50,6 @@ pub unsafe extern "C" fn raas_connect(t: *const Target, flags: c_int) -> c_int {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         };
-        flags.check(Transport::Ud)?;
         let socket = DatagramOptions::new().flags(flags).bind(&Session::global()?, (any, 0))?;
         socket.connect(to)?;
         table::insert(Socket::datagram(socket)?)
@@ -52,6 +58,7 @@ pub unsafe extern "C" fn raas_connect(t: *const Target, flags: c_int) -> c_int {
 
 /// Listens at `t` (an address of this host or an unspecified one; port 0: any free one, which raas_local tells) and
 /// returns a descriptor for raas_accept, or -1. With RAAS_UD it is a datagram socket, for raas_recvfrom and raas_sendto.
+/// With RAAS_UC connections of messages are accepted, whose other ends have RAAS_UC too.
 ///
 /// # Safety
 /// `t` is null (EFAULT) or leads to a target.
@@ -61,13 +68,21 @@ pub unsafe extern "C" fn raas_listen(t: *const Target, flags: c_int) -> c_int {
         // SAFETY: the caller's promise.
         let at = SocketAddr::from(*unsafe { pointers::read(t, "t") }?);
         let (flags, _) = flags::split(flags, Waits::UnlessTold)?;
-        if is_ud(flags)? {
-            flags.check(Transport::Ud)?;
+        let transport = transport(flags)?;
+        flags.check(transport)?;
+        if transport == Transport::Uc {
+            let options = ListenOptions::new().flags(flags);
+            return table::insert(Socket::message_listener(MessageListener::bind_with(
+                &Session::global()?,
+                at,
+                options,
+            )?)?);
+        }
+        if transport == Transport::Ud {
             return table::insert(Socket::datagram(
                 DatagramOptions::new().flags(flags).bind(&Session::global()?, at)?,
             )?);
         }
-        flags.check(Transport::Rc)?;
         table::insert(Socket::listener(ListenOptions::new().flags(flags).bind(&Session::global()?, at)?)?)
     })
 }
@@ -99,6 +114,12 @@ pub unsafe extern "C" fn raas_accept_buffer(fd: c_int, buf: *mut c_void, len: u3
 
 fn accept(fd: c_int, memory: Option<Memory>, flags: c_int) -> Result<c_int, Failure> {
     let socket = table::get(fd)?;
+    if let Kind::MessageListener(listener) = &socket.kind {
+        let (flags, waits) = flags::split(flags, Waits::UnlessTold)?;
+        flags.check(Transport::Uc)?;
+        let (stream, _) = socket.attempt(Side::Read, waits, || Ok(listener.get_ref().accept()?))?;
+        return table::insert(Socket::messages(stream, memory)?);
+    }
     let Kind::Listener(listener) = &socket.kind else {
         return Err(Failure::new(
             libc::EINVAL,
@@ -136,9 +157,6 @@ pub extern "C" fn raas_close(fd: c_int) -> c_int {
 pub extern "C" fn raas_shutdown(fd: c_int, how: c_int) -> c_int {
     call(|| {
         let socket = table::get(fd)?;
-        let Kind::Stream(stream) = &socket.kind else {
-            return Err(Failure::new(libc::ENOTCONN, format!("descriptor {fd} is no connection")));
-        };
         let how = match how {
             libc::SHUT_RD => Shutdown::Read,
             libc::SHUT_WR => Shutdown::Write,
@@ -148,7 +166,11 @@ pub extern "C" fn raas_shutdown(fd: c_int, how: c_int) -> c_int {
                 return Err(Failure::new(libc::EINVAL, text));
             }
         };
-        stream.get_ref().shutdown(how)?;
+        match &socket.kind {
+            Kind::Stream(stream) => stream.get_ref().shutdown(how)?,
+            Kind::Messages(stream) => stream.get_ref().shutdown(how)?,
+            _ => return Err(Failure::new(libc::ENOTCONN, format!("descriptor {fd} is no connection"))),
+        }
         Ok(0)
     })
 }
@@ -227,7 +249,7 @@ pub extern "C" fn raas_error_reason() -> *const c_char {
     failure::last_reason()
 }
 
-/// Whether a datagram socket is meant.
-fn is_ud(flags: Flags) -> Result<bool, Failure> {
-    Ok(flags.transport()? == Some(Transport::Ud))
+/// What is meant where FLAGS make a socket.
+fn transport(flags: Flags) -> Result<Transport, Failure> {
+    Ok(flags.transport()?.unwrap_or(Transport::Rc))
 }

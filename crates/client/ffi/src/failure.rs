@@ -7,7 +7,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use raas::{AcceptError, BindError, ConnectError, DatagramError, Reason, SessionError, StreamError};
+use raas::{AcceptError, BindError, ConnectError, DatagramError, MessageError, Reason, SessionError, StreamError};
 
 /// Why a call failed.
 #[derive(Debug)]
@@ -117,6 +117,11 @@ fn errno_of(e: &io::Error) -> c_int {
     }
     let inner = e.get_ref();
     if let Some(DatagramError::TooLong { .. } | DatagramError::BufferTooSmall { .. }) =
+        inner.and_then(|inner| inner.downcast_ref())
+    {
+        return libc::EMSGSIZE;
+    }
+    if let Some(MessageError::TooLong { .. } | MessageError::BufferTooSmall { .. }) =
         inner.and_then(|inner| inner.downcast_ref())
     {
         return libc::EMSGSIZE;

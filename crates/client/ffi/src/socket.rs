@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use raas::{DatagramSocket, Listener, Readiness, Stream, WithFd};
+use raas::{DatagramSocket, Listener, MessageListener, MessageStream, Readiness, Stream, WithFd};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::failure::Failure;
@@ -28,6 +28,9 @@ const PAUSE: Duration = Duration::from_micros(200);
 pub(crate) enum Kind {
     Stream(WithFd<Stream>),
     Listener(WithFd<Listener>),
+    /// On UC.
+    Messages(WithFd<MessageStream>),
+    MessageListener(WithFd<MessageListener>),
     Datagram(WithFd<DatagramSocket>),
 }
 
@@ -70,6 +73,16 @@ impl Socket {
         Self::new(Kind::Listener(WithFd::new(listener)?), None)
     }
 
+    pub(crate) fn messages(stream: MessageStream, memory: Option<Memory>) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Self::new(Kind::Messages(WithFd::new(stream)?), memory)
+    }
+
+    pub(crate) fn message_listener(listener: MessageListener) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        Self::new(Kind::MessageListener(WithFd::new(listener)?), None)
+    }
+
     pub(crate) fn datagram(socket: DatagramSocket) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         Self::new(Kind::Datagram(WithFd::new(socket)?), None)
@@ -91,6 +104,8 @@ impl Socket {
         match &self.kind {
             Kind::Stream(stream) => stream.get_ref().local_addr(),
             Kind::Listener(listener) => listener.get_ref().local_addr(),
+            Kind::Messages(stream) => stream.get_ref().local_addr(),
+            Kind::MessageListener(listener) => listener.get_ref().local_addr(),
             Kind::Datagram(socket) => socket.get_ref().local_addr(),
         }
     }
@@ -98,7 +113,8 @@ impl Socket {
     pub(crate) fn peer(&self) -> io::Result<SocketAddr> {
         match &self.kind {
             Kind::Stream(stream) => stream.get_ref().peer_addr(),
-            Kind::Listener(_) => Err(io::ErrorKind::NotConnected.into()),
+            Kind::Messages(stream) => stream.get_ref().peer_addr(),
+            Kind::Listener(_) | Kind::MessageListener(_) => Err(io::ErrorKind::NotConnected.into()),
             Kind::Datagram(socket) => socket.get_ref().peer_addr(),
         }
     }
@@ -169,6 +185,8 @@ impl Socket {
         let ready = match &self.kind {
             Kind::Stream(stream) => stream.get_ref().readiness()?,
             Kind::Listener(listener) => listener.get_ref().readiness()?,
+            Kind::Messages(stream) => stream.get_ref().readiness()?,
+            Kind::MessageListener(listener) => listener.get_ref().readiness()?,
             Kind::Datagram(socket) => socket.get_ref().readiness()?,
         };
         let has_room = self.room_wanted.load(Ordering::SeqCst) && ready.contains(Readiness::WRITE);
@@ -185,6 +203,8 @@ impl Socket {
         match &self.kind {
             Kind::Stream(stream) => stream.get_ref().ready_fd().map(drop),
             Kind::Listener(listener) => listener.get_ref().ready_fd().map(drop),
+            Kind::Messages(stream) => stream.get_ref().ready_fd().map(drop),
+            Kind::MessageListener(listener) => listener.get_ref().ready_fd().map(drop),
             Kind::Datagram(socket) => socket.get_ref().ready_fd().map(drop),
         }
     }
@@ -199,6 +219,8 @@ impl Socket {
         match &self.kind {
             Kind::Stream(stream) => stream.as_fd(),
             Kind::Listener(listener) => listener.as_fd(),
+            Kind::Messages(stream) => stream.as_fd(),
+            Kind::MessageListener(listener) => listener.as_fd(),
             Kind::Datagram(socket) => socket.as_fd(),
         }
     }

@@ -18,7 +18,8 @@ use crate::target::Target;
 
 /// Sends up to `len` bytes (at most 1 GiB) and returns how many it took, or RAAS_FAILED. It does not wait: EAGAIN if
 /// there is no room, unless FLAGS have RAAS_WAIT. The descriptor turns readable when there is room again. On a datagram
-/// socket of raas_connect it sends one datagram, whole.
+/// socket of raas_connect it sends one datagram, whole, and on a connection with RAAS_UC one message, whole (EMSGSIZE if
+/// it is longer than the connection carries).
 ///
 /// # Safety
 /// `buf` is null (EFAULT, unless `len` is 0) or leads to `len` bytes.
@@ -32,11 +33,12 @@ pub unsafe extern "C" fn raas_send(fd: c_int, buf: *const c_void, len: u32, flag
         flags.check(transport(&socket, fd)?)?;
         let sent = socket.attempt(Side::Write, waits, || match &socket.kind {
             Kind::Stream(stream) => stream.get_ref().write_with(bytes, flags),
+            Kind::Messages(stream) => stream.get_ref().send_with(bytes, flags).map(|()| bytes.len()),
             Kind::Datagram(datagrams) => {
                 let to = datagrams.get_ref().peer_addr()?;
                 datagrams.get_ref().send_to_with(bytes, to, flags)
             }
-            Kind::Listener(_) => Err(io::ErrorKind::NotConnected.into()),
+            Kind::Listener(_) | Kind::MessageListener(_) => Err(io::ErrorKind::NotConnected.into()),
         });
         count(sent?)
     })
@@ -44,7 +46,7 @@ pub unsafe extern "C" fn raas_send(fd: c_int, buf: *const c_void, len: u32, flag
 
 /// Receives up to `len` bytes and returns how many, 0 at the end, or RAAS_FAILED. It does not wait: EAGAIN if nothing is
 /// there, unless FLAGS have RAAS_WAIT. On a datagram socket it receives one datagram (EMSGSIZE if `buf` is too small;
-/// the datagram is kept).
+/// the datagram is kept), and so on a connection with RAAS_UC one message, of which an empty one is 0 bytes too.
 ///
 /// # Safety
 /// `buf` is null (EFAULT, unless `len` is 0) or leads to `len` bytes that nothing else uses during the call.
@@ -177,7 +179,8 @@ fn receive(socket: &Socket, fd: c_int, room: &mut [u8], flags: c_int, waits: Wai
     socket.attempt(Side::Read, waits, || match &socket.kind {
         Kind::Stream(stream) => Ok((<&raas::Stream as Read>::read(&mut stream.get_ref(), room)?, None)),
         Kind::Datagram(datagrams) => datagrams.get_ref().recv_from(room).map(|(len, from)| (len, Some(from))),
-        Kind::Listener(_) => Err(io::ErrorKind::NotConnected.into()),
+        Kind::Messages(stream) => Ok((stream.get_ref().receive(room)?.unwrap_or(0), None)),
+        Kind::Listener(_) | Kind::MessageListener(_) => Err(io::ErrorKind::NotConnected.into()),
     })
 }
 
@@ -185,8 +188,9 @@ fn receive(socket: &Socket, fd: c_int, room: &mut [u8], flags: c_int, waits: Wai
 fn transport(socket: &Socket, fd: c_int) -> Result<Transport, Failure> {
     match socket.kind {
         Kind::Stream(_) => Ok(Transport::Rc),
+        Kind::Messages(_) => Ok(Transport::Uc),
         Kind::Datagram(_) => Ok(Transport::Ud),
-        Kind::Listener(_) => {
+        Kind::Listener(_) | Kind::MessageListener(_) => {
             Err(Failure::new(libc::ENOTCONN, format!("descriptor {fd} is a listener: raas_accept gives connections")))
         }
     }
@@ -196,7 +200,8 @@ fn datagrams(socket: &Socket, fd: c_int) -> Result<&WithFd<DatagramSocket>, Fail
     match &socket.kind {
         Kind::Datagram(datagrams) => Ok(datagrams),
         Kind::Stream(_) => Err(FlagsError::OtherTransport { asked: Transport::Ud, has: Transport::Rc }.into()),
-        Kind::Listener(_) => {
+        Kind::Messages(_) => Err(FlagsError::OtherTransport { asked: Transport::Ud, has: Transport::Uc }.into()),
+        Kind::Listener(_) | Kind::MessageListener(_) => {
             Err(Failure::new(libc::EOPNOTSUPP, format!("descriptor {fd} is a listener, not a datagram socket")))
         }
     }

@@ -129,6 +129,20 @@ fn datagrams_in_c_between_two_daemons() {
 }
 
 #[test]
+fn messages_on_uc_in_c_between_two_daemons_and_on_one_host() {
+    let Some(library) = Installed::new("C messages on UC", &["cc"]) else { return };
+    let program = library.build("examples/c/unreliable.c");
+    let ((_, here), (there_ip, there)) = (host(11), host(12));
+    let address = there_ip.to_string();
+    for asking in [&here, &there] {
+        let (serving, port) = Server::start(library.command(&program, &there).args(["serve", &address, "0"]));
+        let said = run(library.command(&program, asking).args(["ask", &address, &port, "200"]));
+        assert_eq!(said, "200 messages came back\n");
+        serving.ended_well();
+    }
+}
+
+#[test]
 fn echo_in_cpp_between_two_daemons() {
     let Some(library) = Installed::new("C++ example", &["cc", "c++"]) else { return };
     let program = library.build("examples/c/echo.cpp");

@@ -9,7 +9,6 @@ use crate::addresses;
 use crate::error::{BindError, SessionError};
 use crate::fallback::{Fallback, FallbackCause};
 use crate::fallback_tcp::CarriedBy;
-use crate::flags::Transport;
 use crate::listen_options::ListenOptions;
 use crate::listener::Listener;
 use crate::listening::{Listening, close};
@@ -46,7 +45,7 @@ impl ListenOptions {
         session: Result<Session, SessionError>,
         addr: impl ToSocketAddrs,
     ) -> Result<Listener, BindError> {
-        self.flags.check(Transport::Rc)?;
+        self.flags.check(self.transport())?;
         check_ring_bytes(self.ring_bytes).map_err(BindError::RingBytes)?;
         self.fallback.check(self.kind)?;
         let carrier = self.fallback.carried_by(session)?;

@@ -89,10 +89,15 @@ impl ConnectOptions {
         self
     }
 
-    /// What travels: bytes or messages.
-    pub(crate) fn kind(mut self, kind: Kind) -> Self {
-        self.kind = kind;
+    /// Messages travel, reliable ones unless the flags say UC.
+    pub(crate) fn messages(mut self) -> Self {
+        self.kind = self.flags.kind_of_messages();
         self
+    }
+
+    /// What carries it.
+    pub(crate) fn transport(&self) -> Transport {
+        Transport::of(self.kind)
     }
 
     /// Connects to the first of the addresses that answers, tried in turn. If none does the error names each.
@@ -174,7 +179,7 @@ impl ConnectOptions {
     }
 
     pub(crate) fn check(&self) -> Result<(), ConnectError> {
-        self.flags.check(Transport::Rc)?;
+        self.flags.check(self.transport())?;
         if self.peer_timeout == Some(Duration::ZERO) {
             return Err(ConnectError::PeerTimeoutZero);
         }

@@ -24,7 +24,7 @@ impl Fallback {
     /// Refuses what kernel TCP could never carry before anything is tried.
     pub(crate) fn check(self, kind: Kind) -> Result<(), NotOverTcp> {
         match (self, kind) {
-            (Self::Tcp, Kind::Message) => Err(NotOverTcp::Messages),
+            (Self::Tcp, Kind::Message | Kind::Unreliable) => Err(NotOverTcp::Messages),
             _ => Ok(()),
         }
     }

@@ -7,6 +7,7 @@ use std::fmt;
 use std::io;
 
 use bitflags::bitflags;
+use control::Kind;
 use shm::slot_verb;
 
 use crate::debug_words::debug_says_the_words;
@@ -30,7 +31,7 @@ bitflags! {
     pub struct Flags: u32 {
         /// Reliable connection: streams and messages.
         const RC = 0x01;
-        /// Unreliable connection.
+        /// Unreliable connection: messages that may be lost (docs/unreliable.md).
         const UC = 0x02;
         /// Unreliable datagrams.
         const UD = 0x04;
@@ -98,6 +99,14 @@ impl fmt::Display for Verb {
 }
 
 impl Transport {
+    /// That of a connection of this kind.
+    pub(crate) fn of(kind: Kind) -> Self {
+        match kind {
+            Kind::Stream | Kind::Message => Self::Rc,
+            Kind::Unreliable => Self::Uc,
+        }
+    }
+
     /// Whether the transport has the verb at all: table I of the paper, and IBTA 9.4 for atomics.
     pub fn has(self, verb: Verb) -> bool {
         match self {
@@ -173,6 +182,9 @@ fn instead(transport: Transport) -> &'static str {
 
 fn socket_of(asked: Transport) -> &'static str {
     match asked {
+        Transport::Uc => {
+            "UC is the transport of messages (`MessageStream`) whose both ends asked for it when they were made"
+        }
         Transport::Ud => "UD is the transport of datagram sockets",
         _ => "RC is the transport of streams and messages, UD that of datagram sockets",
     }
@@ -184,7 +196,7 @@ fn with_verb(verb: Option<Verb>) -> String {
 
 fn why(transport: Transport, verb: Option<Verb>) -> &'static str {
     match (transport, verb) {
-        (Transport::Uc, _) => "connections between daemons are RC; ask for RC, or for no transport",
+        (Transport::Uc, _) => "messages on UC go by SEND; ask for SEND, or for no verb",
         _ => "a stream has no word of the peer's that could be named; regions have atomic operations",
     }
 }
@@ -200,6 +212,12 @@ impl Flags {
         one(self, &VERBS).map_err(|(first, second)| FlagsError::TwoVerbs { first, second })
     }
 
+    /// The kind of a connection of messages that is asked for with these.
+    pub(crate) fn kind_of_messages(self) -> Kind {
+        // Flags that cannot be are refused by `check` whatever the kind.
+        if self.transport() == Ok(Some(Transport::Uc)) { Kind::Unreliable } else { Kind::Message }
+    }
+
     /// The word by which the engine is asked for the verb; of flags that passed [`Self::check`].
     pub(crate) fn slot_verb(self) -> u32 {
         match self.verb() {
@@ -210,8 +228,8 @@ impl Flags {
         }
     }
 
-    /// Whether a socket whose transport is `has` can do what was asked for. Streams and messages are
-    /// [`Transport::Rc`], datagram sockets [`Transport::Ud`].
+    /// Whether a socket whose transport is `has` can do what was asked for. Streams are [`Transport::Rc`], datagram
+    /// sockets [`Transport::Ud`], and messages [`Transport::Rc`] unless they were made with [`Flags::UC`].
     pub fn check(self, has: Transport) -> Result<(), FlagsError> {
         let unknown = self.bits() & !Self::all().bits();
         if unknown != 0 {
@@ -225,9 +243,10 @@ impl Flags {
             return Err(FlagsError::NoSuchVerb { transport, verb });
         }
         match (transport, verb) {
-            (Transport::Uc, _) => Err(FlagsError::NotCarried { transport, verb }),
             _ if transport != has => Err(FlagsError::OtherTransport { asked: transport, has }),
-            (Transport::Rc, Some(Verb::Atomic)) => Err(FlagsError::NotCarried { transport, verb }),
+            (Transport::Uc, Some(Verb::Write)) | (Transport::Rc, Some(Verb::Atomic)) => {
+                Err(FlagsError::NotCarried { transport, verb })
+            }
             _ => Ok(()),
         }
     }
@@ -275,6 +294,7 @@ mod tests {
         let verbs = [Flags::empty(), Flags::SEND, Flags::WRITE, Flags::READ];
         let all: Vec<_> = [Flags::empty(), Flags::RC].iter().flat_map(|t| verbs.iter().map(|v| *t | *v)).collect();
         assert_eq!(taken(Transport::Rc), all);
+        assert_eq!(taken(Transport::Uc), [Flags::empty(), Flags::SEND, Flags::UC, Flags::UC | Flags::SEND]);
         assert_eq!(taken(Transport::Ud), [Flags::empty(), Flags::SEND, Flags::UD, Flags::UD | Flags::SEND]);
     }
 
@@ -287,7 +307,7 @@ mod tests {
             (Flags::UD | Flags::READ, Transport::Ud, Verb::Read),
             (Flags::UD | Flags::ATOMIC, Transport::Ud, Verb::Atomic),
         ];
-        for has in [Transport::Rc, Transport::Ud] {
+        for has in [Transport::Rc, Transport::Uc, Transport::Ud] {
             for (flags, transport, verb) in missing {
                 let refused = flags.check(has).unwrap_err();
                 assert_eq!(refused, FlagsError::NoSuchVerb { transport, verb });
@@ -309,7 +329,11 @@ mod tests {
         assert_eq!(refused, Err(FlagsError::Unknown { flags: 0x4001, unknown: 0x4000 }));
         let refused = Flags::UD.check(Transport::Rc);
         assert_eq!(refused, Err(FlagsError::OtherTransport { asked: Transport::Ud, has: Transport::Rc }));
-        for (_, refused) in outcomes(Transport::Rc) {
+        let refused = Flags::UC.check(Transport::Rc);
+        assert_eq!(refused, Err(FlagsError::OtherTransport { asked: Transport::Uc, has: Transport::Rc }));
+        let refused = (Flags::UC | Flags::WRITE).check(Transport::Uc);
+        assert_eq!(refused, Err(FlagsError::NotCarried { transport: Transport::Uc, verb: Some(Verb::Write) }));
+        for (_, refused) in outcomes(Transport::Rc).into_iter().chain(outcomes(Transport::Uc)) {
             let Err(error) = refused else { continue };
             assert_ne!(io::Error::from(error).kind(), io::ErrorKind::Other);
         }

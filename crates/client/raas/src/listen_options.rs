@@ -11,7 +11,7 @@ use raas_core::Answer;
 use crate::attachment::Attachment;
 use crate::error::{BindError, SessionError};
 use crate::fallback::Fallback;
-use crate::flags::Flags;
+use crate::flags::{Flags, Transport};
 use crate::port_request::ask_for_port;
 
 /// Connections that may wait for `accept` unless [`ListenOptions::backlog`] says otherwise.
@@ -71,10 +71,15 @@ impl ListenOptions {
         self
     }
 
-    /// What travels on its connections: bytes or messages.
-    pub(crate) fn kind(mut self, kind: Kind) -> Self {
-        self.kind = kind;
+    /// Messages travel on its connections, reliable ones unless the flags say UC.
+    pub(crate) fn messages(mut self) -> Self {
+        self.kind = self.flags.kind_of_messages();
         self
+    }
+
+    /// What carries its connections.
+    pub(crate) fn transport(&self) -> Transport {
+        Transport::of(self.kind)
     }
 
     /// Opens the port of `addr` at the daemon, 0 for any free one. The caller must close what was opened.

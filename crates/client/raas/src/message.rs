@@ -34,6 +34,11 @@ type Read<'a> = dyn FnMut(&mut [u8]) -> io::Result<usize> + 'a;
 /// receive that ran out of time: it would take the late reply for the reply to the next request.
 /// [`MessageStream::call`] sees to that.
 ///
+/// **On UC** ([`Flags::UC`] at both ends, [`ConnectOptions::flags`](crate::ConnectOptions::flags) and
+/// [`ListenOptions::flags`](crate::ListenOptions::flags)) a message arrives whole, once and in order, or not at all, and
+/// nothing waits for one that was lost. What finds no room in the receiver's ring is lost too. The last messages before a
+/// close may be lost. On one host nothing is lost: there a send waits for room. docs/unreliable.md has the rest.
+///
 /// Both ends are of this kind: a [`Stream`] that connects to a [`MessageListener`](crate::MessageListener), and the
 /// other way round, is refused with [`Reason::WrongKind`].
 ///
@@ -53,17 +58,32 @@ pub struct MessageStream {
     pub(crate) stream: Stream,
     incoming: Arc<Mutex<Incoming>>,
     pub(crate) calls: Arc<Calls>,
-    /// None over kernel TCP, where there are no connections of messages.
+    /// None over kernel TCP, where there are no connections of messages, and on UC.
     by_reference: Option<Arc<ByReference>>,
+    transport: Transport,
 }
 
 impl MessageStream {
-    pub(crate) fn new(stream: Stream) -> Self {
+    pub(crate) fn new(stream: Stream, transport: Transport) -> Self {
         let by_reference = match &stream.carrier {
-            Carrier::Rings(conn) => Some(Arc::new(ByReference::new(conn))),
-            Carrier::Tcp(_) => None,
+            Carrier::Rings(conn) if transport == Transport::Rc => Some(Arc::new(ByReference::new(conn))),
+            _ => None,
         };
-        Self { stream, incoming: Arc::default(), calls: Arc::default(), by_reference }
+        Self { stream, incoming: Arc::default(), calls: Arc::default(), by_reference, transport }
+    }
+
+    /// What carries it: [`Transport::Rc`], or [`Transport::Uc`] if both ends asked for that ([`Flags::UC`]); then
+    /// messages may be lost.
+    pub fn transport(&self) -> Transport {
+        self.transport
+    }
+
+    /// Refuses what needs that no message is lost.
+    pub(crate) fn check_reliable(&self, what: &'static str) -> Result<(), MessageError> {
+        match self.transport {
+            Transport::Uc => Err(MessageError::MayBeLost { what }),
+            _ => Ok(()),
+        }
     }
 
     /// The longest message that can be sent here: this end's ring less the header.
@@ -84,7 +104,7 @@ impl MessageStream {
     /// As [`MessageStream::send`], where the caller names the transport and the verb; what the connection does not have
     /// is refused, and nothing is sent then. A verb holds until another call names one, or none.
     pub fn send_with(&self, message: &[u8], flags: Flags) -> io::Result<()> {
-        flags.check(Transport::Rc)?;
+        flags.check(self.transport)?;
         self.stream.carrier.use_verb(flags)?;
         self.send(message)
     }
@@ -159,6 +179,7 @@ impl MessageStream {
     /// [`LOAN_BYTES_MAX`] bytes are lent at a time on a connection; with one more it fails
     /// with [`MessageError::TooManyLent`]. The first slice of a region asks the daemon.
     pub fn lend(&self, region: &Region, offset: u64, len: u64) -> io::Result<Lent> {
+        self.check_reliable("lending")?;
         if len > LOAN_BYTES_MAX {
             return Err(MessageError::SliceTooLong { len }.into());
         }
@@ -267,7 +288,8 @@ impl MessageStream {
     pub fn try_clone(&self) -> io::Result<Self> {
         let (stream, incoming) = (self.stream.try_clone()?, Arc::clone(&self.incoming));
         let by_reference = self.by_reference.clone();
-        Ok(Self { stream, incoming, calls: Arc::clone(&self.calls), by_reference })
+        let transport = self.transport;
+        Ok(Self { stream, incoming, calls: Arc::clone(&self.calls), by_reference, transport })
     }
 
     /// The connection's number on this host, as in `raas ss`.

@@ -26,6 +26,7 @@ impl MessageStream {
 
     fn call_by<T>(&self, request: &[u8], receive: impl FnOnce() -> io::Result<Option<T>>) -> io::Result<T> {
         self.stream.carrier.check_fork()?;
+        self.check_reliable("calls")?;
         let _turn = self.calls.turn();
         let mut call = self.calls.begin()?;
         // On an error none of it was sent.

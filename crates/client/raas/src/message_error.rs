@@ -44,6 +44,14 @@ pub enum MessageError {
     /// `InvalidData`.
     #[error("the peer announced a message of {0} bytes, more than any connection carries ({MESSAGE_BYTES_MAX})")]
     Announced(u32),
+    /// The connection is on UC, where a message may be lost; nothing was sent. Kind: `Unsupported`.
+    #[error(
+        "{what} need messages that are not lost, and this connection is on UC: use `send` and `receive`, or connect without UC"
+    )]
+    MayBeLost {
+        /// What was asked for.
+        what: &'static str,
+    },
     /// As many slices are lent to the peer as may be, and it has given none back; nothing was sent. Kind:
     /// `QuotaExceeded`.
     #[error("{max} slices are lent on this connection and were not given back: wait for one of them (`Lent::wait`)")]
@@ -98,6 +106,7 @@ impl From<MessageError> for io::Error {
             | MessageError::Lent { .. } => io::ErrorKind::InvalidInput,
             MessageError::TooManyLent { .. } | MessageError::TooManyRegionsLent { .. } => io::ErrorKind::QuotaExceeded,
             MessageError::Cut | MessageError::NoReply => io::ErrorKind::UnexpectedEof,
+            MessageError::MayBeLost { .. } => io::ErrorKind::Unsupported,
             MessageError::OutOfStep => io::ErrorKind::NotConnected,
             MessageError::Announced(_) | MessageError::BadLoan => io::ErrorKind::InvalidData,
         };

@@ -11,61 +11,70 @@ use std::time::Duration;
 use raas_core::Readiness;
 
 use crate::error::AcceptError;
+use crate::flags::Transport;
 use crate::listener::Listener;
 use crate::message::MessageStream;
+use crate::stream::Stream;
 
 /// A port of this host on which connections of messages are accepted.
 #[derive(Debug)]
-pub struct MessageListener(Listener);
+pub struct MessageListener {
+    listener: Listener,
+    transport: Transport,
+}
 
 impl MessageListener {
-    pub(crate) fn new(listener: Listener) -> Self {
-        Self(listener)
+    pub(crate) fn new(listener: Listener, transport: Transport) -> Self {
+        Self { listener, transport }
+    }
+
+    fn made(&self, (stream, peer): (Stream, SocketAddr)) -> (MessageStream, SocketAddr) {
+        (MessageStream::new(stream, self.transport), peer)
     }
 
     /// As [`MessageListener::accept`], for tasks: of those that poll one listener the last is woken.
     pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<Result<(MessageStream, SocketAddr), AcceptError>> {
-        self.0.poll_accept(context).map_ok(|(stream, peer)| (MessageStream::new(stream), peer))
+        self.listener.poll_accept(context).map_ok(|accepted| self.made(accepted))
     }
 
     /// As [`Listener::accept`].
     pub fn accept(&self) -> Result<(MessageStream, SocketAddr), AcceptError> {
-        self.0.accept().map(|(stream, peer)| (MessageStream::new(stream), peer))
+        self.listener.accept().map(|accepted| self.made(accepted))
     }
 
     /// As [`Listener::accept_timeout`].
     pub fn accept_timeout(&self, timeout: Duration) -> Result<(MessageStream, SocketAddr), AcceptError> {
-        self.0.accept_timeout(timeout).map(|(stream, peer)| (MessageStream::new(stream), peer))
+        self.listener.accept_timeout(timeout).map(|accepted| self.made(accepted))
     }
 
     /// As [`Listener::set_nonblocking`].
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
-        self.0.set_nonblocking(nonblocking)
+        self.listener.set_nonblocking(nonblocking)
     }
 
     /// As [`Listener::readiness`].
     pub fn readiness(&self) -> io::Result<Readiness> {
-        self.0.readiness()
+        self.listener.readiness()
     }
 
     /// As [`Listener::ready_fd`].
     pub fn ready_fd(&self) -> io::Result<BorrowedFd<'_>> {
-        self.0.ready_fd()
+        self.listener.ready_fd()
     }
 
     /// The descriptor of `ready_fd`, which was made before.
     pub(crate) fn made_fd(&self) -> io::Result<BorrowedFd<'_>> {
-        self.0.made_fd()
+        self.listener.made_fd()
     }
 
     /// Where it listens, as [`Listener::local_addr`].
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.0.local_addr()
+        self.listener.local_addr()
     }
 
     /// As [`Listener::try_clone`].
     pub fn try_clone(&self) -> io::Result<Self> {
-        self.0.try_clone().map(Self)
+        Ok(Self { listener: self.listener.try_clone()?, transport: self.transport })
     }
 
     /// Connections as they come, without end; as [`Listener::incoming`].

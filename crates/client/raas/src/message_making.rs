@@ -4,8 +4,6 @@
 
 use std::net::ToSocketAddrs;
 
-use control::Kind;
-
 use crate::dial::ConnectOptions;
 use crate::error::{BindError, ConnectError};
 use crate::listen_options::ListenOptions;
@@ -25,7 +23,8 @@ impl MessageStream {
         addr: impl ToSocketAddrs,
         options: ConnectOptions,
     ) -> Result<Self, ConnectError> {
-        options.kind(Kind::Message).connect(session, addr).map(Self::new)
+        let options = options.messages();
+        options.connect(session, addr).map(|stream| Self::new(stream, options.transport()))
     }
 }
 
@@ -37,6 +36,7 @@ impl MessageListener {
 
     /// As [`MessageListener::bind`], in a session of the caller's and with settings.
     pub fn bind_with(session: &Session, addr: impl ToSocketAddrs, options: ListenOptions) -> Result<Self, BindError> {
-        options.kind(Kind::Message).bind(session, addr).map(Self::new)
+        let options = options.messages();
+        options.bind(session, addr).map(|listener| Self::new(listener, options.transport()))
     }
 }

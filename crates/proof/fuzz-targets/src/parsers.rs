@@ -60,12 +60,15 @@ pub(crate) fn lane_frame(bytes: &[u8]) {
     }
 }
 
-/// A datagram of a peer daemon behind the header area of its receive; and the same bytes as a record of an
-/// application's ring.
+/// A datagram of a peer daemon behind the header area of its receive; and the same bytes as a piece of a message on UC,
+/// and as a record of an application's ring.
 pub(crate) fn datagram(bytes: &[u8]) {
     if let Some((area, datagram)) = bytes.split_first_chunk::<GRH_BYTES>() {
         Grh::parse(area);
         engine::check_datagram(datagram);
+    }
+    if let Some(payload) = engine::check_piece(bytes) {
+        assert!(payload < bytes.len(), "there is a header before it");
     }
     if let Some((header, _)) = bytes.split_first_chunk::<RECORD_HEADER_BYTES>()
         && let Some(record) = DatagramRecord::parse(header)

@@ -13,8 +13,8 @@ use crate::choice::Thresholds;
 use crate::event::SetupError;
 use crate::limits::{
     BULK_BYTES, DATAGRAM_COMPLETIONS_MAX, FLIGHT_BYTES_MAX, FLIGHT_BYTES_MIN, FRAME_BYTES_MAX, FRAME_BYTES_MIN,
-    LANE_CREDITS_MAX, LANE_CREDITS_MIN, RING_BYTES_MAX, RING_BYTES_MIN, SEND_QUEUE_DEPTH, SEND_QUEUE_DEPTH_MIN,
-    SRQ_BYTES_MAX, SRQ_BYTES_MIN, TABLE_MAX,
+    LANE_CREDITS_MAX, LANE_CREDITS_MIN, PIECE_COMPLETIONS_MAX, RING_BYTES_MAX, RING_BYTES_MIN, SEND_QUEUE_DEPTH,
+    SEND_QUEUE_DEPTH_MIN, SRQ_BYTES_MAX, SRQ_BYTES_MIN, TABLE_MAX,
 };
 use crate::pins::PinLimits;
 use crate::ring_size::RingSize;
@@ -248,7 +248,7 @@ impl EngineConfig {
         }
         // As many lanes as fit the device's SRQ and CQ: neither may ever overflow. Of the receives a lane always has the
         // fewest, and as many again are for lanes that use more.
-        let completions = device.max_cqe.saturating_sub(DATAGRAM_COMPLETIONS_MAX);
+        let completions = device.max_cqe.saturating_sub(DATAGRAM_COMPLETIONS_MAX + PIECE_COMPLETIONS_MAX);
         let buffers = self.srq_bytes_max / u64::from(self.send_bytes_max);
         let receives = u32::try_from(buffers).unwrap_or(u32::MAX).min(device.max_srq_wr).min(completions / 2);
         let fit = (receives / (2 * LANE_CREDITS_MIN)).min((completions - receives) / send_queue);
@@ -370,7 +370,10 @@ mod tests {
         assert_eq!(fit(|c| c.srq_bytes_max = 1 << 20, room(1 << 20, 4 << 20)).unwrap(), (16, 256));
         assert_eq!(fit(|_| (), room(32_767, 4 << 20)).unwrap(), (2047, 32_767), "half is for lanes that speak");
         let (lanes, receives) = fit(|_| (), room(1 << 20, 32_768)).unwrap();
-        assert!(lanes > 1 && lanes * 256 + receives + DATAGRAM_COMPLETIONS_MAX <= 32_768, "{lanes} {receives}");
+        assert!(
+            lanes > 1 && lanes * 256 + receives + DATAGRAM_COMPLETIONS_MAX + PIECE_COMPLETIONS_MAX <= 32_768,
+            "{lanes} {receives}"
+        );
         let refused = fit(|c| c.send_bytes_max = 65_536, room(15, 4 << 20)).unwrap_err().to_string();
         assert!(refused.contains("srq_bytes_max") && refused.contains("15 SRQ entries"), "{refused}");
     }

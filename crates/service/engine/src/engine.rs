@@ -26,6 +26,7 @@ mod returns;
 mod ring_slot;
 mod stall;
 mod tenant;
+mod unreliable;
 mod wire;
 
 pub use returns::{Returned, ReturnedChunk};
@@ -51,7 +52,7 @@ use crate::lane::pump::{Choosing, Pump};
 use crate::lanes::Lanes;
 use crate::limits::{
     ASYNC_EVENTS_PER_RUN, COMPLETIONS_PER_RUN, DATAGRAM_COMPLETIONS_MAX, DEVICE_SAMPLE, HEAD_LINGER, LEASED_SHARE,
-    TIMERS_PER_RUN,
+    PIECE_COMPLETIONS_MAX, TIMERS_PER_RUN,
 };
 use crate::operations::Operations;
 use crate::operations::kernels::KernelLimits;
@@ -62,6 +63,7 @@ use crate::route_names::RouteNames;
 use crate::stages::Stages;
 use crate::tenants::{TenantPlace, Tenants, Waits};
 use crate::timers::Timers;
+use crate::unreliable::Unreliable;
 use crate::vqp::table::Connections;
 use crate::vqp::{HeadReport, List};
 
@@ -129,6 +131,7 @@ pub struct Engine {
     parked_opens: ParkedOpens,
     dials: Dials,
     datagrams: Datagrams,
+    unreliable: Unreliable,
     ops: Operations,
     /// Leased lanes whose handles are over.
     leases_over: Vec<LaneId>,
@@ -181,7 +184,7 @@ impl Engine {
         let DeviceFit { lanes, receives, send_queue: sq_depth } = config.check_device(&DeviceRoom::from(&attr))?;
         config.leased_lanes_max = config.leased_lanes_max.min(lanes / LEASED_SHARE);
         config.lanes_max = shared.min(lanes - config.leased_lanes_max);
-        let cq = nic.create_cq(lanes * sq_depth + receives + DATAGRAM_COMPLETIONS_MAX)?;
+        let cq = nic.create_cq(lanes * sq_depth + receives + DATAGRAM_COMPLETIONS_MAX + PIECE_COMPLETIONS_MAX)?;
         let queues = 1;
         let recv = RecvPool::new(nic, config.send_bytes_max, receives, lanes)?;
         let device = Device {
@@ -211,6 +214,7 @@ impl Engine {
             parked_opens: ParkedOpens::new(config.connections_max),
             dials: Dials::new(&config),
             datagrams,
+            unreliable: Unreliable::new(),
             ops: Operations::new(Pins::new(nic.pins_memory(), config.pins), kernel_limits(&config)),
             leases_over: Vec::new(),
             lend_wanted: Vec::new(),
@@ -254,6 +258,7 @@ impl Engine {
         worked |= self.run_lanes(nic);
         worked |= self.run_lendings(nic);
         worked |= self.run_datagrams(nic);
+        worked |= self.run_messages(nic);
         worked |= self.run_worn_lanes();
         worked |= self.run_resets(nic);
         worked |= self.run_free_rings(nic);
@@ -273,6 +278,8 @@ impl Engine {
                 AsyncEvent::QpFatal(qpn) | AsyncEvent::QpRequestError(qpn) | AsyncEvent::QpAccessError(qpn) => {
                     if let Some(id) = self.lanes.of_qp(qpn) {
                         self.lanes.fail(id, format!("the device put QP {qpn} in error"));
+                    } else if let Some(id) = self.unreliable.lane_of(qpn) {
+                        self.lanes.fail(id, format!("the device put the UC QP {qpn} in error"));
                     } else {
                         self.datagrams.on_port_failed(qpn);
                     }
@@ -353,6 +360,7 @@ impl Engine {
         for waits in waits {
             match waits {
                 Waits::Datagrams => self.datagrams.drr.bring_back(place),
+                Waits::Messages => self.unreliable.drr.bring_back(place),
                 Waits::Lane(id) => {
                     if let Some(lane) = self.lanes.get_mut(id) {
                         lane.bring_back(place);
@@ -445,6 +453,7 @@ impl Engine {
             && !self.lanes.has_failing()
             && self.displaced.is_empty()
             && !self.datagrams.has_work()
+            && !self.unreliable.has_work()
             && !self.ops.has_work()
             && !self.apps.has_rung()
             && self.lend_wanted.is_empty();
@@ -496,6 +505,12 @@ impl Engine {
             if (vqp.is_sendable() || vqp.wants_pull()) && vqp.enter(List::Ready) {
                 lane.push_ready(vqp.app(), route, &self.tenants);
                 has_work = true;
+            }
+            if vqp.wants_to_send_messages() {
+                has_work = true;
+                if !lane.may_name(vqp.last_wr()) && vqp.enter_messages() {
+                    self.unreliable.drr.push(vqp.app(), route, &self.tenants);
+                }
             }
             if has_work {
                 self.wake_lane(id);

@@ -10,14 +10,14 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use control::RegionAccess;
 use shm::{KERNEL_BYTES_MAX, OperationStatus};
-use verbs::{RemoteAddr, Rkey};
+use verbs::{ENDPOINT_BYTES_MAX, RemoteAddr, Rkey};
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::ask::Ask;
 use crate::choice::Load;
 use crate::immediate::ROUTE_BITS;
-use crate::limits::RING_BYTES_MIN;
+use crate::limits::{PIECE_BYTES_MIN, RING_BYTES_MIN};
 use crate::ring_size::RingSize;
 
 /// Version in the header.
@@ -46,6 +46,8 @@ const KIND_RUN: u8 = 18;
 const KIND_ANSWER: u8 = 19;
 const KIND_BACK: u8 = 20;
 const KIND_GONE: u8 = 21;
+const KIND_UNRELIABLE_OFFER: u8 = 22;
+const KIND_UNRELIABLE_ANSWER: u8 = 23;
 
 /// Bytes of a frame that are not a kernel's: the header, records that come first in every frame, and the record's own.
 pub(crate) const KERNEL_OVERHEAD_BYTES: usize = 128;
@@ -189,6 +191,13 @@ struct WireRunRegion {
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
+struct WireUnreliableOffer {
+    piece_bytes: U32,
+    reserved: U32,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
 struct WireAnswer {
     failed: u8,
     reserved: [u8; 3],
@@ -280,8 +289,8 @@ pub(crate) struct Run {
     pub(crate) request: Vec<u8>,
 }
 
-/// One thing that a frame says. `route` is the receiver's route id, except in [`Open`]; Reclaim and Yield are about the
-/// lane, and have none. Execute, Executed, Run and Answer are about regions.
+/// One thing that a frame says. `route` is the receiver's route id, except in [`Open`]; Reclaim, Yield, and what is said
+/// of the UC queue pair, are about the lane, and have none. Execute, Executed, Run and Answer are about regions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Record {
     Open(Open),
@@ -354,6 +363,15 @@ pub(crate) enum Record {
     },
     /// How busy the host of the sender is.
     Load(Load),
+    /// The sender's end of a UC queue pair beside the lane's, and the longest piece that it takes.
+    UnreliableOffer {
+        piece_bytes: u32,
+        endpoint: Vec<u8>,
+    },
+    /// The sender took the receiver's end (0), and can receive; or the reason why there will be none.
+    UnreliableAnswer {
+        reason: u32,
+    },
     /// Asks the owner of a region to do something with it; `id` comes back.
     Execute {
         key: u32,
@@ -393,6 +411,18 @@ impl Record {
         }
     }
 
+    /// Whether it is about bytes of a ring that both ends count: no connection of messages on UC has such.
+    pub(crate) fn is_about_bytes(&self) -> bool {
+        matches!(
+            self,
+            Self::Grow { .. }
+                | Self::GrowAnswer { .. }
+                | Self::GrownAt { .. }
+                | Self::Ready { .. }
+                | Self::Pulled { .. }
+        )
+    }
+
     /// Whether it is about the lane alone: it does not show that the lane is used.
     pub(crate) fn is_about_credits(&self) -> bool {
         matches!(self, Self::Reclaim { .. } | Self::Yield { .. } | Self::Load(_))
@@ -427,6 +457,10 @@ pub(crate) enum FrameError {
     Status(u8),
     #[error("{found} bytes of a kernel, {max} at most")]
     Kernel { found: usize, max: usize },
+    #[error("endpoint of {found} bytes, where 1 to {ENDPOINT_BYTES_MAX} are allowed")]
+    Endpoint { found: usize },
+    #[error("pieces of {0} bytes, where {PIECE_BYTES_MIN} are the fewest")]
+    Piece(u32),
 }
 
 /// Refuses a ring of the peer that arithmetic or layout cannot take: `max` is the largest that may be meant.
@@ -569,7 +603,14 @@ fn parse_body(head: &WireRecord, body: &[u8]) -> Result<Record, FrameError> {
         KIND_RESET => {
             Record::Reset { route, reason: WireReason::ref_from_bytes(body).map_err(|_| length)?.reason.get() }
         }
-        KIND_RECLAIM | KIND_YIELD | KIND_LOAD if route != 0 => return Err(FrameError::Reserved("record")),
+        KIND_RECLAIM | KIND_YIELD | KIND_LOAD | KIND_UNRELIABLE_OFFER | KIND_UNRELIABLE_ANSWER if route != 0 => {
+            return Err(FrameError::Reserved("record"));
+        }
+        KIND_UNRELIABLE_OFFER => parse_unreliable_offer(body, length)?,
+        KIND_UNRELIABLE_ANSWER => {
+            let reason = WireReason::ref_from_bytes(body).map_err(|_| length)?.reason.get();
+            Record::UnreliableAnswer { reason }
+        }
         KIND_RECLAIM => Record::Reclaim { most: WireCredits::ref_from_bytes(body).map_err(|_| length)?.count.get() },
         KIND_YIELD => Record::Yield { count: WireCredits::ref_from_bytes(body).map_err(|_| length)?.count.get() },
         KIND_GROW if body.is_empty() => Record::Grow { route },
@@ -613,6 +654,18 @@ fn parse_body(head: &WireRecord, body: &[u8]) -> Result<Record, FrameError> {
         }
         kind => return Err(FrameError::Kind(kind)),
     })
+}
+
+fn parse_unreliable_offer(body: &[u8], length: FrameError) -> Result<Record, FrameError> {
+    let (offer, endpoint) = WireUnreliableOffer::ref_from_prefix(body).map_err(|_| length)?;
+    if !(1..=ENDPOINT_BYTES_MAX).contains(&endpoint.len()) {
+        return Err(FrameError::Endpoint { found: endpoint.len() });
+    }
+    let piece_bytes = offer.piece_bytes.get();
+    if piece_bytes < PIECE_BYTES_MIN {
+        return Err(FrameError::Piece(piece_bytes));
+    }
+    Ok(Record::UnreliableOffer { piece_bytes, endpoint: endpoint.to_vec() })
 }
 
 fn parse_run(key: u32, body: &[u8], length: FrameError) -> Result<Run, FrameError> {
@@ -732,6 +785,11 @@ impl<'a> FrameWriter<'a> {
                 self.append(KIND_READY, route, body.as_bytes())
             }
             Record::Pulled { route, end } => self.append_offset(KIND_PULLED, route, end),
+            Record::UnreliableOffer { piece_bytes, ref endpoint } => {
+                let head = WireUnreliableOffer { piece_bytes: piece_bytes.into(), reserved: 0.into() };
+                self.append(KIND_UNRELIABLE_OFFER, 0, &[head.as_bytes(), endpoint].concat())
+            }
+            Record::UnreliableAnswer { reason } => self.append_reason(KIND_UNRELIABLE_ANSWER, 0, reason),
             Record::Load(Load { cpu, memory }) => {
                 self.append(KIND_LOAD, 0, WireLoad { cpu, memory, reserved: [0; 6] }.as_bytes())
             }
@@ -789,8 +847,7 @@ impl<'a> FrameWriter<'a> {
         if self.buf.len() + bytes > self.max || self.records == u16::MAX {
             return false;
         }
-        let bytes =
-            u16::try_from(bytes).expect("every body is a struct of a few bytes, or a kernel's of at most a frame");
+        let bytes = u16::try_from(bytes).expect("every body is a struct of a few bytes, or at most a frame");
         let head = WireRecord { kind, reserved: 0, bytes: bytes.into(), route: route.into() };
         self.buf.extend_from_slice(head.as_bytes());
         self.buf.extend_from_slice(body);

@@ -18,7 +18,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use rand::RngExt;
-use verbs::{Endpoint, Link, MrId, PathMtu, Provider, Qpn, Time, VerbsError};
+use verbs::{Capabilities, Endpoint, Link, MrId, PathMtu, Provider, Qpn, Time, VerbsError};
 
 use crate::choice::{Facts, Load};
 use crate::credit::{CreditError, RecvCredits, SendCredits};
@@ -40,6 +40,7 @@ use crate::sched::Drr;
 use crate::sendq::{SendQueue, StrayCompletion};
 use crate::stall::Stall;
 use crate::tenants::{TenantPlace, Tenants};
+use crate::unreliable::end::UnreliableEnd;
 use crate::violation::Violation;
 
 /// How far a lane is.
@@ -92,6 +93,8 @@ pub(crate) struct PeerEnd {
     pub(crate) operation_bytes_max: u32,
     /// The peer's device may answer a WRITE before its processor sees the bytes.
     pub(crate) is_confirming: bool,
+    /// What the peer's device can do.
+    pub(crate) capabilities: Capabilities,
 }
 
 /// The lane to one peer.
@@ -186,6 +189,10 @@ pub(crate) struct Lane {
 
     /// The peer's UD queue pair, as long as there is a link to it.
     datagram: Option<DatagramPeer>,
+    /// The UC queue pair beside it.
+    unreliable: UnreliableEnd,
+    /// What the peer's device can do.
+    peer_capabilities: Capabilities,
     /// Connections wait for the next incarnation.
     resync: Option<Resync>,
     /// No queue pair, because nothing used it; connections keep everything.
@@ -271,6 +278,8 @@ impl Lane {
             tx_bytes: 0,
             rx_bytes: 0,
             datagram: None,
+            unreliable: UnreliableEnd::default(),
+            peer_capabilities: Capabilities::empty(),
             resync: None,
             is_resting: false,
             used_at: Time::ZERO,
@@ -482,6 +491,7 @@ impl Lane {
         self.link = Some(peer.link);
         self.peer_port = peer.link.peer.port();
         self.mtu = peer.link.mtu;
+        self.peer_capabilities = peer.capabilities;
         self.tx = SendCredits::new(peer.credits);
         self.frame_bytes_max = peer.frame_bytes_max;
         self.splits_pieces = peer.splits_pieces;
@@ -513,6 +523,26 @@ impl Lane {
         self.is_queued = false;
     }
 
+    /// The path MTU that both ends take.
+    pub(crate) fn mtu(&self) -> PathMtu {
+        self.mtu
+    }
+
+    /// The UC queue pair beside it.
+    #[inline]
+    pub(crate) fn unreliable(&self) -> &UnreliableEnd {
+        &self.unreliable
+    }
+
+    pub(crate) fn unreliable_mut(&mut self) -> &mut UnreliableEnd {
+        &mut self.unreliable
+    }
+
+    /// What the peer's device can do.
+    pub(crate) fn peer_capabilities(&self) -> Capabilities {
+        self.peer_capabilities
+    }
+
     /// Whether a frame should leave, if it may.
     fn wants_frame(&self) -> bool {
         !self.control.is_empty()
@@ -523,6 +553,7 @@ impl Lane {
             || self.rx.is_due()
             || self.tx.has_excess()
             || self.is_flush_due
+            || self.unreliable.owes()
             || self.flight.wants_frame()
     }
 
@@ -910,6 +941,7 @@ impl Lane {
         self.lazy_heads.clear();
         self.heads_due = false;
         self.closing.clear();
+        self.unreliable = UnreliableEnd::default();
     }
 
     /// Forgets everything except the connects that wait for a lane. Connections were taken out of the list before.

@@ -186,6 +186,20 @@ pub(crate) const DATAGRAMS_PER_RUN: usize = 256;
 pub(crate) const DATAGRAM_QUANTUM_BYTES: u32 = 32 << 10;
 /// Smallest ring that a datagram socket gets, if the operator allows it: some of the longest datagrams.
 pub(crate) const DATAGRAM_RING_BYTES_MIN: u32 = 16 << 10;
+/// Longest piece of a message on UC, header included: what a receive of the daemon holds.
+pub(crate) const PIECE_BYTES_MAX: u32 = 8 << 10;
+/// Shortest that a peer may ask for.
+pub(crate) const PIECE_BYTES_MIN: u32 = 256;
+/// Receives of an engine's UC queue pairs together. They are promised to nobody: what finds none is lost.
+pub(crate) const PIECE_RECEIVES: u32 = 256;
+/// Pieces handed to the device and not completed, of an engine's UC queue pairs together.
+pub(crate) const PIECES_INFLIGHT_MAX: u32 = 64;
+/// Completions that an engine's UC queue pairs can have in the CQ.
+pub(crate) const PIECE_COMPLETIONS_MAX: u32 = PIECE_RECEIVES + PIECES_INFLIGHT_MAX;
+/// Pieces taken out of transmit rings in one round.
+pub(crate) const PIECES_PER_RUN: usize = 256;
+/// Deficit-round-robin quantum of a UC connection, and of an application's together.
+pub(crate) const MESSAGE_QUANTUM_BYTES: u32 = 32 << 10;
 /// A failed UD queue pair is started again at most this often.
 pub(crate) const DATAGRAM_REVIVAL: Duration = Duration::from_secs(1);
 /// Questions for a path of one application that wait for a link.

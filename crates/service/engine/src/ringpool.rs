@@ -319,6 +319,11 @@ impl RingPool {
         self.chunk_of(place).is_some_and(|chunk| chunk.region.write(place.offset + at, bytes).is_ok())
     }
 
+    /// Copies bytes out of a ring that was taken. False: the memory is gone.
+    pub(crate) fn read(&self, place: &Place, at: u64, out: &mut [u8]) -> bool {
+        self.chunk_of(place).is_some_and(|chunk| chunk.region.read(place.offset + at, out).is_ok())
+    }
+
     /// Takes a tx and an rx ring.
     pub(crate) fn take(&mut self, size: RingSize) -> Option<RingPair> {
         let class = self.class_of(size)?;

@@ -46,6 +46,8 @@ impl Default for TenantTerms {
 pub(crate) enum Waits {
     Lane(LaneId),
     Datagrams,
+    /// Messages on UC.
+    Messages,
 }
 
 /// The tenants. At first there is no table: all applications are one tenant's, of weight 1 and without rates.

@@ -82,6 +82,10 @@ pub(crate) enum Violation {
     TooManyOperations(u32),
     #[error("answer about operation {0:#x}, for which the peer was not asked")]
     OperationAnswer(u32),
+    #[error("record about bytes of connection {id}, which carries messages on UC")]
+    NotAStream { id: u64 },
+    #[error("about the UC queue pair: {0}")]
+    Unreliable(&'static str),
     #[error("{0} connections in one message")]
     TooManyRoutes(usize),
 }

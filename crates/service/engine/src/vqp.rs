@@ -13,6 +13,7 @@ pub(crate) mod away;
 pub(crate) mod bulk;
 mod close;
 mod growth;
+pub(crate) mod messages;
 pub(crate) mod rendezvous;
 mod rest;
 mod resume;
@@ -42,6 +43,7 @@ use away::{Away, Part};
 use bulk::Bulk;
 use close::Close;
 use growth::Growth;
+use messages::Messages;
 use rendezvous::{Lending, Pull};
 
 /// How far the set-up is.
@@ -150,6 +152,8 @@ pub(crate) struct Vqp {
     growth: Growth,
     lending: Lending,
     pull: Option<Pull>,
+    /// Of a connection of messages on UC; then the cursors below stay 0.
+    messages: Option<Box<Messages>>,
 
     /// Written by the application.
     tx_tail: u64,
@@ -218,6 +222,7 @@ impl Vqp {
             growth: Growth::default(),
             lending: Lending::default(),
             pull: None,
+            messages: Messages::for_kind(kind),
             tx_tail: 0,
             tx_sent: 0,
             tx_head: 0,
@@ -496,11 +501,12 @@ impl Vqp {
         let (head_before, tail_before) = (self.rx_head, self.tx_tail);
         // Flags first: FIN is stored after the final tail, so the tail read below is final if FIN is seen.
         let flags = self.words.app_flags.load(Ordering::Acquire);
-        if !self.close.is_stop_asked() && !self.close.is_reset() {
+        let moved = self.look_at_messages()?;
+        if !self.has_messages() && !self.close.is_stop_asked() && !self.close.is_reset() {
             let head = self.words.rx_head.load(Ordering::Acquire);
             self.rx_head = check_cursor("rx_head", self.rx_head, head, self.rx_tail, self.rx_span.full())?;
         }
-        if self.close.app_may_write() {
+        if !self.has_messages() && self.close.app_may_write() {
             let tail = self.words.tx_tail.load(Ordering::Acquire);
             let limit = self.tx_tail.wrapping_add(self.tx_span.room(self.tx_tail, self.tx_head));
             self.tx_tail = check_cursor("tx_tail", self.tx_tail, tail, limit, self.tx_span.full())?;
@@ -519,7 +525,7 @@ impl Vqp {
         if flags & app_flag::CLOSED != 0 {
             self.close.on_app_released();
         }
-        Ok((self.rx_head, self.tx_tail) != (head_before, tail_before))
+        Ok(moved || (self.rx_head, self.tx_tail) != (head_before, tail_before))
     }
 
     // ---- to the peer: data
@@ -661,6 +667,9 @@ impl Vqp {
         if self.phase != Phase::Open || !self.close.may_receive() {
             return Err(Violation::DataAfterEnd { id: self.id });
         }
+        if self.has_messages() {
+            return Err(Violation::NotAStream { id: self.id });
+        }
         if self.pull.is_some() {
             return Err(Violation::DataWhileLent { id: self.id });
         }
@@ -736,7 +745,7 @@ impl Vqp {
 
     /// Fin says that nothing of the ring is read any more, neither by this end's device nor by the peer's.
     fn owes_fin(&self) -> bool {
-        !self.is_lent() && self.close.owes_fin(self.tx_sent == self.tx_tail)
+        !self.is_lent() && self.close.owes_fin(self.tx_sent == self.tx_tail && self.is_messages_drained())
     }
 
     fn is_consumed(&self) -> bool {
@@ -786,6 +795,8 @@ impl Vqp {
                 return false;
             }
             self.phase = Phase::Open;
+            // A message could overtake the answer: none leaves before that frame has arrived.
+            *wrote_end = self.has_messages();
         }
         if !self.write_back(frame) {
             return false;

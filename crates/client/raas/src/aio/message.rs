@@ -7,7 +7,7 @@ use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 
-use control::{Kind, PathKind};
+use control::PathKind;
 use tokio::net::ToSocketAddrs;
 
 use super::dialing::{dial, global, listen};
@@ -47,8 +47,9 @@ impl MessageStream {
         addr: impl ToSocketAddrs,
         options: &ConnectOptions,
     ) -> Result<Self, ConnectError> {
-        let stream = dial(Ok(session.clone()), addr, &options.kind(Kind::Message)).await?;
-        Ok(Self(crate::MessageStream::new(stream)))
+        let options = options.messages();
+        let stream = dial(Ok(session.clone()), addr, &options).await?;
+        Ok(Self(crate::MessageStream::new(stream, options.transport())))
     }
 
     /// Sends one message, which may be empty; waits while there is no room for all of it. On an error, and if the
@@ -136,8 +137,9 @@ impl MessageListener {
         addr: impl ToSocketAddrs,
         options: ListenOptions,
     ) -> Result<Self, BindError> {
-        let listener = listen(Ok(session.clone()), addr, options.kind(Kind::Message)).await?;
-        Ok(Self(crate::MessageListener::new(listener)))
+        let options = options.messages();
+        let listener = listen(Ok(session.clone()), addr, options).await?;
+        Ok(Self(crate::MessageListener::new(listener, options.transport())))
     }
 
     /// The next connection, and the address of its other end. One task at a time waits. Dropping the future loses no

@@ -9,40 +9,16 @@
 use std::collections::VecDeque;
 
 use verbs::{
-    Access, AddressVector, CqId, GRH_BYTES, Lkey, Payload, PostError, Provider, Psn, Qkey, QpInit, QpModify, QpType,
-    Qpn, RecvWr, Region, RtrAttr, RtsAttr, SendFlags, SendOp, SendWr, Sge, Time, UdDest, VerbsError,
+    Access, AddressVector, CqId, GRH_BYTES, Payload, PostError, Provider, Psn, Qkey, QpInit, QpModify, QpType, Qpn,
+    RecvWr, RtrAttr, RtsAttr, SendFlags, SendOp, SendWr, Sge, Time, UdDest, VerbsError,
 };
 
 use super::header::HEADER_BYTES;
 use crate::limits::{
     DATAGRAM_BYTES_INFLIGHT_MAX, DATAGRAM_RECEIVES, DATAGRAM_REVIVAL, DATAGRAMS_INFLIGHT_MAX, POST_BATCH, RECV_BATCH,
 };
+use crate::places::Places;
 use crate::recvpool::RECV_WR;
-
-/// Places begin at multiples of this, so that no two share a cache line.
-const PLACE_ALIGN: usize = 64;
-
-/// Places of one size in registered memory.
-#[derive(Debug)]
-struct Places {
-    region: Region,
-    lkey: Lkey,
-    stride: u64,
-}
-
-impl Places {
-    fn new<P: Provider>(nic: &mut P, count: u32, bytes: usize, access: Access) -> Result<Self, VerbsError> {
-        let stride = bytes.next_multiple_of(PLACE_ALIGN);
-        let region = Region::anonymous(stride * count as usize)
-            .map_err(|e| VerbsError::Os { call: "mmap", errno: e.raw_os_error().unwrap_or(0) })?;
-        let mr = nic.reg_mr(&region, 0, region.len(), access)?;
-        Ok(Self { region, lkey: mr.lkey, stride: stride as u64 })
-    }
-
-    fn sge(&self, place: u64, len: u32) -> Sge {
-        Sge { addr: place * self.stride, len, lkey: self.lkey }
-    }
-}
 
 #[derive(Debug, Clone, Copy)]
 struct Staged {

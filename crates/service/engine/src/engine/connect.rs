@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use control::{Connection, Reason};
+use control::{Connection, Kind, Reason};
 use verbs::{Provider, Time};
 
 use super::Engine;
@@ -15,6 +15,7 @@ use crate::frame::WireRing;
 use crate::ids::{AppId, ConnectId, LaneId, RouteId};
 use crate::lane::Lane;
 use crate::limits::CONNECT_DISPLACED_MAX;
+use crate::ring_size::RingSize;
 use crate::ringpool::{RingPair, Waiter};
 use crate::violation::Violation;
 use crate::vqp::{NewVqp, Phase};
@@ -37,7 +38,11 @@ impl Engine {
             return Err(Reason::AppFault);
         }
         self.check_way(app, to.ip())?;
-        let size = self.config.ring_size(ring_bytes);
+        let size = match (self.config.ring_size(ring_bytes), kind) {
+            // What does not fit is dropped and not waited for: a larger ring later would help nobody.
+            (size, Kind::Unreliable) => RingSize::fixed(size.first),
+            (size, _) => size,
+        };
         let lane = self.lane_to(nic, to.ip()).ok_or(Reason::LocalLimit)?;
         let connect = Connect { app, request, connection, local, to, size, kind, lane, route: None, displaced: 0 };
         let id = self.connects.insert(connect).ok_or(Reason::LocalLimit)?;
@@ -58,7 +63,7 @@ impl Engine {
     /// Lets a connect go on: to its rings if the lane is up, else it waits for the lane.
     pub(super) fn place_connect<P: Provider>(&mut self, nic: &mut P, id: ConnectId) {
         let Some(connect) = self.connects.get_mut(id) else { return };
-        let to = connect.to.ip();
+        let (to, kind) = (connect.to.ip(), connect.kind);
         // The entry may have made room for another peer while the connect waited for rings.
         let Some(lane_id) = self.lane_to(nic, to) else { return self.finish_connect(id, Err(Reason::LocalLimit)) };
         if let Some(connect) = self.connects.get_mut(id) {
@@ -66,6 +71,12 @@ impl Engine {
         }
         let Some(lane) = self.lanes.get_mut(lane_id) else { return };
         if lane.is_up() {
+            // Before the peer is asked for anything.
+            if kind == Kind::Unreliable
+                && let Err(reason) = self.start_unreliable(nic, lane_id)
+            {
+                return self.finish_connect(id, Err(reason));
+            }
             return self.ring_connect(id);
         }
         lane.park(id);

@@ -123,6 +123,7 @@ impl Engine {
         let operations = buffers.chain([self.ops.owned.registered(), self.ops.locals.pins().registered()]);
         let (mrs, pinned_bytes) = frames
             .chain(datagrams)
+            .chain(self.unreliable.memory.iter().map(|memory| memory.registered()))
             .chain(operations)
             .chain([(self.ring_memory.chunks, self.ring_memory.bytes)])
             .fold((recv_mrs, recv_bytes), |sum, x| (sum.0 + x.0, sum.1 + x.1));
@@ -130,7 +131,7 @@ impl Engine {
             rc_qps: self.lanes.queue_pairs(),
             ud_qps: self.datagrams.port.iter().len() as u32,
             cqs: self.completions.queues,
-            srqs: self.recv.queues(),
+            srqs: self.recv.queues() + u32::from(self.unreliable.memory.is_some()),
             srq_free: self.recv.free(),
             mrs,
             pinned_bytes,
@@ -186,6 +187,7 @@ impl Engine {
         }
         totals.counters.extend(Why::ALL.map(|why| (why.counter(), c.choices[why as usize])));
         totals.counters.extend(self.datagrams.counters());
+        totals.counters.extend(self.unreliable.counters());
         totals.counters.extend(self.ops.counters());
         totals.counters.extend(self.ops.locals.pins().counters().named());
         totals

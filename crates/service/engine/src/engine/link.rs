@@ -133,7 +133,7 @@ impl Engine {
             lane: number,
             incarnation,
             endpoint: endpoint.into_bytes(),
-            capabilities: self.device.capabilities.bits(),
+            capabilities: self.capabilities_to(at.peer).bits(),
             max_msg_bytes: self.device.max_msg_bytes,
             credits,
             send_bytes_max: self.config.send_bytes_max,
@@ -221,6 +221,7 @@ impl Engine {
                 && self.device.capabilities.contains(Capabilities::EVEN_WRITES),
             operation_bytes_max: self.config.quantum_bytes.min(offer.max_msg_bytes).min(self.device.max_msg_bytes),
             is_confirming: !theirs.contains(Capabilities::COUNTS_WRITES),
+            capabilities: theirs,
         });
         Ok(())
     }
@@ -246,6 +247,7 @@ impl Engine {
         self.watch_lane_rest(id);
         self.on_datagram_peer_ready(id);
         self.tell_back(id);
+        self.resume_messages(id);
         for connect in parked {
             self.place_connect(nic, connect);
         }
@@ -344,6 +346,7 @@ impl Engine {
     pub(super) fn destroy_lane_qp<P: Provider>(&mut self, nic: &mut P, id: LaneId) {
         let Some((lane, qpn)) = self.lanes.get(id).and_then(|lane| Some((lane, lane.qpn()?))) else { return };
         let granted = lane.granted();
+        self.destroy_unreliable_qp(nic, id);
         // In error the queue pair gives back the receives that it holds.
         let _ = nic.modify_qp(qpn, &QpModify::Err);
         for _ in 0..DRAIN_POLLS {

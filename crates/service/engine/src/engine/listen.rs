@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 
-use control::Reason;
+use control::{Kind, Reason};
 use verbs::{Provider, Time};
 
 use super::Engine;
@@ -57,12 +57,18 @@ impl Engine {
     // ---- a peer's open
 
     /// The control plane is asked.
-    pub(super) fn on_open<P: Provider>(&mut self, _nic: &mut P, id: LaneId, open: &Open) -> Result<(), Violation> {
+    pub(super) fn on_open<P: Provider>(&mut self, nic: &mut P, id: LaneId, open: &Open) -> Result<(), Violation> {
         check_ring(&open.ring, RingSize::fixed(RING_BYTES_MAX))?;
         check_route(open.route)?;
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
         lane.on_open_received()?;
         let from = lane.peer();
+        if open.kind == Kind::Unreliable.code()
+            && let Err(reason) = self.start_unreliable(nic, id)
+        {
+            self.refuse_open(id, open.route, reason);
+            return Ok(());
+        }
         match self.parked_opens.insert(ParkedOpen { lane: id, open: *open, admitted: None }) {
             Some(asked) => {
                 let &Open { to_port, kind, ring, .. } = open;

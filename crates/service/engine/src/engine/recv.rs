@@ -14,6 +14,7 @@ use crate::immediate::Immediate;
 use crate::lane::Lane;
 use crate::limits::COMPLETIONS_PER_RUN;
 use crate::recvpool::RECV_WR;
+use crate::unreliable::memory::PIECE_WR;
 use crate::violation::Violation;
 use crate::vqp::{Phase, Vqp};
 
@@ -51,6 +52,9 @@ impl Engine {
         if let Some(port) = &mut self.datagrams.port {
             let _ = port.repost(nic);
         }
+        if let Some(memory) = &mut self.unreliable.memory {
+            let _ = memory.repost(nic);
+        }
         true
     }
 
@@ -58,6 +62,9 @@ impl Engine {
         let lane = self.lanes.of_qp(c.qpn);
         if lane.is_none() && self.datagrams.is_port(c.qpn) {
             return self.on_datagram_completion(c);
+        }
+        if c.wr_id & PIECE_WR != 0 {
+            return self.on_piece_completion(c);
         }
         let result = if c.wr_id & RECV_WR != 0 {
             self.on_receive(nic, lane, c)
@@ -105,6 +112,10 @@ impl Engine {
         }
         while let Some(route) = self.lanes.get_mut(id).and_then(|lane| lane.take_closed()) {
             self.try_release(route);
+            // A message may have waited until the answer to its connection's Open had arrived.
+            if self.vqps.get(route).is_some_and(Vqp::has_messages) {
+                self.update(route);
+            }
         }
         Ok(())
     }
@@ -196,6 +207,12 @@ impl Engine {
                 lane.touch(now);
             }
             let about = record.route();
+            if record.is_about_bytes()
+                && let Some(vqp) = about.and_then(|route| self.vqps.get(self.vqps.named(route)))
+                && vqp.has_messages()
+            {
+                return Err(Violation::NotAStream { id: vqp.id() });
+            }
             match self.on_record(nic, id, record) {
                 Err(_) if self.is_about_spoiled(about) => {}
                 other => other?,
@@ -266,6 +283,10 @@ impl Engine {
             Record::Executed { id: operation, status, value } => self.on_executed(id, operation, status, value),
             Record::Run(run) => self.on_run(id, &run),
             Record::Answer { id: operation, failed, bytes } => self.on_ran(id, operation, failed, bytes),
+            Record::UnreliableOffer { piece_bytes, endpoint } => {
+                self.on_unreliable_offer(nic, id, piece_bytes, endpoint)
+            }
+            Record::UnreliableAnswer { reason } => self.on_unreliable_answer(id, reason),
             Record::Reclaim { most } => self.on_reclaim(id, most),
             Record::Yield { count } => self.on_yield(id, count),
         }

@@ -62,7 +62,7 @@ fn record_bytes() {
     let run = Run { id: 0x0102_0304, program: 9, regions, request: vec![1, b'k', 7] };
     let swap = Ask::Atomic(shm::AtomicOp::CompareSwap { expected: 6, new: 7 });
     #[rustfmt::skip]
-    let cases: [(Record, &[u8]); 16] = [
+    let cases: [(Record, &[u8]); 18] = [
         (open, &[
             1, 0, 0, 56, 0x00, 0x10, 0x00, 0x01,
             0x00, 0x04, 0x00, 0x00, 0x11, 0x22, 0x33, 0x44,
@@ -102,6 +102,10 @@ fn record_bytes() {
         (Record::Answer { id: 6, failed: true, bytes: vec![1, 2, 3] }, &[
             19, 0, 0, 15, 0, 0, 0, 6, 1, 0, 0, 0, 1, 2, 3,
         ]),
+        (Record::UnreliableOffer { piece_bytes: 0x2000, endpoint: vec![4, 5, 6] }, &[
+            22, 0, 0, 19, 0, 0, 0, 0, 0, 0, 0x20, 0, 0, 0, 0, 0, 4, 5, 6,
+        ]),
+        (Record::UnreliableAnswer { reason: 36 }, &[23, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 36, 0, 0, 0, 0]),
     ];
     for (record, bytes) in cases {
         let frame = build(std::slice::from_ref(&record));

@@ -145,6 +145,10 @@ impl Pump<'_> {
         tenants: &Tenants,
     ) -> bool {
         let mut has_end = false;
+        // Before the Opens that rely on it.
+        if !lane.unreliable.write(frame) {
+            return has_end;
+        }
         while let Some(nak) = lane.naks.front() {
             if !frame.push(&Record::OpenNak { route: nak.route, reason: nak.reason }) {
                 return has_end;

@@ -47,6 +47,7 @@ impl Lane {
             && self.lazy_heads.is_empty()
             && self.closing.is_empty()
             && self.parked.is_empty()
+            && self.unreliable.is_settled()
             && self.drr.is_empty()
             && self.flight.is_quiet();
         let is_answered = self.opens_sent == 0 && self.opens_received == 0;

@@ -169,6 +169,7 @@ impl Vqp {
         shm::end_rest(words);
         // Its bytes were counted by that daemon, and it has its own TCP connection if it was to have one.
         self.bulk.forget();
+        self.restore_messages();
         (self.tx_sent, self.rx_reported) = (self.tx_tail, self.rx_head);
         (self.tx_counted, self.rx_counted) = (self.tx_sent, self.rx_tail);
         self.head_report = HeadReport::None;

@@ -41,8 +41,9 @@ impl Vqp {
     /// Whether the application consumed bytes and did not ring for it.
     pub(crate) fn has_untold_head(&self) -> bool {
         let counts = !self.close.is_stop_asked() && !self.close.is_reset();
+        let known = self.messages.as_ref().map_or(self.rx_head, |m| m.rx_head);
         counts
-            && self.words.rx_head.load(Ordering::Relaxed) != self.rx_head
+            && self.words.rx_head.load(Ordering::Relaxed) != known
             && self.words.app_generation.load(Ordering::Relaxed) == self.generation
     }
 
@@ -65,6 +66,10 @@ impl Vqp {
     /// meanwhile.
     pub(crate) fn look_in_use(&mut self) -> Result<Option<InUse>, PeerFault> {
         let moved = self.on_doorbell()?;
+        if let Some(m) = &self.messages {
+            let is_used = moved || m.is_arriving();
+            return Ok((!is_used).then_some(InUse { tx: m.tx_head..m.tx_tail, rx: m.rx_head..m.rx_tail }));
+        }
         Ok((!moved).then_some(InUse { tx: self.tx_head..self.tx_tail, rx: self.rx_head..self.rx_tail }))
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use control::{ConnectionRow, ConnectionState, PathKind, Reason};
-use verbs::Link;
+use verbs::{Link, Wire};
 
 use super::{Phase, Vqp};
 use crate::app::Carried;
@@ -35,6 +35,9 @@ impl Vqp {
 
     /// Bytes sent and received by both parts of the path.
     fn carried(&self) -> (u64, u64) {
+        if let Some(m) = &self.messages {
+            return (m.tx_bytes, m.rx_bytes);
+        }
         let (direct_tx, direct_rx) = self.direct();
         (self.tx_sent.wrapping_add(direct_tx), self.rx_tail.wrapping_add(direct_rx))
     }
@@ -61,13 +64,14 @@ impl Vqp {
             lane: lane.name,
             route_id: (!matches!(self.phase, Phase::Opening(_))).then_some(self.own_route),
             path: if is_direct { PathKind::TcpDirect } else { PathKind::Lane },
-            wire: lane.link.map(|link| link.wire.to_string()),
+            // UC is beside a lane of either wire.
+            wire: lane.link.map(|link| if self.has_messages() { Wire::Roce } else { link.wire }.to_string()),
             encrypted: lane.link.map(|link| link.cipher.is_some()),
             cipher: lane.link.and_then(|link| link.cipher).map(str::to_owned),
             reason: if lane.is_silent || self.is_away() { Reason::Stalled } else { reason },
-            verb: self.last_choice().map(|choice| choice.verb.key().into()),
+            verb: self.verb(),
             verb_asked: self.asked_verb().map(|verb| verb.key().into()),
-            verb_reason: self.last_choice().map(|choice| choice.why.text().into()),
+            verb_reason: self.verb_reason(),
             tx_bytes,
             rx_bytes,
             direct_tx_bytes,
@@ -76,6 +80,23 @@ impl Vqp {
             rx_queued_bytes: self.rx_queued_bytes(),
             app_pid,
         }
+    }
+
+    /// What carried the last bytes.
+    fn verb(&self) -> Option<String> {
+        let last = self.last_choice().map(|choice| choice.verb.key().into());
+        last.or_else(|| self.has_messages().then(|| "uc-send".into()))
+    }
+
+    /// Why.
+    fn verb_reason(&self) -> Option<String> {
+        let last = self.last_choice().map(|choice| choice.why.text().into());
+        last.or_else(|| {
+            let (sent, received, lost) = self.message_counts()?;
+            Some(format!(
+                "messages on UC, which may be lost: {sent} sent, {received} received, {lost} lost before this end"
+            ))
+        })
     }
 
     fn state(&self) -> ConnectionState {
@@ -97,13 +118,15 @@ impl Vqp {
 
     /// Bytes written and not yet consumed by the peer, with what the application wrote since its last doorbell.
     fn tx_queued_bytes(&self) -> u64 {
-        self.fresh(&self.words.tx_tail, self.tx_tail, self.tx_head)
+        let (tail, head) = self.messages.as_ref().map_or((self.tx_tail, self.tx_head), |m| (m.tx_tail, m.tx_head));
+        self.fresh(&self.words.tx_tail, tail, head)
     }
 
     /// Bytes arrived and not read, with what the application read since its last doorbell.
     fn rx_queued_bytes(&self) -> u64 {
-        let unread = self.rx_tail.wrapping_sub(self.rx_head);
-        unread.saturating_sub(self.fresh(&self.words.rx_head, self.rx_head, self.rx_head).min(unread))
+        let (tail, head) = self.messages.as_ref().map_or((self.rx_tail, self.rx_head), |m| (m.rx_tail, m.rx_head));
+        let unread = tail.wrapping_sub(head);
+        unread.saturating_sub(self.fresh(&self.words.rx_head, head, head).min(unread))
     }
 
     /// How far the application's word is beyond `from`, or `known` if the word makes no sense.

@@ -16,6 +16,7 @@ use verbs::*;
 mod bytes;
 mod credits;
 mod queue_pair;
+mod unreliable;
 
 use crate::apps::SimApp;
 use crate::late::Late;
@@ -49,6 +50,8 @@ struct Evil {
     /// The engine's thread does not run.
     engine_hangs: bool,
     opened: Vec<u32>,
+    /// The engine's UC endpoint.
+    offered: Option<Vec<u8>>,
 }
 
 fn nic(host: usize) -> Nic {
@@ -126,6 +129,7 @@ impl Evil {
             drop_acks: false,
             engine_hangs: false,
             opened: Vec::new(),
+            offered: None,
         };
         (0..GRANT).for_each(|i| e.post_recv(i));
         if ready {

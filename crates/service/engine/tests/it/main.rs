@@ -16,6 +16,7 @@ mod late;
 mod leased;
 mod links;
 mod many;
+mod messages;
 mod numbered;
 mod operations;
 mod redial;

@@ -218,10 +218,14 @@ impl World {
     }
 
     pub(crate) fn connect(&mut self, host: usize, app: AppId, to: SocketAddr, ring_bytes: u32) -> u64 {
+        self.connect_of_kind(host, app, Connect { to, ring_bytes, kind: Kind::Stream })
+    }
+
+    pub(crate) fn connect_of_kind(&mut self, host: usize, app: AppId, connect: Connect) -> u64 {
         let h = &mut self.hosts[host];
         h.next_request += 1;
         let request = h.next_request;
-        h.connect(self.now, app, request, Connect { to, ring_bytes, kind: Kind::Stream });
+        h.connect(self.now, app, request, connect);
         request
     }
 

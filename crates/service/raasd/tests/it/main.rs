@@ -41,5 +41,6 @@ mod returns_regions;
 mod same_host;
 mod several_users;
 mod two_hosts;
+mod unreliable;
 mod verbs_asked;
 mod wires;

@@ -1,0 +1,209 @@
+//! UC queue pairs beside lanes: made for the first connection of messages, and gone with the lane's own queue pair.
+//!
+//! Owns when there is one, and what becomes of connections that need one when there is none. Both ends are told over
+//! the lane itself, so a peer that does not know of them is never asked. It must never have one that is in the clear
+//! beside a lane that is encrypted.
+
+mod transfer;
+
+use std::net::IpAddr;
+
+use control::Reason;
+use rand::RngExt;
+use verbs::{
+    AcceptAttr, Access, Capabilities, Completion, Encrypt, Endpoint, OfferAttr, Provider, QpInit, QpModify, QpType,
+    Qpn, VerbsError, Wire,
+};
+
+use super::Engine;
+use crate::ids::{LaneId, RouteId};
+use crate::lane::Lane;
+use crate::limits::{COMPLETIONS_PER_RUN, DRAIN_POLLS, LANE_MIN_RNR_TIMER};
+use crate::recvpool::RECV_WR;
+use crate::unreliable::memory::PieceMemory;
+use crate::violation::Violation;
+use crate::vqp::{Phase, Vqp};
+
+impl Engine {
+    /// What this host's device can do on lanes to a host: RDMA over TCP has no UC.
+    pub(super) fn capabilities_to(&self, peer: IpAddr) -> Capabilities {
+        let all = self.device.capabilities;
+        if self.config.wire_to(peer).allows(Wire::Roce) { all } else { all - Capabilities::UNRELIABLE }
+    }
+
+    /// A connection of messages is to use the lane, which is up or will be. [`Reason::NoUnreliable`]: it cannot.
+    pub(super) fn start_unreliable<P: Provider>(&mut self, nic: &mut P, id: LaneId) -> Result<(), Reason> {
+        let Some(lane) = self.lanes.get(id) else { return Err(Reason::PeerLost) };
+        let both = self.capabilities_to(lane.peer()) & lane.peer_capabilities();
+        if !both.contains(Capabilities::UNRELIABLE) || lane.unreliable().is_refused() {
+            return Err(Reason::NoUnreliable);
+        }
+        if lane.unreliable().qpn().is_some() || !lane.can_receive() {
+            return Ok(());
+        }
+        let made = self.make_unreliable_qp(nic, id);
+        let Some(lane) = self.lanes.get_mut(id) else { return Err(Reason::PeerLost) };
+        match made {
+            Ok((qpn, own)) => {
+                let number = self.unreliable.bind(qpn, id);
+                lane.unreliable_mut().on_made(qpn, own, number);
+                self.lanes.queue(id);
+                Ok(())
+            }
+            Err(_) => {
+                self.counters.device_refusals += 1;
+                lane.unreliable_mut().refuse(Reason::NoUnreliable);
+                Err(Reason::NoUnreliable)
+            }
+        }
+    }
+
+    fn make_unreliable_qp<P: Provider>(&mut self, nic: &mut P, id: LaneId) -> Result<(Qpn, Endpoint), VerbsError> {
+        if self.unreliable.memory.is_none() {
+            self.unreliable.memory = Some(PieceMemory::new(nic)?);
+        }
+        let memory = self.unreliable.memory.as_ref().ok_or(VerbsError::NoSuch("memory of pieces"))?;
+        let lane = self.lanes.get(id).ok_or(VerbsError::NoSuch("lane"))?;
+        let qpn = nic.create_qp(&QpInit {
+            qp_type: QpType::Uc,
+            send_cq: self.completions.cq,
+            recv_cq: self.completions.cq,
+            srq: Some(memory.srq()),
+            max_send_wr: memory.slots(),
+            max_recv_wr: 0,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_bytes: 0,
+            sq_sig_all: false,
+        })?;
+        let attr = OfferAttr {
+            access: Access::LOCAL_WRITE,
+            mtu_max: lane.mtu(),
+            entropy: self.rng.random(),
+            wire: self.config.wire_to(lane.peer()),
+            peer: Some(lane.peer_address()),
+            // Its keys travel over the lane.
+            encrypt: if is_encrypted(lane) { Encrypt::Required } else { Encrypt::Off },
+            local: lane.local(),
+        };
+        match nic.offer(qpn, &attr) {
+            Ok(endpoint) => Ok((qpn, endpoint)),
+            Err(e) => {
+                let _ = nic.destroy_qp(qpn);
+                Err(e)
+            }
+        }
+    }
+
+    /// The peer made its end.
+    pub(super) fn on_unreliable_offer<P: Provider>(
+        &mut self,
+        nic: &mut P,
+        id: LaneId,
+        piece_bytes: u32,
+        endpoint: Vec<u8>,
+    ) -> Result<(), Violation> {
+        let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
+        lane.unreliable_mut().on_offer(piece_bytes)?;
+        let taken = self.start_unreliable(nic, id).and_then(|()| self.accept_unreliable(nic, id, endpoint));
+        let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
+        match taken {
+            Ok(()) => lane.unreliable_mut().on_accepted(),
+            Err(reason) => {
+                lane.unreliable_mut().refuse(reason);
+                self.end_messages(id);
+            }
+        }
+        self.lanes.queue(id);
+        self.resume_messages(id);
+        Ok(())
+    }
+
+    fn accept_unreliable<P: Provider>(&mut self, nic: &mut P, id: LaneId, peer: Vec<u8>) -> Result<(), Reason> {
+        let none = Reason::NoUnreliable;
+        let lane = self.lanes.get(id).ok_or(none)?;
+        let (qpn, own) = lane.unreliable().offered().ok_or(none)?;
+        let attr = AcceptAttr {
+            peer: lane.peer_capabilities(),
+            timeout: 0,
+            retry_cnt: 0,
+            rnr_retry: 0,
+            min_rnr_timer: LANE_MIN_RNR_TIMER,
+        };
+        let link = Endpoint::new(peer).and_then(|peer| nic.accept(qpn, own, &peer, &attr)).map_err(|_| none)?;
+        if is_encrypted(lane) && link.cipher.is_none() { Err(none) } else { Ok(()) }
+    }
+
+    /// The peer took this end, or there will be none.
+    pub(super) fn on_unreliable_answer(&mut self, id: LaneId, reason: u32) -> Result<(), Violation> {
+        let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
+        if lane.unreliable_mut().on_answer(reason)? {
+            self.resume_messages(id);
+        } else {
+            self.end_messages(id);
+        }
+        Ok(())
+    }
+
+    fn message_routes(&self, id: LaneId) -> Vec<RouteId> {
+        let Some(lane) = self.lanes.get(id) else { return Vec::new() };
+        let routes = self.vqps.of(lane.members()).into_iter();
+        routes.filter(|route| self.vqps.get(*route).is_some_and(Vqp::has_messages)).collect()
+    }
+
+    /// Connections of messages may go on.
+    pub(super) fn resume_messages(&mut self, id: LaneId) {
+        for route in self.message_routes(id) {
+            self.update(route);
+        }
+    }
+
+    /// There is no UC beside this lane: its connections of messages end. Connects are answered by the peer.
+    fn end_messages(&mut self, id: LaneId) {
+        for route in self.message_routes(id) {
+            self.end_messages_of(route);
+        }
+    }
+
+    fn end_messages_of(&mut self, route: RouteId) {
+        let Some(vqp) = self.vqps.get_mut(route) else { return };
+        if matches!(vqp.phase(), Phase::Opening(_)) || vqp.is_reset() {
+            return;
+        }
+        vqp.abort(Reason::NoUnreliable);
+        vqp.publish_reset(Reason::NoUnreliable);
+        let at = vqp.at();
+        self.notify(at);
+        self.update(route);
+    }
+
+    /// The lane loses its queue pair, and this one with it: what is on its way is lost.
+    pub(super) fn destroy_unreliable_qp<P: Provider>(&mut self, nic: &mut P, id: LaneId) {
+        let Some(qpn) = self.lanes.get(id).and_then(|lane| lane.unreliable().qpn()) else { return };
+        // In error the queue pair gives back the receives that it holds.
+        let _ = nic.modify_qp(qpn, &QpModify::Err);
+        for _ in 0..DRAIN_POLLS {
+            match nic.poll_cq(self.completions.cq, &mut self.completions.waiting, COMPLETIONS_PER_RUN) {
+                Ok(n) if n > 0 => {}
+                _ => break,
+            }
+        }
+        if nic.destroy_qp(qpn).is_err() {
+            self.counters.device_refusals += 1;
+        }
+        self.unreliable.unbind(qpn);
+        let Some(memory) = &mut self.unreliable.memory else { return };
+        let of_it = |c: &Completion| c.qpn == qpn && c.wr_id & RECV_WR != 0;
+        for c in self.completions.waiting.iter().filter(|c| of_it(c)) {
+            if let Some(entry) = memory.entry_of(c.wr_id) {
+                memory.give_back(entry);
+            }
+        }
+        self.completions.waiting.retain(|c| c.qpn != qpn);
+        let _ = memory.repost(nic);
+    }
+}
+
+fn is_encrypted(lane: &Lane) -> bool {
+    lane.link().is_some_and(|link| link.cipher.is_some())
+}

@@ -1,0 +1,141 @@
+//! This end of the UC queue pair beside a lane, and how far it and the peer's are.
+//!
+//! Owns what each end still has to say. It must never say that it can receive before its queue pair can, and never let a
+//! piece leave before the peer said so.
+//!
+//! ```text
+//!   made -> offered -> the peer's offer taken -> answered        (in either order of the two offers)
+//!                      the peer's answer came -> ready
+//! ```
+//!
+//! Everything ends with the lane's own queue pair.
+
+use control::Reason;
+use verbs::{Endpoint, Qpn};
+
+use crate::frame::{FrameWriter, Record};
+use crate::limits::PIECE_BYTES_MAX;
+use crate::violation::Violation;
+
+/// This end.
+#[derive(Debug, Default)]
+pub(crate) struct UnreliableEnd {
+    qp: Option<(Qpn, Endpoint)>,
+    /// Its number among those of the engine.
+    number: u32,
+    is_offer_owed: bool,
+    answer_owed: Option<u32>,
+    has_peers_offer: bool,
+    has_peers_answer: bool,
+    is_accepted: bool,
+    is_peer_ready: bool,
+    is_refused: bool,
+    piece_bytes: u32,
+}
+
+impl UnreliableEnd {
+    /// The queue pair, if there is one.
+    pub(crate) fn qpn(&self) -> Option<Qpn> {
+        self.qp.as_ref().map(|(qpn, _)| *qpn)
+    }
+
+    /// The queue pair that waits for the peer's offer, and its endpoint.
+    pub(crate) fn offered(&self) -> Option<(Qpn, &Endpoint)> {
+        self.qp.as_ref().filter(|_| !self.is_accepted).map(|(qpn, own)| (*qpn, own))
+    }
+
+    /// As connections know it.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Longest piece that both ends take.
+    pub(crate) fn piece_bytes(&self) -> u32 {
+        self.piece_bytes
+    }
+
+    /// Whether pieces may leave.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.is_accepted && self.is_peer_ready && !self.is_refused
+    }
+
+    /// Whether there will be none beside this incarnation of the lane.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.is_refused
+    }
+
+    /// Whether neither end waits for the other.
+    pub(crate) fn is_settled(&self) -> bool {
+        !self.owes() && (self.qp.is_none() || self.is_refused || self.is_ready())
+    }
+
+    /// The queue pair was made: the peer is to be told.
+    pub(crate) fn on_made(&mut self, qpn: Qpn, own: Endpoint, number: u32) {
+        self.qp = Some((qpn, own));
+        self.number = number;
+        self.is_offer_owed = true;
+    }
+
+    /// The peer's offer came.
+    pub(crate) fn on_offer(&mut self, piece_bytes: u32) -> Result<(), Violation> {
+        if std::mem::replace(&mut self.has_peers_offer, true) {
+            return Err(Violation::Unreliable("a second offer"));
+        }
+        self.piece_bytes = piece_bytes.min(PIECE_BYTES_MAX);
+        Ok(())
+    }
+
+    /// The peer's offer was taken.
+    pub(crate) fn on_accepted(&mut self) {
+        self.is_accepted = true;
+        self.answer_owed = Some(0);
+    }
+
+    /// There will be none; the peer is told if it offered.
+    pub(crate) fn refuse(&mut self, reason: Reason) {
+        self.is_refused = true;
+        if self.has_peers_offer {
+            self.answer_owed = Some(reason.code());
+        }
+    }
+
+    /// The peer's answer came. True: it can receive.
+    pub(crate) fn on_answer(&mut self, reason: u32) -> Result<bool, Violation> {
+        let is_first = !std::mem::replace(&mut self.has_peers_answer, true);
+        if self.qp.is_none() || self.is_offer_owed || !is_first {
+            return Err(Violation::Unreliable("an answer to no offer"));
+        }
+        match reason {
+            0 => self.is_peer_ready = true,
+            _ => self.is_refused = true,
+        }
+        Ok(reason == 0)
+    }
+
+    // ---- to the peer
+
+    /// Whether something is to be said.
+    pub(crate) fn owes(&self) -> bool {
+        self.is_offer_owed || self.answer_owed.is_some()
+    }
+
+    /// Says it. False: the frame is full.
+    pub(crate) fn write(&mut self, frame: &mut FrameWriter<'_>) -> bool {
+        if self.is_offer_owed
+            && let Some((_, own)) = &self.qp
+        {
+            let endpoint = own.as_bytes().to_vec();
+            if !frame.push(&Record::UnreliableOffer { piece_bytes: PIECE_BYTES_MAX, endpoint }) {
+                return false;
+            }
+            self.is_offer_owed = false;
+        }
+        if let Some(reason) = self.answer_owed {
+            if !frame.push(&Record::UnreliableAnswer { reason }) {
+                return false;
+            }
+            self.answer_owed = None;
+        }
+        true
+    }
+}

@@ -1,0 +1,153 @@
+//! The memory of pieces: a shared receive queue of the UC queue pairs alone, and places from which they send.
+//!
+//! Owns both. It must never post memory of an application: a piece is copied before it is posted and after it came. It
+//! must never have more posted than its bounds.
+
+use verbs::{
+    Access, Payload, PostError, Provider, Qpn, RecvWr, SendFlags, SendOp, SendWr, Sge, SrqId, SrqInit, VerbsError,
+};
+
+use crate::limits::{PIECE_BYTES_MAX, PIECE_RECEIVES, PIECES_INFLIGHT_MAX, RECV_BATCH};
+use crate::places::Places;
+use crate::recvpool::RECV_WR;
+
+/// Marks the `wr_id` of all that is posted to UC queue pairs: of a completion whose queue pair is destroyed already, it
+/// alone says to which memory it belongs.
+pub(crate) const PIECE_WR: u64 = 1 << 62;
+
+/// Receives and sends of all UC queue pairs of an engine.
+#[derive(Debug)]
+pub(crate) struct PieceMemory {
+    srq: SrqId,
+    receives: Places,
+    received: u32,
+    /// Receives that are not posted.
+    idle: Vec<u32>,
+    sends: Places,
+    /// Places from which nothing is sent.
+    free: Vec<u32>,
+    /// By place: the queue pair to which it is posted.
+    posted: Vec<Option<Qpn>>,
+}
+
+impl PieceMemory {
+    /// Makes the shared receive queue, and posts its receives.
+    pub(crate) fn new<P: Provider>(nic: &mut P) -> Result<Self, VerbsError> {
+        let attr = nic.device();
+        let receives = PIECE_RECEIVES.min(attr.max_srq_wr);
+        let slots = PIECES_INFLIGHT_MAX.min(attr.max_qp_wr);
+        let srq = nic.create_srq(&SrqInit { max_wr: receives, max_sge: 1, limit: 0 })?;
+        let bytes = PIECE_BYTES_MAX as usize;
+        let mut memory = Self {
+            srq,
+            receives: Places::new(nic, receives, bytes, Access::LOCAL_WRITE)?,
+            received: receives,
+            idle: (0..receives).rev().collect(),
+            sends: Places::new(nic, slots, bytes, Access::empty())?,
+            free: (0..slots).rev().collect(),
+            posted: vec![None; slots as usize],
+        };
+        memory.repost(nic).map_err(|e| e.cause)?;
+        Ok(memory)
+    }
+
+    pub(crate) fn srq(&self) -> SrqId {
+        self.srq
+    }
+
+    /// Sends that a queue pair may have.
+    pub(crate) fn slots(&self) -> u32 {
+        self.posted.len() as u32
+    }
+
+    /// Memory regions registered, and their bytes.
+    pub(crate) fn registered(&self) -> (u32, u64) {
+        (2, self.receives.region.len() + self.sends.region.len())
+    }
+
+    // ---- sending
+
+    /// Whether one more piece may be posted.
+    pub(crate) fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Copies a piece and posts it. [`Self::has_room`] said that it may be.
+    pub(crate) fn post<P: Provider>(&mut self, nic: &mut P, qpn: Qpn, piece: &[u8]) -> Result<(), VerbsError> {
+        let full = VerbsError::Full { what: "places of pieces", limit: self.posted.len() as u64 };
+        let Some(&slot) = self.free.last() else { return Err(full) };
+        let written = self.sends.region.write(u64::from(slot) * self.sends.stride, piece);
+        if piece.len() > PIECE_BYTES_MAX as usize || written.is_err() {
+            return Err(full);
+        }
+        let sge = [self.sends.sge(slot.into(), piece.len() as u32)];
+        let wr = SendWr {
+            wr_id: PIECE_WR | u64::from(slot),
+            op: SendOp::Send,
+            payload: Payload::Sges(&sge),
+            flags: SendFlags::SIGNALED,
+            dest: None,
+        };
+        nic.post_send(qpn, &[wr]).map_err(|e| e.cause)?;
+        self.free.pop();
+        self.posted[slot as usize] = Some(qpn);
+        Ok(())
+    }
+
+    /// A send of this queue pair completed.
+    pub(crate) fn on_sent(&mut self, qpn: Qpn, wr_id: u64) {
+        let slot = usize::try_from(wr_id & !PIECE_WR).unwrap_or(usize::MAX);
+        if self.posted.get(slot).is_some_and(|posted| *posted == Some(qpn)) {
+            self.posted[slot] = None;
+            self.free.push(slot as u32);
+        }
+    }
+
+    /// A queue pair was destroyed: its sends give no completion.
+    pub(crate) fn forget_sends(&mut self, qpn: Qpn) {
+        for (slot, posted) in self.posted.iter_mut().enumerate() {
+            if *posted == Some(qpn) {
+                *posted = None;
+                self.free.push(slot as u32);
+            }
+        }
+    }
+
+    // ---- receiving
+
+    /// The receive that a completion is of. `None`: no such one was ever posted.
+    pub(crate) fn entry_of(&self, wr_id: u64) -> Option<u32> {
+        u32::try_from(wr_id & !(RECV_WR | PIECE_WR)).ok().filter(|entry| *entry < self.received)
+    }
+
+    /// Copies out what a receive of `bytes` left. False: it is said to be longer than the place.
+    pub(crate) fn read(&self, entry: u32, bytes: u32, out: &mut Vec<u8>) -> bool {
+        if bytes > PIECE_BYTES_MAX {
+            return false;
+        }
+        out.resize(bytes as usize, 0);
+        self.receives.region.read(u64::from(entry) * self.receives.stride, out).is_ok()
+    }
+
+    /// A receive was consumed and its content taken.
+    pub(crate) fn give_back(&mut self, entry: u32) {
+        self.idle.push(entry);
+    }
+
+    /// Posts receives that were given back.
+    pub(crate) fn repost<P: Provider>(&mut self, nic: &mut P) -> Result<(), PostError> {
+        while let Some(last) = self.idle.len().min(RECV_BATCH).checked_sub(1) {
+            let from = self.idle.len() - last - 1;
+            let of = |i: usize| self.idle[from + i.min(last)];
+            let sges: [[Sge; 1]; RECV_BATCH] =
+                std::array::from_fn(|i| [self.receives.sge(of(i).into(), PIECE_BYTES_MAX)]);
+            let wrs: [RecvWr<'_>; RECV_BATCH] =
+                std::array::from_fn(|i| RecvWr { wr_id: RECV_WR | PIECE_WR | u64::from(of(i)), sges: &sges[i] });
+            let posted = nic.post_srq_recv(self.srq, &wrs[..=last]);
+            let done = posted.as_ref().map_or_else(|e| e.index.min(last), |()| last + 1);
+            self.idle.drain(from..from + done);
+            posted?;
+        }
+        Ok(())
+    }
+}

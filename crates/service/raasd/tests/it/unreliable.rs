@@ -1,0 +1,218 @@
+//! Connections of messages on UC between whole daemons: over either wire of the lane, sealed and in the clear, on one
+//! host, and refused by name.
+
+use std::io::ErrorKind;
+use std::net::IpAddr;
+use std::thread;
+use std::time::Duration;
+
+use control::{PathKind, Reason};
+use raas::{ConnectOptions, Flags, ListenOptions, MessageListener, MessageStream, Session, Stream, Transport};
+use verbs::{Encrypt, Wire, WirePolicy};
+
+use crate::hosts::{Host, PATIENCE, bounded, eventually, pattern};
+
+fn host(encrypt: Encrypt, wire: WirePolicy) -> Host {
+    let mut host = Host::new();
+    (host.config.encrypt, host.config.wire) = (encrypt, wire);
+    host.start();
+    host
+}
+
+/// A host whose lanes may use either wire, whatever the others' may.
+fn able() -> Host {
+    host(Encrypt::Off, WirePolicy::Auto)
+}
+
+fn listen(session: &Session, at: IpAddr) -> MessageListener {
+    MessageListener::bind_with(session, (at, 0), ListenOptions::new().flags(Flags::UC)).unwrap()
+}
+
+fn options() -> ConnectOptions {
+    ConnectOptions::new().flags(Flags::UC | Flags::SEND).timeout(PATIENCE)
+}
+
+fn pair(a: &Host, b: &Host) -> (MessageStream, MessageStream) {
+    let listener = listen(&b.session(), b.address());
+    let stream = MessageStream::connect_with(&a.session(), listener.local_addr().unwrap(), options()).unwrap();
+    let (accepted, _) = listener.accept_timeout(PATIENCE).unwrap();
+    assert_eq!((stream.transport(), accepted.transport()), (Transport::Uc, Transport::Uc));
+    (stream, accepted)
+}
+
+/// Message `number`, which says which one it is.
+fn message(number: u32, len: usize) -> Vec<u8> {
+    [&number.to_le_bytes()[..], &pattern(len, number as u8)].concat()
+}
+
+/// Which one it is; it must be whole.
+fn number_of(bytes: &[u8]) -> u32 {
+    let number = u32::from_le_bytes(bytes[..4].try_into().unwrap());
+    assert!(bytes == message(number, bytes.len() - 4), "message {number} is not as it was sent");
+    number
+}
+
+/// Sends until a message arrives: single ones may be lost.
+fn reaches(from: &MessageStream, to: &MessageStream, next: &mut u32, len: usize) {
+    to.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    for _ in 0..20 {
+        *next += 1;
+        from.send(&message(*next, len)).unwrap();
+        match to.receive_vec() {
+            Ok(got) => {
+                assert!(number_of(&got.expect("no end")) <= *next);
+                return;
+            }
+            Err(e) => assert!(matches!(e.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock), "{e}"),
+        }
+    }
+    panic!("none of 20 messages arrived");
+}
+
+#[test]
+fn messages_travel_both_ways_beside_a_lane_of_either_wire_in_the_clear_and_sealed() {
+    bounded(|| {
+        let (auto, roce) = (WirePolicy::Auto, WirePolicy::Only(Wire::Roce));
+        for (encrypt, wire) in
+            [(Encrypt::Off, auto), (Encrypt::Off, roce), (Encrypt::Required, auto), (Encrypt::Required, roce)]
+        {
+            let (a, b) = (host(encrypt, wire), host(encrypt, wire));
+            let (stream, accepted) = pair(&a, &b);
+            let mut next = (0, 0);
+            for len in [0, 1, 1000, 9000, 60_000] {
+                reaches(&stream, &accepted, &mut next.0, len);
+                reaches(&accepted, &stream, &mut next.1, len);
+            }
+            let row = a.connections().into_iter().find(|row| row.id == stream.id()).unwrap();
+            assert_eq!((row.path, row.verb.as_deref()), (PathKind::Lane, Some("uc-send")), "{row:?}");
+            assert_eq!((row.wire.as_deref(), row.encrypted), (Some("roce"), Some(encrypt == Encrypt::Required)));
+            assert!(a.counter("uc_messages_sent") >= 5 && b.counter("uc_messages_received") >= 5);
+            assert_eq!(a.counter("violations") + b.counter("violations"), 0);
+            assert_eq!(a.counter("lane_resets") + b.counter("lane_resets"), 0);
+            drop(stream);
+            accepted.set_read_timeout(Some(PATIENCE)).unwrap();
+            while accepted.receive_vec().unwrap().is_some() {}
+            drop(accepted);
+            eventually("nothing is left", || a.connections().is_empty() && b.connections().is_empty());
+        }
+    });
+}
+
+#[test]
+fn a_flood_is_lost_in_part_and_what_arrives_is_whole_in_order_and_once() {
+    bounded(|| {
+        const COUNT: u32 = 3000;
+        let (a, b) = (Host::started_on(Wire::Roce), Host::started_on(Wire::Roce));
+        let (stream, accepted) = pair(&a, &b);
+        // Nobody reads meanwhile, and the sender is never held back for that.
+        for number in 0..COUNT {
+            stream.send(&message(number, 5000)).unwrap();
+        }
+        eventually("all have left", || a.counter("uc_messages_sent") == u64::from(COUNT));
+        accepted.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        let mut got = Vec::new();
+        while let Ok(Some(message)) = accepted.receive_vec() {
+            got.push(number_of(&message));
+        }
+        assert!(got.is_sorted_by(|a, b| a < b), "{got:?}");
+        assert!(!got.is_empty() && got.len() < COUNT as usize, "{} arrived", got.len());
+        // One more shows what is missing before it.
+        let mut next = COUNT;
+        reaches(&stream, &accepted, &mut next, 10);
+        let lost: u64 = ["missing", "torn", "ring_full"].iter().map(|l| b.counter(&format!("uc_lost_{l}"))).sum();
+        let sent = a.counter("uc_messages_sent");
+        assert_eq!(b.counter("uc_messages_received") + lost, sent);
+        assert_eq!(a.counter("violations") + b.counter("violations"), 0);
+    });
+}
+
+#[test]
+fn a_lane_that_is_reset_goes_on_with_messages() {
+    bounded(|| {
+        let (a, b) = (able(), able());
+        let (stream, accepted) = pair(&a, &b);
+        let mut next = (0, 0);
+        for _ in 0..3 {
+            reaches(&stream, &accepted, &mut next.0, 20_000);
+            assert!(a.reset_lane(b.address()));
+            reaches(&accepted, &stream, &mut next.1, 20_000);
+        }
+        assert_eq!(a.counter("violations") + b.counter("violations"), 0);
+    });
+}
+
+#[test]
+fn on_one_host_nothing_is_lost() {
+    bounded(|| {
+        const COUNT: u32 = 2000;
+        let a = Host::started();
+        let (client, server) = (a.session(), a.session());
+        let listener = listen(&server, a.address());
+        let at = listener.local_addr().unwrap();
+        let connecting = thread::spawn(move || (MessageStream::connect_with(&client, at, options()).unwrap(), client));
+        let (accepted, _) = listener.accept_timeout(PATIENCE).unwrap();
+        let (stream, _client) = connecting.join().unwrap();
+        assert_eq!((stream.path(), stream.transport()), (PathKind::Shm, Transport::Uc));
+        let sender = thread::spawn(move || {
+            for number in 0..COUNT {
+                stream.send(&message(number, 3000)).unwrap();
+            }
+        });
+        for number in 0..COUNT {
+            assert_eq!(number_of(&accepted.receive_vec().unwrap().unwrap()), number);
+        }
+        assert_eq!(accepted.receive_vec().unwrap(), None);
+        sender.join().unwrap();
+    });
+}
+
+#[test]
+fn hosts_that_take_rdma_over_tcp_alone_are_refused_by_name() {
+    bounded(|| {
+        for (of_a, of_b) in [(Wire::Iwarp, None), (Wire::Iwarp, Some(Wire::Iwarp))] {
+            let a = Host::started_on(of_a);
+            let b = of_b.map_or_else(able, Host::started_on);
+            for (from, to) in [(&a, &b), (&b, &a)] {
+                let listener = listen(&to.session(), to.address());
+                let at = listener.local_addr().unwrap();
+                let refused = MessageStream::connect_with(&from.session(), at, options()).unwrap_err();
+                assert_eq!(refused.reason(), Some(Reason::NoUnreliable), "{refused}");
+                assert!(refused.to_string().contains("wire = \"roce\""), "{refused}");
+                assert_eq!(to.counter("accepts"), 0);
+            }
+        }
+    });
+}
+
+#[test]
+fn both_ends_must_ask_for_it_and_what_needs_every_message_is_refused() {
+    bounded(|| {
+        let (a, b) = (able(), able());
+        let (client, server) = (a.session(), b.session());
+        let listener = listen(&server, b.address());
+        let unreliable = listener.local_addr().unwrap();
+        let reliable = MessageListener::bind_with(&server, (b.address(), 0), ListenOptions::new()).unwrap();
+        let plain = ConnectOptions::new().timeout(PATIENCE);
+        let refused = MessageStream::connect_with(&client, unreliable, plain).unwrap_err();
+        assert_eq!(refused.reason(), Some(Reason::WrongKind), "{refused}");
+        let refused = MessageStream::connect_with(&client, reliable.local_addr().unwrap(), options()).unwrap_err();
+        assert_eq!(refused.reason(), Some(Reason::WrongKind), "{refused}");
+        let refused = Stream::connect_with(&client, unreliable).unwrap_err();
+        assert_eq!(refused.reason(), Some(Reason::WrongKind), "{refused}");
+        // A stream of bytes has no messages that could be lost one by one.
+        let refused = options().connect(&client, unreliable).unwrap_err().to_string();
+        assert!(refused.contains("UC") && refused.contains("MessageStream"), "{refused}");
+        let write = plain.flags(Flags::UC | Flags::WRITE);
+        let refused = MessageStream::connect_with(&client, unreliable, write).unwrap_err().to_string();
+        assert!(refused.contains("does not carry UC with WRITE"), "{refused}");
+        let stream = MessageStream::connect_with(&client, unreliable, options()).unwrap();
+        let refused = stream.call_vec(b"question").unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+        assert!(stream.send_with(b"x", Flags::RC).is_err() && stream.send_with(b"x", Flags::WRITE).is_err());
+        stream.send_with(b"x", Flags::UC | Flags::SEND).unwrap();
+        let longest = stream.len_max();
+        stream.send(&vec![7; longest]).unwrap();
+        let refused = stream.send(&vec![7; longest + 1]).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{refused}");
+    });
+}
