@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use control::{Connection, Path};
 use engine::AppId;
 use histories::{Act, CallId, Histories};
+use plane::ClientId;
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt};
 use shm::{
@@ -22,10 +23,13 @@ pub(crate) const WORDS: u64 = 4;
 /// A region that it has open.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Opened {
+    /// As the daemon calls the handle.
+    pub(crate) open: u64,
+    /// As the engine does.
     pub(crate) handle: u32,
+    /// Which region it is, whatever epoch it is in.
     pub(crate) region: u64,
     pub(crate) epoch: u64,
-    pub(crate) is_leased: bool,
 }
 
 /// Operations of one chain at most.
@@ -60,13 +64,17 @@ struct Queue {
 /// The program.
 #[derive(Debug)]
 pub(crate) struct User {
+    pub(crate) client: ClientId,
     pub(crate) app: AppId,
     session: Session,
     pub(crate) chunks: BTreeMap<u32, Region>,
     queue: Option<Queue>,
     pub(crate) opened: Option<Opened>,
-    /// Handles with lanes of their own that are of no use any more, and not given back yet.
-    pub(crate) over: Vec<u32>,
+    /// The request for a region that was not answered.
+    pub(crate) asked: Option<u64>,
+    requests: u64,
+    /// Handles that are of no use any more, and not given back yet.
+    pub(crate) over: Vec<u64>,
     in_flight: BTreeMap<u64, Going>,
     /// The first operation of a chain that failed, by the first of the chain.
     broken: BTreeMap<u64, u64>,
@@ -79,13 +87,16 @@ pub(crate) struct User {
 }
 
 impl User {
-    pub(crate) fn new(app: AppId, session: Session) -> Self {
+    pub(crate) fn new(client: ClientId, app: AppId, session: Session) -> Self {
         Self {
+            client,
             app,
             session,
             chunks: BTreeMap::new(),
             queue: None,
             opened: None,
+            asked: None,
+            requests: 0,
             over: Vec::new(),
             in_flight: BTreeMap::new(),
             broken: BTreeMap::new(),
@@ -94,6 +105,11 @@ impl User {
             done: 0,
             idle_looks: 0,
         }
+    }
+
+    pub(crate) fn next_request(&mut self) -> u64 {
+        self.requests += 1;
+        self.requests
     }
 
     /// The daemon opened the queue.
@@ -162,8 +178,7 @@ impl User {
                 | OperationStatus::Revoked
                 | OperationStatus::NoRegion
                 | OperationStatus::Failed => {
-                    let over = self.opened.take().filter(|opened| opened.is_leased);
-                    self.over.extend(over.map(|opened| opened.handle));
+                    self.over.extend(self.opened.take().map(|opened| opened.open));
                     histories.on_refused(call);
                 }
                 other => return Err(format!("operation {} ended with {other:?}", c.tag)),
