@@ -77,6 +77,9 @@ struct Sweep {
     total_operations_unknown: u64,
     total_operations_refused: u64,
     total_words_undecided: u64,
+    /// Regions that went on with the next daemon, and handles that went on by another one.
+    total_regions_returned: u64,
+    total_handles_reopened: u64,
 }
 
 fn main() -> ExitCode {
@@ -169,6 +172,8 @@ fn sweep(args: &Args) -> anyhow::Result<bool> {
         total_operations_unknown: totals.operations[1],
         total_operations_refused: totals.operations[2],
         total_words_undecided: totals.operations[3],
+        total_regions_returned: totals.operations[4],
+        total_handles_reopened: totals.operations[5],
         outcome,
     };
     print(args, &sweep, &sweep.outcome)?;
@@ -177,7 +182,7 @@ fn sweep(args: &Args) -> anyhow::Result<bool> {
             "{} seeds from {} in {:.1} s, {:.1} a second: {:.0} virtual seconds, {} events, {} connections, {} bytes \
              checked; failures, each with a cause: {:?}; {} datagrams sent, {} taken, drops: {:?}; \
              {} sockets came back, and took {} datagrams afterwards; {} operations on regions, and {} of which nobody knows, \
-             {} refused, {} words undecided",
+             {} refused, {} words undecided; {} regions came back, and {} handles went on",
             sweep.count,
             sweep.first_seed,
             sweep.seconds,
@@ -196,6 +201,8 @@ fn sweep(args: &Args) -> anyhow::Result<bool> {
             sweep.total_operations_unknown,
             sweep.total_operations_refused,
             sweep.total_words_undecided,
+            sweep.total_regions_returned,
+            sweep.total_handles_reopened,
         );
     }
     Ok(sweep.outcome.violations.is_empty())
@@ -214,8 +221,9 @@ struct Totals {
     datagram_drops: BTreeMap<&'static str, u64>,
     /// Datagram sockets that went on with the next daemon, and what they took of it.
     returned: (u64, u64),
-    /// Operations on regions: done, not known, refused; and words of which the judge does not know.
-    operations: [u64; 4],
+    /// Operations on regions: done, not known, refused; words of which the judge does not know; regions and handles that
+    /// went on.
+    operations: [u64; 6],
     /// The lowest seed with a violation.
     worst: Option<Outcome>,
     last: Option<Outcome>,
@@ -238,12 +246,14 @@ impl Totals {
             outcome.operations_unknown,
             outcome.operations_refused,
             outcome.words_undecided,
+            outcome.regions_returned,
+            outcome.handles_reopened,
         ]);
         outcome.datagram_drops.iter().for_each(|(k, n)| *self.datagram_drops.entry(k).or_default() += n);
         self.keep(outcome);
     }
 
-    fn add_operations(&mut self, operations: [u64; 4]) {
+    fn add_operations(&mut self, operations: [u64; 6]) {
         self.operations.iter_mut().zip(operations).for_each(|(sum, more)| *sum += more);
     }
 

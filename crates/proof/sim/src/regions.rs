@@ -16,6 +16,8 @@ use verbs::Region;
 const REGIONS_MAX: u32 = 16;
 /// Bytes of a word of the stamp page.
 const WORD_BYTES: u64 = 8;
+/// `FUTEX_OWNER_DIED` of the kernel.
+const OWNER_DIED: u32 = 0x4000_0000;
 /// The user of all programs that use regions.
 pub(crate) const UID: u32 = 1;
 
@@ -146,6 +148,12 @@ impl Regions {
             self.stamps = Region::anonymous(((u64::from(REGIONS_MAX) + 1) * WORD_BYTES) as usize).ok();
         }
         self.stamps.as_ref()
+    }
+
+    /// The kernel stores the end of the daemon, which was killed.
+    pub(crate) fn end_life(&self) {
+        let word = self.stamps.as_ref().and_then(|s| s.word32(u64::from(REGIONS_MAX) * WORD_BYTES).ok());
+        word.into_iter().for_each(|word| word.store(OWNER_DIED, Ordering::SeqCst));
     }
 
     pub(crate) fn stamp(&mut self, word: u32, value: u64) {

@@ -48,6 +48,10 @@ pub struct Outcome {
     pub operations_unknown: u64,
     /// See [`Outcome::operations_unknown`].
     pub operations_refused: u64,
+    /// Regions that went on with the next daemon, and handles that went on by another one.
+    pub regions_returned: u64,
+    /// See [`Outcome::regions_returned`].
+    pub handles_reopened: u64,
     /// Words of regions whose history was too long to judge.
     pub words_undecided: u64,
     /// Packets sent.
@@ -113,6 +117,8 @@ pub fn run_plan(plan: Plan, steps: Option<u64>, trace: Trace) -> Outcome {
         operations: world.checks().histories.ended,
         operations_unknown: world.checks().histories.unknown,
         operations_refused: world.checks().histories.refused,
+        regions_returned: world.checks().regions_returned,
+        handles_reopened: world.checks().handles_reopened,
         words_undecided: world.checks().histories.undecided,
         packets,
         packets_lost,

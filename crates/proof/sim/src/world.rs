@@ -18,6 +18,7 @@ mod rest;
 mod restarts;
 mod streams;
 mod tcp;
+mod user_steps;
 mod users;
 
 use std::collections::BTreeMap;
@@ -362,8 +363,8 @@ impl World {
             Event::ToPairs { host, life, app, request } => self.on_request_of_pair(host, life, app, *request),
             Event::User { host, life, user } => self.on_user(host, life, user),
             Event::ToRegions { host, life, client, request } => self.on_region_request(host, life, client, request),
-            Event::OfRegions { host, life, client, said } => self.on_region_reply(host, life, client, *said),
-            Event::Owner { host, client } => self.on_owner(host, client),
+            Event::OfRegions { host, client, said } => self.on_region_reply(host, client, *said),
+            Event::Owner { host, owner, step } => self.on_owner(host, owner, step),
             Event::Region { host, life, command } => self.on_region_command(host, life, command),
             Event::Fault(index) => {
                 let fault = self.plan.faults[index].1.clone();

@@ -16,6 +16,8 @@ use crate::regions::{RegionCommand, Shared};
 use crate::streams::{Carried, EndId};
 use crate::tcp::{EndOf, Segment};
 
+use super::owners::OwnerStep;
+
 /// An offer of a peer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PeerOffer {
@@ -185,17 +187,17 @@ pub(super) enum Event {
         client: ClientId,
         request: Box<control::Request>,
     },
-    /// A program hears of regions. `life`: of the daemon that says it.
+    /// A program hears of regions.
     OfRegions {
         host: usize,
-        life: u32,
         client: ClientId,
         said: Box<(control::Reply, Option<Shared>)>,
     },
     /// The owner of a region does what it has put off.
     Owner {
         host: usize,
-        client: ClientId,
+        owner: u64,
+        step: OwnerStep,
     },
     /// The engine takes a command about regions.
     Region {

@@ -42,6 +42,9 @@ impl World {
         let share = || TenantShare { name: OTHERS.into(), bytes_max: None };
         match *request {
             Request::RegionCreate { request, spec } => regions.directory.handle_create(party, request, spec, share()),
+            Request::RegionReturn { request, spec, epoch, line } => {
+                regions.directory.handle_return(party, request, (spec, epoch, line), share());
+            }
             Request::RegionOpen { request, host: of, name, key, access, lease, leased_lane } => {
                 let wish = RegionWish { name, key, access, lease };
                 match host_of(of) == host {
@@ -72,12 +75,11 @@ impl World {
     }
 
     fn send_of_regions(&mut self, host: usize, client: ClientId, reply: Reply, memory: Option<Shared>) {
-        let life = self.life(host);
         let delay = self.plan.daemon_delay_max;
         let at = self.now + self.some(delay);
         if let Some(at) = self.users.hears_at(client, at) {
             let said = Box::new((reply, memory));
-            self.queue.push(at, Event::OfRegions { host, life, client, said });
+            self.queue.push(at, Event::OfRegions { host, client, said });
         }
     }
 

@@ -1,35 +1,30 @@
-//! Programs that use regions of other hosts, by the shipped directories of the daemons.
+//! Programs that use regions and owners of regions, as one table, and their way over the deaths of daemons.
 //!
-//! Owns what such a program asks its daemon for, and when it looks at its rings. It must never tell a program anything
-//! that its daemon or its engine did not say.
+//! Owns which programs there are, and the order of what they and their daemons say to each other. What a daemon said before
+//! it was killed is heard all the same.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use control::{OpenedRegion, RegionAccess, RegionPath, RegionRefusal, Reply, Request};
-use engine::{AppId, Attach, OperationsOpen, TenantPlace};
+use control::{Reply, Request};
+use engine::AppId;
 use plane::ClientId;
-use rand::RngExt;
 use rand::rngs::StdRng;
-use shm::{Session, SessionShape};
 use verbs::{Region, Time};
 
-use super::owners::{Left, NAME, Owner};
+use super::owners::{Left, Owner};
 use super::regions::of_regions;
 use super::{Event, World};
-use crate::address::{At, address};
-use crate::host::Driven;
-use crate::regions::{Shared, UID};
-use crate::user::{Opened, User};
+use crate::address::At;
+use crate::regions::Shared;
+use crate::user::User;
 
-/// Longest pause between two looks of a program.
-const GAP_MAX: Duration = Duration::from_millis(20);
-/// Slots of a program's session.
-const SLOTS: u32 = 64;
-/// Numbers of their queues, beyond those that the control plane gives.
-const QUEUES: u64 = 1 << 40;
 /// What the daemons call them, beyond the numbers of applications.
 const CLIENTS: u64 = 1 << 40;
+/// Longest pause before a program finds the next daemon.
+const RETURN_MAX: Duration = Duration::from_millis(160);
+/// Longest time until a program looks again when its daemon was killed.
+const LOOK_MAX: Duration = Duration::from_millis(2);
 
 /// All of them.
 #[derive(Debug)]
@@ -41,16 +36,18 @@ pub(super) struct Users {
     /// By host.
     pub(super) owners: BTreeMap<usize, Owner>,
     pub(super) left: Vec<Left>,
+    /// Revokes of a region for which its owner has moved it, by what the region is.
+    pub(super) revokes: BTreeMap<u64, u64>,
     /// By plan.
-    live: BTreeMap<usize, User>,
-    done: BTreeMap<usize, u32>,
+    pub(super) live: BTreeMap<usize, User>,
+    pub(super) done: BTreeMap<usize, u32>,
     pub(super) is_over: bool,
 }
 
 impl Users {
     pub(super) fn new(rng: StdRng) -> Self {
-        let (sockets, owners, live, done) = Default::default();
-        Self { rng, last_client: CLIENTS, sockets, owners, left: Vec::new(), live, done, is_over: false }
+        let (sockets, owners, revokes, live, done) = Default::default();
+        Self { rng, last_client: CLIENTS, sockets, owners, left: Vec::new(), revokes, live, done, is_over: false }
     }
 
     pub(super) fn next_client(&mut self) -> ClientId {
@@ -58,6 +55,11 @@ impl Users {
         let client = ClientId(self.last_client);
         self.sockets.insert(client, (Time::ZERO, Time::ZERO));
         client
+    }
+
+    /// The program hears nothing more that is said to it by this name.
+    pub(super) fn forget(&mut self, client: ClientId) {
+        self.sockets.remove(&client);
     }
 
     /// When a message to the program arrives, which is not there before `at`. None: the program is gone.
@@ -69,10 +71,6 @@ impl Users {
 }
 
 impl World {
-    fn region_engine(&mut self, host: usize) -> Option<&mut Driven> {
-        self.driven(of_regions(host))
-    }
-
     // ---- messages
 
     /// A program asks its daemon for something.
@@ -87,27 +85,30 @@ impl World {
     }
 
     /// A program hears its daemon.
-    pub(super) fn on_region_reply(
-        &mut self,
-        host: usize,
-        life: u32,
-        client: ClientId,
-        (reply, memory): (Reply, Option<Shared>),
-    ) {
-        if self.life(host) != life || !self.users.sockets.contains_key(&client) {
+    pub(super) fn on_region_reply(&mut self, host: usize, client: ClientId, (reply, memory): (Reply, Option<Shared>)) {
+        if !self.users.sockets.contains_key(&client) {
             return;
         }
         self.trace.text(self.now, || format!("program {client:?} on {host} hears {reply:?}"));
         if self.users.owners.get(&host).is_some_and(|owner| owner.client == client) {
-            return self.on_owner_reply(host, client, reply, memory);
+            return self.on_owner_reply(host, reply, memory);
         }
         let found = self.users.live.iter().find(|(_, user)| user.client == client).map(|(user, _)| *user);
         if let Some(user) = found {
-            self.on_user_reply(host, user, reply);
+            self.on_user_reply(host, user, reply, memory);
         }
     }
 
-    /// A host starts: its region is there, and its programs come.
+    // ---- daemons come and go
+
+    /// When a program finds the next daemon: it has heard all that the one before said.
+    pub(super) fn return_at(&mut self, client: ClientId) -> Time {
+        let at = self.now + self.some(RETURN_MAX);
+        let heard = self.users.sockets.get(&client).map_or(Time::ZERO, |(_, heard)| *heard);
+        at.max(heard + Duration::from_nanos(1))
+    }
+
+    /// A daemon starts: the host's region is made or comes back, and so do its programs.
     pub(super) fn start_users(&mut self, host: usize) {
         if self.plan.users.is_empty() || self.users.is_over {
             return;
@@ -115,9 +116,28 @@ impl World {
         self.start_owner(host);
         let life = self.life(host);
         for user in 0..self.plan.users.len() {
+            if self.plan.users[user].host != host {
+                continue;
+            }
+            if let Some(client) = self.users.live.get(&user).map(|live| live.client) {
+                let at = self.return_at(client);
+                self.users.live.get_mut(&user).into_iter().for_each(|live| live.return_at = at);
+            }
+            self.look_soon(host, life, user);
+        }
+    }
+
+    fn look_soon(&mut self, host: usize, life: u32, user: usize) {
+        let at = self.now + self.some(LOOK_MAX);
+        self.queue.push(at.max(self.plan.users[user].start), Event::User { host, life, user });
+    }
+
+    /// The daemon of a host is killed: its programs live, and find it out by and by.
+    pub(super) fn part_users(&mut self, host: usize) {
+        let life = self.life(host);
+        for user in self.users.live.keys().copied().collect::<Vec<_>>() {
             if self.plan.users[user].host == host {
-                let at = self.now.max(self.plan.users[user].start);
-                self.queue.push(at, Event::User { host, life, user });
+                self.look_soon(host, life, user);
             }
         }
     }
@@ -139,154 +159,16 @@ impl World {
         });
     }
 
-    // ---- a program
-
-    pub(super) fn on_user(&mut self, host: usize, life: u32, user: usize) {
-        if self.life(host) != life || self.up(host).is_none() || self.users.is_over {
-            return;
-        }
-        if let Some(until) = self.paused(host) {
-            return self.queue.push(until, Event::User { host, life, user });
-        }
-        if !self.users.live.contains_key(&user) {
-            self.attach_user(host, user);
-        }
-        let Some(mut live) = self.users.live.remove(&user) else { return };
-        let plan = self.plan.users[user].clone();
-        let mut has_news = live.collect(&mut self.checks.histories).unwrap_or_else(|what| {
-            self.checks.fail(self.now, "operations", format!("program {user} on host {host}: {what}"));
-            false
-        });
-        let may_go_on = !self.quiet;
-        if live.opened.is_none() && live.asked.is_none() && live.has_queue() && may_go_on {
-            self.open_for(host, &mut live, plan.is_leased);
-        }
-        for open in std::mem::take(&mut live.over) {
-            self.ask_of_regions(host, live.client, Request::RegionClose { open, delete: false });
-        }
-        let count = if may_go_on { plan.count } else { 0 };
-        has_news |= live.submit(plan.depth, count, &mut self.users.rng, &mut self.checks.histories);
-        if has_news {
-            // Also because room was made.
-            live.ring();
-            self.wake_engine(of_regions(host));
-        }
-        live.idle_looks = if has_news { 0 } else { live.idle_looks + 1 };
-        let (looks, is_done) = (live.idle_looks, live.in_flight() == 0 && live.done >= count);
-        let dies = may_go_on && plan.dies_after.is_some_and(|after| live.done >= after && live.in_flight() > 0);
-        if dies {
-            self.users.done.insert(user, live.done);
-            self.end_user(host, &live);
-            self.plan.users[user].dies_after = None;
-        } else {
-            self.users.live.insert(user, live);
-        }
-        if is_done && !dies {
-            return;
-        }
-        // A program whose host or peer stands still looks more and more rarely.
-        let gap = 1 + self.users.rng.random_range(0..=plan.gap_max.as_nanos() as u64);
-        let gap = Duration::from_nanos(gap << looks.min(10)).min(GAP_MAX);
-        self.queue.push(self.now + gap, Event::User { host, life, user });
-    }
-
-    fn attach_user(&mut self, host: usize, user: usize) {
-        let now = self.now;
-        let done = self.users.done.get(&user).copied().unwrap_or(0);
-        let Some(driven) = self.region_engine(host) else { return };
-        let shape = SessionShape::for_engines(1, SLOTS);
-        let session = Region::anonymous(Session::bytes(shape) as usize).ok();
-        let Some(session) = session.and_then(|region| Session::format(region, shape, 1).ok()) else { return };
-        let attach = Attach {
-            pid: 1,
-            uid: UID,
-            name: format!("user{user}"),
-            session: session.clone(),
-            connect_to: None,
-            tenant: TenantPlace::default(),
-        };
-        // The table may be full of those that died.
-        let Ok(app) = driven.engine.attach(attach) else { return };
-        driven.engine.open_operations(app, 1, OperationsOpen { queue: QUEUES + user as u64, ring_bytes: 4096 });
-        self.trace.note(now, "program {} on {} uses regions", &[user as u64, host as u64]);
-        let client = self.users.next_client();
-        if let Some(regions) = self.regions(host) {
-            regions.attach(client, Some(app));
-        }
-        let mut made = User::new(client, app, session);
-        made.done = done;
-        self.users.live.insert(user, made);
-        self.after_command(of_regions(host));
-    }
-
-    /// A program dies, or leaves; its daemon hears of it.
-    fn end_user(&mut self, host: usize, live: &User) {
-        self.users.sockets.remove(&live.client);
-        self.leave_regions(host, live.client);
-    }
-
-    /// Asks for the region of another host, whose key its owner has told everybody.
-    fn open_for(&mut self, host: usize, live: &mut User, is_leased: bool) {
-        let owner = self.users.rng.random_range(0..self.hosts.len());
-        let Some(key) = self.users.owners.get(&owner).filter(|_| owner != host).map(|owner| owner.key) else { return };
-        let request = live.next_request();
-        live.asked = Some(request);
-        let (name, access) = (NAME.into(), RegionAccess::ALL);
-        let (lease, leased_lane) = (None, is_leased);
-        let open = Request::RegionOpen { request, host: address(owner), name, key, access, lease, leased_lane };
-        self.ask_of_regions(host, live.client, open);
-    }
-
-    fn on_user_reply(&mut self, host: usize, user: usize, reply: Reply) {
-        let Some(live) = self.users.live.get_mut(&user) else { return };
-        match reply {
-            Reply::RegionOpened { request, result } if live.asked == Some(request) => {
-                live.asked = None;
-                match result {
-                    Ok(OpenedRegion { open, info, path: RegionPath::Remote { handle } }) => {
-                        let (region, epoch) = (info.line.id, info.epoch);
-                        live.opened = Some(Opened { open, handle, region, epoch });
-                    }
-                    Ok(opened) => {
-                        let detail = format!("program {user} on host {host} got {opened:?} of another host");
-                        self.checks.fail(self.now, "operations", detail);
-                    }
-                    Err(why) => self.judge_refusal(host, &why),
-                }
-            }
-            Reply::RegionEnded { open, .. } => _ = live.opened.take_if(|opened| opened.open == open),
-            _ => {}
-        }
-    }
-
-    /// A refusal must be one that can be: the owner may not be there yet, its key be another one by now, or the way to it
-    /// be lost.
-    fn judge_refusal(&mut self, host: usize, why: &RegionRefusal) {
-        let is_explained = matches!(
-            why,
-            RegionRefusal::Unknown
-                | RegionRefusal::Busy
-                | RegionRefusal::WrongKey
-                | RegionRefusal::OwnerGone
-                | RegionRefusal::Revoked { .. }
-                | RegionRefusal::TooMany { .. }
-                | RegionRefusal::Reason(_)
-        );
-        if !is_explained {
-            self.checks.fail(self.now, "unexplained", format!("a program on host {host} gets no region: {why}"));
-        }
-    }
-
     // ---- what the engine says
 
-    /// Whether an event is about one of these programs, or a region.
+    /// Whether an event is about one of these programs.
     pub(super) fn on_user_event(&mut self, at: At, event: &engine::Event) -> bool {
         let host = at.host;
         if at != of_regions(host) {
             return false;
         }
         let of = |users: &Users, app: AppId, plans: &[crate::plan::UserPlan]| {
-            users.live.iter().find(|(user, u)| u.app == app && plans[**user].host == host).map(|(user, _)| *user)
+            users.live.iter().find(|(user, u)| u.app == Some(app) && plans[**user].host == host).map(|(user, _)| *user)
         };
         let is_process = |world: &mut Self, app: &AppId| world.driven(at).is_some_and(|d| d.uids.contains_key(app));
         match event {
