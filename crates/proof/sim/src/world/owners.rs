@@ -321,7 +321,7 @@ impl World {
             }
         }
         let (region, revokes) = (held.known.line.id, held.known.line.revokes);
-        self.users.revokes.insert(region, revokes.into());
+        self.users.revokes.insert(region, revokes);
         self.users.left.push(Left { region, memory: before, words: found });
         self.see(host);
         self.ask_of_regions(host, client, Request::RegionMoved { open, epoch: made.epoch });
