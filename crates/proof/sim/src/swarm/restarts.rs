@@ -80,6 +80,21 @@ fn use_regions_all_the_time(plan: &mut Plan, quiet_us: u64, rng: &mut StdRng) {
         user.gap_max = Duration::from_micros(2 * quiet_us / u64::from(user.count));
     }
     if !plan.users.is_empty() {
+        // Some are under way when the daemon dies.
+        let death = |(at, fault): &(Time, Fault)| match fault {
+            Fault::KillDaemon { host } => Some((*at, *host)),
+            _ => None,
+        };
+        for (at, host) in plan.faults.iter().filter_map(death).collect::<Vec<_>>() {
+            let before_ns = 1000 * up_to(&[300, 3_000, 30_000], rng);
+            if rng.random_bool(0.4) {
+                plan.faults.push((Time(at.0.saturating_sub(before_ns)), Fault::Revoke { host }));
+            } else if rng.random_bool(0.4) {
+                // Those whose daemon is dead do not hear of it.
+                let host = (host + rng.random_range(1..hosts)) % hosts;
+                plan.faults.push((at + Duration::from_nanos(before_ns), Fault::Revoke { host }));
+            }
+        }
         for _ in 0..rng.random_range(0..=3) {
             let at = Time::ZERO + Duration::from_micros(rng.random_range(0..quiet_us));
             plan.faults.push((at, Fault::Revoke { host: rng.random_range(0..hosts) }));

@@ -20,8 +20,10 @@ use crate::user::WORDS;
 
 /// Bytes of a region.
 pub(super) const REGION_BYTES: usize = 4096;
-/// Longest time until an owner copies its region.
+/// Longest time until an owner copies its region; one of a few is slow.
 const COPY_MAX: Duration = Duration::from_millis(3);
+const SLOW_COPY_MAX: Duration = Duration::from_millis(400);
+const COPIES_PER_SLOW: u32 = 5;
 /// Until an owner asks again that was told to wait.
 const AGAIN: Duration = Duration::from_millis(1);
 /// Of so many regions that are to be revoked, one is given up by its owner, which makes another one.
@@ -180,6 +182,12 @@ impl World {
         self.queue.push(at, Event::Owner { host, owner, step });
     }
 
+    fn copy_later(&mut self, host: usize, owner: u64, step: OwnerStep) {
+        let is_slow = self.users.rng.random_ratio(1, COPIES_PER_SLOW);
+        let at = self.now + self.some(if is_slow { SLOW_COPY_MAX } else { COPY_MAX });
+        self.put_off(host, owner, step, at);
+    }
+
     /// The owner does what it has put off.
     pub(super) fn on_owner(&mut self, host: usize, id: u64, step: OwnerStep) {
         if let Some(until) = self.stalled(host) {
@@ -210,8 +218,8 @@ impl World {
                 let Some(Shared { memory, .. }) = memory else { return };
                 let made = RegionMade { stamp, epoch, daemon: owner.daemons };
                 owner.moving = Some(Move { open, made, key, memory });
-                let (id, at) = (owner.id, now + self.some(COPY_MAX));
-                self.put_off(host, id, OwnerStep::Move, at);
+                let id = owner.id;
+                self.copy_later(host, id, OwnerStep::Move);
             }
             Reply::RegionRevoked { request, result } => self.on_revoked(host, request, result),
             Reply::RegionEnded { open, why } => {
@@ -320,8 +328,8 @@ impl World {
                 return self.checks.fail(self.now, "set-up", detail);
             }
         }
-        let (region, revokes) = (held.known.line.id, held.known.line.revokes);
-        self.users.revokes.insert(region, revokes);
+        let region = held.known.line.id;
+        *self.users.revokes.entry(region).or_default() += 1;
         self.users.left.push(Left { region, memory: before, words: found });
         self.see(host);
         self.ask_of_regions(host, client, Request::RegionMoved { open, epoch: made.epoch });
@@ -402,8 +410,8 @@ impl World {
             Ok(opened) => {
                 let mapping = memory.and_then(|shared| shared.map(&opened.path));
                 owner.following = Some((NewRegion { opened, mapping, daemon: owner.daemons }, epoch));
-                let (id, at) = (owner.id, now + self.some(COPY_MAX));
-                self.put_off(host, id, OwnerStep::Follow, at);
+                let id = owner.id;
+                self.copy_later(host, id, OwnerStep::Follow);
             }
             Err(why) => match RegionReturn::refused(why) {
                 RegionReturn::There | RegionReturn::Again => self.bring_region(host),
