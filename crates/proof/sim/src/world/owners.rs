@@ -54,6 +54,8 @@ struct Held {
 /// Memory that the region is to move to.
 #[derive(Debug)]
 struct Move {
+    /// Which region.
+    id: u64,
     open: u64,
     made: RegionMade,
     key: RegionKey,
@@ -217,7 +219,8 @@ impl World {
             Reply::RegionMove { open, epoch, stamp, key } => {
                 let Some(Shared { memory, .. }) = memory else { return };
                 let made = RegionMade { stamp, epoch, daemon: owner.daemons };
-                owner.moving = Some(Move { open, made, key, memory });
+                let Some(held) = owner.held.as_ref().filter(|held| held.open == open) else { return };
+                owner.moving = Some(Move { id: held.known.line.id, open, made, key, memory });
                 let id = owner.id;
                 self.copy_later(host, id, OwnerStep::Move);
             }
@@ -315,8 +318,8 @@ impl World {
     fn move_region(&mut self, host: usize) {
         let Some(owner) = self.users.owners.get_mut(&host) else { return };
         let client = owner.client;
-        let Some(Move { open, made, key, memory }) = owner.moving.take() else { return };
-        let Some(held) = owner.held.as_mut().filter(|held| held.open == open) else { return };
+        let Some(Move { id, open, made, key, memory }) = owner.moving.take() else { return };
+        let Some(held) = owner.held.as_mut().filter(|held| held.known.line.id == id) else { return };
         let before = held.place.memory.clone();
         let found = words(&before);
         match held.place.move_to(memory, REGION_BYTES as u64, made) {

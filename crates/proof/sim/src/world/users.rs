@@ -167,8 +167,14 @@ impl World {
         if at != of_regions(host) {
             return false;
         }
-        let of = |users: &Users, app: AppId, plans: &[crate::plan::UserPlan]| {
-            users.live.iter().find(|(user, u)| u.app == Some(app) && plans[**user].host == host).map(|(user, _)| *user)
+        // One that has not come back has the name that the daemon before gave it.
+        let life = self.life(host);
+        let is_it =
+            |user: usize, u: &User, app| u.app == Some(app) && u.life == life && self.plan.users[user].host == host;
+        let of = |app: AppId| self.users.live.iter().find(|(user, u)| is_it(**user, u, app)).map(|(user, _)| *user);
+        let of_user = match event {
+            engine::Event::ChunksWanted { app, .. } | engine::Event::Connected { app, .. } => of(*app),
+            _ => None,
         };
         let is_process = |world: &mut Self, app: &AppId| world.driven(at).is_some_and(|d| d.uids.contains_key(app));
         match event {
@@ -182,7 +188,6 @@ impl World {
                 return false;
             }
             engine::Event::ChunksWanted { app, size, rings } => {
-                let user = of(&self.users, *app, &self.plan.users);
                 let bytes = size.grown as usize * *rings as usize;
                 let (Ok(tx), Ok(rx)) = (Region::anonymous(bytes), Region::anonymous(bytes)) else { return true };
                 let Some(running) = self.up(host) else { return true };
@@ -192,14 +197,13 @@ impl World {
                 let (engine, tap) = (&mut driven.engine, &mut driven.tap);
                 let _ = engine.add_chunk(tap, *app, first + 1, control::ChunkKind::Rx, *size, rx.clone());
                 let _ = engine.add_chunk(tap, *app, first, control::ChunkKind::Tx, *size, tx.clone());
-                if let Some(user) = user.and_then(|user| self.users.live.get_mut(&user)) {
+                if let Some(user) = of_user.and_then(|user| self.users.live.get_mut(&user)) {
                     user.chunks.extend([(first, tx), (first + 1, rx)]);
                 }
                 self.after_command(of_regions(host));
             }
-            engine::Event::Connected { app, result, .. } => {
-                let user = of(&self.users, *app, &self.plan.users);
-                if let (Some(user), Ok(connection)) = (user.and_then(|u| self.users.live.get_mut(&u)), result) {
+            engine::Event::Connected { result, .. } => {
+                if let (Some(user), Ok(connection)) = (of_user.and_then(|u| self.users.live.get_mut(&u)), result) {
                     let _ = user.on_queue(connection);
                 }
             }
