@@ -16,8 +16,6 @@ use crate::regions::{RegionCommand, Shared};
 use crate::streams::{Carried, EndId};
 use crate::tcp::{EndOf, Segment};
 
-use super::owners::OwnerStep;
-
 /// An offer of a peer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PeerOffer {
@@ -34,6 +32,21 @@ pub(super) enum DirectStep {
     AskRoute { peer: IpAddr, number: u64, lane: u32, route: u32 },
     /// Somebody comes to the port of a host for an offer.
     Hello { from: usize, from_life: u32, offer: PeerOffer, nonce: [u8; CHALLENGE_BYTES] },
+}
+
+/// What an owner has put off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OwnerStep {
+    /// It copies its region, which was revoked.
+    Move,
+    /// It copies its region to memory of the next daemon.
+    Follow,
+    /// It revokes its region again.
+    Revoke,
+    /// It finds the next daemon.
+    Return,
+    /// It reads and changes its memory.
+    Touch,
 }
 
 /// Whence and whither a packet goes, and over which path.

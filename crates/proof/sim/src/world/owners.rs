@@ -14,6 +14,7 @@ use rand::{Rng, RngExt};
 use shm::AtomicOp;
 use verbs::{Region, Time};
 
+use super::event::OwnerStep;
 use super::{Event, World};
 use crate::regions::Shared;
 use crate::user::WORDS;
@@ -60,21 +61,6 @@ struct Move {
     made: RegionMade,
     key: RegionKey,
     memory: Region,
-}
-
-/// What an owner has put off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum OwnerStep {
-    /// It copies its region, which was revoked.
-    Move,
-    /// It copies its region to memory of the next daemon.
-    Follow,
-    /// It revokes its region again.
-    Revoke,
-    /// It finds the next daemon.
-    Return,
-    /// It reads and changes its memory.
-    Touch,
 }
 
 /// An owner.
