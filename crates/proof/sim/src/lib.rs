@@ -18,6 +18,7 @@ pub mod incast;
 mod links;
 mod network;
 pub mod plan;
+mod regions;
 mod run;
 mod socket;
 mod streams;

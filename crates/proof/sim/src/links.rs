@@ -20,6 +20,7 @@ use crate::address::{PATHS, address_on, host_of, standby};
 use crate::check::AppUid;
 use crate::direct::SimSocket;
 use crate::plan::DaemonPlan;
+use crate::regions::{RegionInput, Regions};
 use crate::tcp::Segment;
 
 /// Other daemons known at a time.
@@ -137,6 +138,7 @@ pub(crate) enum Input {
     WireSilent { peer: IpAddr, lane: u32 },
     Answer { peer: IpAddr, lane: u32, answer: LaneAnswer },
     Bulk { engine: u32, stream: BulkStream },
+    Region(RegionInput),
     StreamOfRoute { engine: u32, peer: IpAddr, number: u64, stream: Option<BulkStream> },
     // From the tasks that make TCP connections for streams of bulk.
     DirectDialed { peer: IpAddr, number: u64, connection: u64, result: Result<SimSocket, Reason> },
@@ -172,6 +174,7 @@ pub(crate) struct ControlPlane {
     pub(crate) strangers: Strangers,
     pub(crate) pairs: Pairs<()>,
     pub(crate) directs: Directs<SimSocket>,
+    pub(crate) regions: Regions,
     /// Processes that it knows.
     pub(crate) clients: BTreeSet<AppUid>,
     pub(crate) heartbeat: Heartbeat,
@@ -193,7 +196,7 @@ impl ControlPlane {
         instance: u64,
         daemon: DaemonPlan,
         (connect_timeout, patience): (Duration, Duration),
-        admission: Admission,
+        (admission, regions): (Admission, Regions),
         makes_directs: bool,
         peers_with_standby: &[usize],
     ) -> Self {
@@ -225,6 +228,7 @@ impl ControlPlane {
             pairs: Pairs::new(PAIR_LIMITS, address),
             directs: Directs::new(address, makes_directs)
                 .with_lane_only(peers_with_standby.iter().map(|&peer| address_on(peer, 0))),
+            regions,
             clients: BTreeSet::new(),
             heartbeat,
             daemon,
@@ -251,7 +255,8 @@ impl ControlPlane {
 
     /// When one of its timers has something to do.
     pub(crate) fn deadline(&self) -> Option<Time> {
-        [self.peers.deadline(), self.pairs.deadline(), self.directs.deadline()].into_iter().flatten().min()
+        let regions = self.regions.directory.deadline();
+        [self.peers.deadline(), self.pairs.deadline(), self.directs.deadline(), regions].into_iter().flatten().min()
     }
 
     /// The number of the next link that is accepted.

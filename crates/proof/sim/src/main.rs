@@ -72,6 +72,14 @@ struct Sweep {
     total_datagram_drops: BTreeMap<&'static str, u64>,
     total_sockets_returned: u64,
     total_datagrams_taken_after_return: u64,
+    /// Operations on regions that ended with what they did, those of which nobody knows, and those that did nothing.
+    total_operations: u64,
+    total_operations_unknown: u64,
+    total_operations_refused: u64,
+    total_words_undecided: u64,
+    /// Regions that went on with the next daemon, and handles that went on by another one.
+    total_regions_returned: u64,
+    total_handles_reopened: u64,
 }
 
 fn main() -> ExitCode {
@@ -160,6 +168,12 @@ fn sweep(args: &Args) -> anyhow::Result<bool> {
         total_datagram_drops: totals.datagram_drops,
         total_sockets_returned: totals.returned.0,
         total_datagrams_taken_after_return: totals.returned.1,
+        total_operations: totals.operations[0],
+        total_operations_unknown: totals.operations[1],
+        total_operations_refused: totals.operations[2],
+        total_words_undecided: totals.operations[3],
+        total_regions_returned: totals.operations[4],
+        total_handles_reopened: totals.operations[5],
         outcome,
     };
     print(args, &sweep, &sweep.outcome)?;
@@ -167,7 +181,8 @@ fn sweep(args: &Args) -> anyhow::Result<bool> {
         println!(
             "{} seeds from {} in {:.1} s, {:.1} a second: {:.0} virtual seconds, {} events, {} connections, {} bytes \
              checked; failures, each with a cause: {:?}; {} datagrams sent, {} taken, drops: {:?}; \
-             {} sockets came back, and took {} datagrams afterwards",
+             {} sockets came back, and took {} datagrams afterwards; {} operations on regions, and {} of which nobody knows, \
+             {} refused, {} words undecided; {} regions came back, and {} handles went on",
             sweep.count,
             sweep.first_seed,
             sweep.seconds,
@@ -182,6 +197,12 @@ fn sweep(args: &Args) -> anyhow::Result<bool> {
             sweep.total_datagram_drops,
             sweep.total_sockets_returned,
             sweep.total_datagrams_taken_after_return,
+            sweep.total_operations,
+            sweep.total_operations_unknown,
+            sweep.total_operations_refused,
+            sweep.total_words_undecided,
+            sweep.total_regions_returned,
+            sweep.total_handles_reopened,
         );
     }
     Ok(sweep.outcome.violations.is_empty())
@@ -200,6 +221,9 @@ struct Totals {
     datagram_drops: BTreeMap<&'static str, u64>,
     /// Datagram sockets that went on with the next daemon, and what they took of it.
     returned: (u64, u64),
+    /// Operations on regions: done, not known, refused; words of which the judge does not know; regions and handles that
+    /// went on.
+    operations: [u64; 6],
     /// The lowest seed with a violation.
     worst: Option<Outcome>,
     last: Option<Outcome>,
@@ -217,8 +241,20 @@ impl Totals {
         self.datagrams.1 += outcome.datagrams_taken;
         self.returned.0 += outcome.sockets_returned;
         self.returned.1 += outcome.datagrams_taken_after_return;
+        self.add_operations([
+            outcome.operations,
+            outcome.operations_unknown,
+            outcome.operations_refused,
+            outcome.words_undecided,
+            outcome.regions_returned,
+            outcome.handles_reopened,
+        ]);
         outcome.datagram_drops.iter().for_each(|(k, n)| *self.datagram_drops.entry(k).or_default() += n);
         self.keep(outcome);
+    }
+
+    fn add_operations(&mut self, operations: [u64; 6]) {
+        self.operations.iter_mut().zip(operations).for_each(|(sum, more)| *sum += more);
     }
 
     fn keep(&mut self, outcome: Outcome) {
@@ -242,6 +278,7 @@ impl Totals {
         self.datagrams.1 += other.datagrams.1;
         self.returned.0 += other.returned.0;
         self.returned.1 += other.returned.1;
+        self.add_operations(other.operations);
         other.datagram_drops.iter().for_each(|(k, n)| *self.datagram_drops.entry(k).or_default() += n);
         other.worst.into_iter().chain(other.last).for_each(|o| self.keep(o));
     }

@@ -42,6 +42,18 @@ pub struct Outcome {
     pub datagrams_taken_after_return: u64,
     /// Datagrams that hosts dropped, by reason, in lives that went to the end of the run.
     pub datagram_drops: BTreeMap<&'static str, u64>,
+    /// Operations on regions that ended with what they did.
+    pub operations: u64,
+    /// Those of which nobody knows, and those that did nothing and said so.
+    pub operations_unknown: u64,
+    /// See [`Outcome::operations_unknown`].
+    pub operations_refused: u64,
+    /// Regions that went on with the next daemon, and handles that went on by another one.
+    pub regions_returned: u64,
+    /// See [`Outcome::regions_returned`].
+    pub handles_reopened: u64,
+    /// Words of regions whose history was too long to judge.
+    pub words_undecided: u64,
     /// Packets sent.
     pub packets: u64,
     /// Packets lost.
@@ -102,6 +114,12 @@ pub fn run_plan(plan: Plan, steps: Option<u64>, trace: Trace) -> Outcome {
         sockets_returned: world.checks().datagrams.returned,
         datagrams_taken_after_return: world.checks().datagrams.taken_after_return,
         datagram_drops: world.checks().datagrams.drops.clone(),
+        operations: world.checks().histories.ended,
+        operations_unknown: world.checks().histories.unknown,
+        operations_refused: world.checks().histories.refused,
+        regions_returned: world.checks().regions_returned,
+        handles_reopened: world.checks().handles_reopened,
+        words_undecided: world.checks().histories.undecided,
         packets,
         packets_lost,
         violations: world.into_checks().into_violations(),

@@ -1,33 +1,92 @@
-//! A program that uses regions: an operation queue of a session, and what it knows of its operations.
+//! A program that uses regions: an operation queue of a session for those of other hosts, the memory of those of its own
+//! host, and what it knows of its operations.
 //!
-//! It must never look at anything but its own shared memory, and what its daemon tells it.
+//! It must never look at anything but its own shared memory, and what its daemon tells it. Whether memory is still the
+//! region's, and whether a region that is opened again is the one of before, the client core says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use control::{Connection, Path};
+use control::{Connection, Path, RegionKey, RegionRefusal};
 use engine::AppId;
 use histories::{Act, CallId, Histories};
+use plane::ClientId;
+use raas_core::{RegionIdentity, RegionOver, RegionPlace, RegionTries};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt};
 use shm::{
     AtomicOp, COMPLETION_BYTES, Class, CompletionRecord, Opcode, OperationStatus, RingMemory, RingReader, RingWriter,
-    Session, Submission, submission_flag,
+    Session, Submission, app_flag, submission_flag,
 };
-use verbs::Region;
+use verbs::{Region, Time};
 
 /// Words of a region that programs use.
 pub(crate) const WORDS: u64 = 4;
 
-/// A region that it has open.
+/// By what it reaches a region.
+#[derive(Debug)]
+pub(crate) enum Reach {
+    /// By the engine, which calls the handle so.
+    There { handle: u32, epoch: u64 },
+    /// It has the memory mapped.
+    Here(RegionPlace),
+}
+
+/// How a region was opened.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Opened {
-    pub(crate) handle: u32,
-    pub(crate) region: u64,
-    pub(crate) epoch: u64,
+pub(crate) struct Origin {
+    pub(crate) owner: usize,
+    pub(crate) key: RegionKey,
+    /// It has a lane of its own, and is not opened again.
     pub(crate) is_leased: bool,
 }
 
+/// A region that it has open.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    /// As the daemon calls the handle.
+    pub(crate) open: u64,
+    pub(crate) reach: Reach,
+    pub(crate) origin: Origin,
+    /// Which region it was when it was opened first.
+    pub(crate) identity: RegionIdentity,
+    /// An operation failed, and the daemon has not said why, since then.
+    pub(crate) suspect: Option<Time>,
+}
+
+impl Opened {
+    fn region(&self) -> u64 {
+        self.identity.line.id
+    }
+}
+
+/// A region that is to be opened again in the place of a handle that broke.
+#[derive(Debug)]
+pub(crate) struct Again {
+    pub(crate) origin: Origin,
+    pub(crate) identity: RegionIdentity,
+    tries: RegionTries,
+    /// When it was refused first.
+    first: Option<Time>,
+    /// When it is tried next.
+    pub(crate) next: Time,
+}
+
+impl Again {
+    /// It was refused, and that may change: whether it is tried again.
+    pub(crate) fn on_refused(&mut self, now: Time, why: &RegionRefusal) -> bool {
+        let since = now.saturating_since(*self.first.get_or_insert(now));
+        let pause = self.tries.pause(since, DAEMON_WAIT, *why == RegionRefusal::Busy);
+        self.next = now + pause.unwrap_or_default();
+        pause.is_some()
+    }
+}
+
+/// As the library's default of `daemon_wait`.
+const DAEMON_WAIT: Duration = Duration::from_secs(5);
+/// How long the daemon may take to say why its engine does not know a handle any more, as in the library.
+const NEWS_WAIT: Duration = Duration::from_secs(1);
 /// Operations of one chain at most.
 const CHAIN_MAX: u32 = 4;
 
@@ -36,6 +95,10 @@ const CHAIN_MAX: u32 = 4;
 struct Going {
     call: CallId,
     opcode: Opcode,
+    /// Its handle, as the daemon calls it.
+    open: u64,
+    /// Revokes of the region that were done when it was asked for, behind those that its handle knows of.
+    is_late: bool,
     /// The first of its chain.
     chain: u64,
     is_fenced: bool,
@@ -50,6 +113,15 @@ struct Wish {
     value: u64,
 }
 
+/// An access to memory of this host, before the look at the stamp behind it.
+#[derive(Debug, Clone, Copy)]
+struct Access {
+    call: CallId,
+    found: Option<u64>,
+    changes: bool,
+    is_late: bool,
+}
+
 #[derive(Debug)]
 struct Queue {
     slot: u32,
@@ -60,13 +132,26 @@ struct Queue {
 /// The program.
 #[derive(Debug)]
 pub(crate) struct User {
-    pub(crate) app: AppId,
+    pub(crate) client: ClientId,
+    /// As its engine calls it.
+    pub(crate) app: Option<AppId>,
     session: Session,
     pub(crate) chunks: BTreeMap<u32, Region>,
     queue: Option<Queue>,
+    /// Which life of its host's daemon it is attached in.
+    pub(crate) life: u32,
+    /// When it finds the next daemon.
+    pub(crate) return_at: Time,
     pub(crate) opened: Option<Opened>,
-    /// Handles with lanes of their own that are of no use any more, and not given back yet.
-    pub(crate) over: Vec<u32>,
+    pub(crate) again: Option<Again>,
+    accesses: Vec<Access>,
+    /// Slots of queues of daemons before this one, which were not given back.
+    old_slots: BTreeSet<u32>,
+    /// The request for a region that was not answered.
+    pub(crate) asked: Option<(u64, Origin)>,
+    requests: u64,
+    /// Handles that are of no use any more, and not given back yet.
+    pub(crate) over: Vec<u64>,
     in_flight: BTreeMap<u64, Going>,
     /// The first operation of a chain that failed, by the first of the chain.
     broken: BTreeMap<u64, u64>,
@@ -79,13 +164,21 @@ pub(crate) struct User {
 }
 
 impl User {
-    pub(crate) fn new(app: AppId, session: Session) -> Self {
+    pub(crate) fn new(client: ClientId, life: u32, session: Session) -> Self {
         Self {
-            app,
+            client,
+            app: None,
             session,
             chunks: BTreeMap::new(),
             queue: None,
+            life,
+            return_at: Time::ZERO,
             opened: None,
+            again: None,
+            accesses: Vec::new(),
+            old_slots: BTreeSet::new(),
+            asked: None,
+            requests: 0,
             over: Vec::new(),
             in_flight: BTreeMap::new(),
             broken: BTreeMap::new(),
@@ -94,6 +187,11 @@ impl User {
             done: 0,
             idle_looks: 0,
         }
+    }
+
+    pub(crate) fn next_request(&mut self) -> u64 {
+        self.requests += 1;
+        self.requests
     }
 
     /// The daemon opened the queue.
@@ -118,12 +216,17 @@ impl User {
         self.queue.is_some()
     }
 
+    /// Nothing that it has begun is without its end.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.in_flight.is_empty() && self.accesses.is_empty()
+    }
+
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
     /// Takes completions: whether there were any. An error is what the engine did wrong.
-    pub(crate) fn collect(&mut self, histories: &mut Histories) -> Result<bool, String> {
+    pub(crate) fn collect(&mut self, now: Time, histories: &mut Histories) -> Result<bool, String> {
         let Some(queue) = &mut self.queue else { return Ok(false) };
         let mut any = false;
         while queue.rx.available().map_err(|e| e.to_string())? > 0 {
@@ -135,11 +238,14 @@ impl User {
             queue.rx.peek_ahead(COMPLETION_BYTES as u64, &mut bytes[..(c.bytes as usize).min(8)]);
             queue.rx.consume(c.ring_bytes());
             let going = self.in_flight.remove(&c.tag).ok_or(format!("operation {} ended twice", c.tag))?;
-            let Going { call, opcode, chain, is_fenced } = going;
+            let Going { call, opcode, open, is_late, chain, is_fenced } = going;
             let failed = self.broken.get(&chain).copied().filter(|failed| *failed < c.tag);
             match (c.status, failed) {
                 (OperationStatus::Ok, Some(failed)) if is_fenced => {
                     return Err(format!("operation {} was done behind {failed}, which failed", c.tag));
+                }
+                (OperationStatus::Ok, _) if is_late => {
+                    return Err(format!("operation {} was asked for after a revoke, and done", c.tag));
                 }
                 (OperationStatus::ChainBroken, None) => {
                     return Err(format!("operation {} was not done, and nothing before it in its chain failed", c.tag));
@@ -162,8 +268,8 @@ impl User {
                 | OperationStatus::Revoked
                 | OperationStatus::NoRegion
                 | OperationStatus::Failed => {
-                    let over = self.opened.take().filter(|opened| opened.is_leased);
-                    self.over.extend(over.map(|opened| opened.handle));
+                    let failed = self.opened.as_mut().filter(|opened| opened.open == open);
+                    failed.into_iter().for_each(|opened| _ = opened.suspect.get_or_insert(now));
                     histories.on_refused(call);
                 }
                 other => return Err(format!("operation {} ended with {other:?}", c.tag)),
@@ -173,9 +279,16 @@ impl User {
     }
 
     /// Puts operations into the ring, alone or as chains. Whether the engine is to be told.
-    pub(crate) fn submit(&mut self, depth: u32, count: u32, rng: &mut StdRng, histories: &mut Histories) -> bool {
+    pub(crate) fn submit(
+        &mut self,
+        (depth, count): (u32, u32),
+        revokes: &BTreeMap<u64, u64>,
+        rng: &mut StdRng,
+        histories: &mut Histories,
+    ) -> bool {
         let mut any = false;
-        while let Some(opened) = self.opened
+        while let Some(opened @ Opened { suspect: None, .. }) = &self.opened
+            && let Reach::There { handle, epoch } = opened.reach
             && self.queue.is_some()
             && self.in_flight.len() < depth as usize
             && self.done < count
@@ -183,7 +296,9 @@ impl User {
             let length = if rng.random_bool(0.3) { rng.random_range(2..=CHAIN_MAX) } else { 1 };
             // Of one word: a fence between two of its operations is seen there.
             let word = (length > 1 && rng.random_bool(0.7)).then(|| rng.random_range(0..WORDS));
-            let wishes: Vec<Wish> = (1..=length).map(|n| self.wish(opened, word, n < length, rng)).collect();
+            let (open, region) = (opened.open, opened.region());
+            let is_late = is_late(opened, revokes);
+            let wishes: Vec<Wish> = (1..=length).map(|n| wish((handle, epoch), word, n < length, rng)).collect();
             if !self.put(&wishes) {
                 break;
             }
@@ -191,10 +306,11 @@ impl User {
             for Wish { submission, act, word, .. } in wishes {
                 self.next_tag += 1;
                 let is_fenced = submission.flags & submission_flag::FENCE != 0;
-                let before = self.last.get(&(opened.region, word)).copied().filter(|_| is_fenced);
-                let call = histories.on_asked_after(opened.region, word, act, before);
-                self.last.insert((opened.region, word), call);
-                self.in_flight.insert(self.next_tag, Going { call, opcode: submission.opcode, chain, is_fenced });
+                let before = self.last.get(&(region, word)).copied().filter(|_| is_fenced);
+                let call = histories.on_asked_after(region, word, act, before);
+                self.last.insert((region, word), call);
+                let opcode = submission.opcode;
+                self.in_flight.insert(self.next_tag, Going { call, opcode, open, is_late, chain, is_fenced });
             }
             self.done += length;
             any = true;
@@ -202,31 +318,134 @@ impl User {
         any
     }
 
-    fn wish(&self, opened: Opened, word: Option<u64>, is_chained: bool, rng: &mut StdRng) -> Wish {
-        let (word, value) = (word.unwrap_or_else(|| rng.random_range(0..WORDS)), rng.next_u64() >> 8);
-        let (opcode, act) = match rng.random_range(0..6) {
-            0 | 1 => (Opcode::Read, Act::Read),
-            2 => (Opcode::Write, Act::Write(value)),
-            3 => (Opcode::Swap, Act::Change(AtomicOp::Swap(value))),
-            4 => (Opcode::CompareSwap, Act::Change(AtomicOp::CompareSwap { expected: 0, new: value })),
-            _ => (Opcode::FetchAdd, Act::Change(AtomicOp::Add(1))),
+    // ---- memory of this host
+
+    /// One access to memory that it has mapped, between two looks at the stamp, of which the second comes later. The memory
+    /// if it was changed.
+    pub(crate) fn access(
+        &mut self,
+        count: u32,
+        revokes: &BTreeMap<u64, u64>,
+        rng: &mut StdRng,
+        histories: &mut Histories,
+    ) -> Option<Region> {
+        let opened = self.opened.as_ref().filter(|_| self.done < count)?;
+        let Reach::Here(place) = &opened.reach else { return None };
+        place.check(false).ok()?;
+        let (word, value) = (rng.random_range(0..WORDS), rng.next_u64() >> 8);
+        let act = match rng.random_range(0..5) {
+            0 => Act::Read,
+            1 => Act::Write(value),
+            2 => Act::Change(AtomicOp::CompareSwap { expected: 0, new: value }),
+            _ => Act::Change(AtomicOp::Add(1)),
         };
-        let fence = if rng.random_bool(if is_chained { 0.5 } else { 0.2 }) { submission_flag::FENCE } else { 0 };
-        let submission = Submission {
-            tag: 0,
-            opcode,
-            flags: fence | if is_chained { submission_flag::CHAINED } else { 0 },
-            class: Class::Visible,
-            segments: 0,
-            region: opened.handle,
-            epoch: opened.epoch,
-            offset: word * 8,
-            bytes: 8,
-            notify: 0,
-            operand: if opcode == Opcode::FetchAdd { 1 } else { value },
-            compare: 0,
+        let call = histories.on_asked(opened.region(), word, act);
+        let at = place.memory.word64(word * 8).ok()?;
+        let (found, changes) = match act {
+            Act::Read => (Some(at.load(Ordering::SeqCst)), false),
+            Act::Write(value) => {
+                at.store(value, Ordering::SeqCst);
+                (None, true)
+            }
+            Act::Change(atomic) => (place.memory.atomic64(word * 8, atomic).ok(), true),
         };
-        Wish { submission, act, word, value }
+        self.accesses.push(Access { call, found, changes, is_late: is_late(opened, revokes) });
+        self.done += 1;
+        changes.then(|| place.memory.clone())
+    }
+
+    /// Looks at the stamp behind its accesses. `is_told`: the daemon has said that the handle is over. An error is what was
+    /// done although a revoke had come.
+    pub(crate) fn look_behind(&mut self, is_told: bool, histories: &mut Histories) -> Result<(), String> {
+        let place = self.opened.as_ref().and_then(|opened| match &opened.reach {
+            Reach::Here(place) => Some(place),
+            Reach::There { .. } => None,
+        });
+        let is_live = !is_told && place.is_some_and(|place| place.check_behind_changes(false).is_ok());
+        for Access { call, found, changes, is_late } in self.accesses.drain(..) {
+            if is_live && is_late {
+                return Err(format!("an access was begun after a revoke, and counts: {call:?}"));
+            } else if is_live {
+                histories.on_ended(call, found);
+            } else if !changes {
+                histories.on_refused(call);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the daemon that gave the handle's memory has ended, as its word says.
+    pub(crate) fn is_parted(&self) -> bool {
+        let reach = self.opened.as_ref().map(|opened| &opened.reach);
+        matches!(reach, Some(Reach::Here(place)) if place.check(false) == Err(RegionOver::DaemonLost))
+    }
+
+    /// Whether the stamp says that it is over with the handle, for a reason that is an end.
+    pub(crate) fn is_over(&self) -> bool {
+        let reach = self.opened.as_ref().map(|opened| &opened.reach);
+        let Some(Reach::Here(place)) = reach else { return false };
+        matches!(place.check(false), Err(RegionOver::Revoked | RegionOver::OwnerGone))
+    }
+
+    // ---- the end of a handle, and of a daemon
+
+    /// The handle is of no use any more. If it broke, the region is to be opened again, if that can be.
+    pub(crate) fn end_handle(&mut self, now: Time, is_broken: bool, histories: &mut Histories) -> Result<(), String> {
+        let looked = self.look_behind(true, histories);
+        if let Some(Opened { origin, identity, .. }) = self.opened.take().filter(|o| is_broken && !o.origin.is_leased) {
+            self.again =
+                Some(Again { origin, identity, tries: RegionTries::new(identity.bytes), first: None, next: now });
+        }
+        looked
+    }
+
+    /// The daemon has not said in time why an operation failed.
+    pub(crate) fn is_silent(&self, now: Time) -> bool {
+        let suspect = self.opened.as_ref().and_then(|opened| opened.suspect);
+        suspect.is_some_and(|since| now.saturating_since(since) > NEWS_WAIT)
+    }
+
+    /// The daemon has ended, and the session goes on with the next one: nobody knows of what is under way. The slots that
+    /// the next daemon is told are in use. `closes`: what the queue had is given back before that.
+    pub(crate) fn part(&mut self, now: Time, closes: bool, histories: &mut Histories) -> Result<BTreeSet<u32>, String> {
+        self.collect(now, histories)?;
+        self.end_handle(now, true, histories)?;
+        self.in_flight.clear();
+        self.broken.clear();
+        self.chunks.clear();
+        self.over.clear();
+        self.asked = None;
+        self.again.iter_mut().for_each(|again| (again.first, again.next) = (None, now));
+        let slots =
+            self.queue.take().map(|queue| queue.slot).into_iter().chain(std::mem::take(&mut self.old_slots)).collect();
+        self.old_slots = slots;
+        let used = self.old_slots.clone();
+        if closes {
+            self.close_slots();
+        }
+        Ok(used)
+    }
+
+    /// Gives slots of queues of daemons before this one back: whether there were any.
+    pub(crate) fn close_slots(&mut self) -> bool {
+        for slot in &self.old_slots {
+            self.session.slot(*slot).app_flags.fetch_or(app_flag::CLOSED, Ordering::Release);
+            self.session.place_of(*slot).into_iter().for_each(|place| place.ring());
+        }
+        !std::mem::take(&mut self.old_slots).is_empty()
+    }
+
+    /// The session, as the daemon gets it.
+    pub(crate) fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// It comes to the next daemon, which reads its session.
+    pub(crate) fn on_returning(&mut self, client: ClientId, life: u32) -> Result<(), String> {
+        let (region, shape) = (self.session.region().clone(), self.session.shape());
+        self.session = Session::adopt(region, shape, life.into()).map_err(|e| e.to_string())?;
+        (self.client, self.life) = (client, life);
+        Ok(())
     }
 
     /// Puts all of a chain into the ring in one step, or nothing.
@@ -253,4 +472,36 @@ impl User {
             place.ring();
         }
     }
+}
+
+fn wish((handle, epoch): (u32, u64), word: Option<u64>, is_chained: bool, rng: &mut StdRng) -> Wish {
+    let (word, value) = (word.unwrap_or_else(|| rng.random_range(0..WORDS)), rng.next_u64() >> 8);
+    let (opcode, act) = match rng.random_range(0..6) {
+        0 | 1 => (Opcode::Read, Act::Read),
+        2 => (Opcode::Write, Act::Write(value)),
+        3 => (Opcode::Swap, Act::Change(AtomicOp::Swap(value))),
+        4 => (Opcode::CompareSwap, Act::Change(AtomicOp::CompareSwap { expected: 0, new: value })),
+        _ => (Opcode::FetchAdd, Act::Change(AtomicOp::Add(1))),
+    };
+    let fence = if rng.random_bool(if is_chained { 0.5 } else { 0.2 }) { submission_flag::FENCE } else { 0 };
+    let submission = Submission {
+        tag: 0,
+        opcode,
+        flags: fence | if is_chained { submission_flag::CHAINED } else { 0 },
+        class: Class::Visible,
+        segments: 0,
+        region: handle,
+        epoch,
+        offset: word * 8,
+        bytes: 8,
+        notify: 0,
+        operand: if opcode == Opcode::FetchAdd { 1 } else { value },
+        compare: 0,
+    };
+    Wish { submission, act, word, value }
+}
+
+/// Whether the owner has taken the region from this handle already.
+fn is_late(opened: &Opened, revokes: &BTreeMap<u64, u64>) -> bool {
+    revokes.get(&opened.region()).is_some_and(|done| *done > opened.identity.line.revokes)
 }

@@ -11,11 +11,14 @@ mod direct;
 mod event;
 mod faults;
 mod lanes;
+mod owners;
 mod pairs;
+mod regions;
 mod rest;
 mod restarts;
 mod streams;
 mod tcp;
+mod user_steps;
 mod users;
 
 use std::collections::BTreeMap;
@@ -359,7 +362,10 @@ impl World {
             Event::OfPair { host, life, app, reply } => self.on_reply_of_pair(host, life, app, *reply),
             Event::ToPairs { host, life, app, request } => self.on_request_of_pair(host, life, app, *request),
             Event::User { host, life, user } => self.on_user(host, life, user),
-            Event::Stop { host, owner, number } => self.on_stop(host, owner, number),
+            Event::ToRegions { host, life, client, request } => self.on_region_request(host, life, client, request),
+            Event::OfRegions { host, client, said } => self.on_region_reply(host, client, *said),
+            Event::Owner { host, owner, step } => self.on_owner(host, owner, step),
+            Event::Region { host, life, command } => self.on_region_command(host, life, command),
             Event::Fault(index) => {
                 let fault = self.plan.faults[index].1.clone();
                 self.on_fault(&fault);

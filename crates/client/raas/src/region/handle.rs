@@ -18,13 +18,13 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use control::{Reason, RegionAccess, RegionKey, RegionLine, RegionPath, RegionRefusal, RegionSpec, Request};
-use raas_core::{Answer, NewRegion, RegionNews, Session};
+use raas_core::{Answer, NewRegion, RegionKnown, RegionMade, RegionNews, RegionOver, RegionPlace, Session};
 use shm::AtomicOp;
 
 use super::ask::ask;
 use super::completion::Completion;
 use super::error::RegionError;
-use super::local::{Local, Made, Over, Place};
+use super::local::Local;
 use super::notes::{Note, Notes};
 use super::queue::{own_queue, queue_of};
 use super::registered::Registered;
@@ -35,7 +35,6 @@ use crate::park::lock;
 use crate::region_table::RegionUser;
 pub(super) use asking::revoke;
 use asking::{ask_for_region, unexpected};
-pub(super) use breaking::is_loss;
 pub(crate) use lending::Lender;
 
 /// Where a region is.
@@ -61,13 +60,6 @@ impl Given {
     }
 }
 
-/// What an owner tells the next daemon of its region, and a revoke changes.
-#[derive(Debug, Clone, Copy)]
-struct Known {
-    key: RegionKey,
-    line: RegionLine,
-}
-
 /// See the head of this file.
 #[derive(Debug)]
 pub(crate) struct Handle {
@@ -80,7 +72,7 @@ pub(crate) struct Handle {
     spec: Option<RegionSpec>,
     /// Of an owner's region that is not yet with the next daemon: which one it was with, and 1. Otherwise 0.
     away: AtomicU64,
-    known: Mutex<Known>,
+    known: Mutex<RegionKnown>,
     reach: Reach,
     /// The daemon said so.
     ended: OnceLock<RegionRefusal>,
@@ -128,7 +120,7 @@ impl Handle {
         let (epoch, access) = (opened.info.epoch, opened.info.access);
         let reach = match (opened.path, mapping) {
             (RegionPath::Local { stamp, .. }, Some(mapping)) => {
-                Ok(Reach::Here(Local::new(mapping, Made { stamp, epoch, daemon }, is_owner)))
+                Ok(Reach::Here(Local::new(mapping, RegionMade { stamp, epoch, daemon }, is_owner)))
             }
             (RegionPath::Local { .. }, None) => {
                 Err(RegionError::Descriptors { name: name.clone(), limit: control::descriptor_limit() })
@@ -151,7 +143,7 @@ impl Handle {
             access: if is_owner { RegionAccess::ALL | RegionAccess::EXECUTE } else { access },
             spec,
             away: AtomicU64::new(0),
-            known: Mutex::new(Known { key, line: opened.info.line }),
+            known: Mutex::new(RegionKnown { key, line: opened.info.line }),
             reach,
             ended: OnceLock::new(),
             notes: Notes::default(),
@@ -386,7 +378,7 @@ impl Handle {
     }
 
     /// As [`Handle::check_live`], after the program stored through a pointer.
-    pub(super) fn check_written(&self, local: &Local, place: &Place) -> Result<(), RegionError> {
+    pub(super) fn check_written(&self, local: &Local, place: &RegionPlace) -> Result<(), RegionError> {
         match (local.check_behind_changes(place), self.ended.get()) {
             (Ok(()), None) => Ok(()),
             (over, told) => Err(self.over(over.err(), told, place.epoch, true)),
@@ -394,7 +386,12 @@ impl Handle {
     }
 
     #[inline]
-    pub(super) fn check_live(&self, local: &Local, place: &Place, may_have_landed: bool) -> Result<(), RegionError> {
+    pub(super) fn check_live(
+        &self,
+        local: &Local,
+        place: &RegionPlace,
+        may_have_landed: bool,
+    ) -> Result<(), RegionError> {
         match (local.check(place), self.ended.get()) {
             (Ok(()), None) => Ok(()),
             (over, told) => Err(self.over(over.err(), told, place.epoch, may_have_landed)),
@@ -402,16 +399,16 @@ impl Handle {
     }
 
     #[cold]
-    fn over(&self, over: Option<Over>, told: Option<&RegionRefusal>, held: u64, landed: bool) -> RegionError {
+    fn over(&self, over: Option<RegionOver>, told: Option<&RegionRefusal>, held: u64, landed: bool) -> RegionError {
         let name = self.name.clone();
         match (told, over) {
             (Some(&RegionRefusal::Revoked { held, current }), _) => {
                 RegionError::Revoked { name, held, current, may_have_landed: landed }
             }
-            (Some(RegionRefusal::OwnerGone), _) | (None, Some(Over::OwnerGone)) => {
+            (Some(RegionRefusal::OwnerGone), _) | (None, Some(RegionOver::OwnerGone)) => {
                 RegionError::OwnerGone { name, may_have_landed: landed }
             }
-            (Some(RegionRefusal::Reason(Reason::DaemonLost)), _) | (None, Some(Over::DaemonLost)) => {
+            (Some(RegionRefusal::Reason(Reason::DaemonLost)), _) | (None, Some(RegionOver::DaemonLost)) => {
                 RegionError::DaemonLost { name, may_have_landed: landed }
             }
             (Some(why), _) => RegionError::Refused { name, why: why.clone() },
@@ -524,7 +521,7 @@ impl RegionUser for Handle {
                 self.notes.wake();
             }
             RegionNews::Move { open, epoch, stamp, key, memory } => {
-                let made = Made { stamp, epoch, daemon: self.daemon() };
+                let made = RegionMade { stamp, epoch, daemon: self.daemon() };
                 // Of its own, because copying a large region takes long, and this thread follows the daemon.
                 let (handle, mover) = (Arc::clone(&self), std::thread::Builder::new().name("raas-region".into()));
                 let copy = move || handle.move_to(open, made, key, memory);

@@ -6,14 +6,13 @@
 use std::sync::Arc;
 
 use control::RegionAccess;
-use raas_core::Answer;
+use raas_core::{Answer, RegionOver};
 use shm::{LocalSegment, Region};
 
 use super::ask::ask;
 use super::error::RegionError;
 use super::flight::{Failure, Outcome};
 use super::handle::{Handle, Reach};
-use super::local::Over;
 use super::registered::Registered;
 use crate::error::SessionError;
 use crate::park::lock;
@@ -157,12 +156,12 @@ impl Used {
         Ok(())
     }
 
-    fn over(&self, over: Over) -> RegionError {
+    fn over(&self, over: RegionOver) -> RegionError {
         let (name, held) = (self.slice.handle.name().to_owned(), self.registered.epoch);
         match over {
-            Over::OwnerGone => RegionError::OwnerGone { name, may_have_landed: true },
-            Over::DaemonLost => RegionError::DaemonLost { name, may_have_landed: true },
-            Over::Revoked => RegionError::Revoked { name, held, current: held + 1, may_have_landed: true },
+            RegionOver::OwnerGone => RegionError::OwnerGone { name, may_have_landed: true },
+            RegionOver::DaemonLost => RegionError::DaemonLost { name, may_have_landed: true },
+            RegionOver::Revoked => RegionError::Revoked { name, held, current: held + 1, may_have_landed: true },
         }
     }
 }

@@ -8,25 +8,17 @@ use std::net::IpAddr;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use control::{RegionAccess, RegionRefusal};
+use raas_core::{RegionTries, may_change};
 
 use super::error::RegionError;
-use super::handle::{Handle, is_loss};
+use super::handle::Handle;
 use super::later::Backlog;
 use super::pending::Pending;
 use crate::error::SessionError;
 use crate::park::{Parker, lock};
-
-/// Pause after the first try; each further one is twice as long.
-const PAUSE_FIRST: Duration = Duration::from_millis(2);
-/// Longest pause between two tries.
-const PAUSE_MAX: Duration = Duration::from_millis(100);
-/// Longest time that a daemon may be told to give an owner for moving its region (`region_move_ms`), beside a second for
-/// each [`MOVED_IN_SECOND`].
-const MOVE_MAX: Duration = Duration::from_secs(60 * 60);
-const MOVED_IN_SECOND: u64 = 128 << 20;
 
 /// How a region was opened that can be opened again.
 #[derive(Debug, Clone, Copy)]
@@ -192,35 +184,32 @@ impl Way {
         error: RegionError,
     ) -> Result<Arc<Handle>, RegionError> {
         let attachment = broken.attachment();
-        let (mut until, mut pause) = (None, PAUSE_FIRST);
+        let (mut first, mut tries) = (None, RegionTries::new(broken.bytes()));
         let parker = Arc::new(Parker::default());
         loop {
             let refused = match broken.open_again(host, access) {
-                Err(refused) if may_change(&refused) => refused,
+                Err(refused) if may_pass(&refused) => refused,
                 result => return result,
             };
             let now = Instant::now();
-            let until = *until.get_or_insert(now + attachment.config.daemon_wait);
+            let since = now.duration_since(*first.get_or_insert(now));
             let is_moving = refused.refusal() == Some(&RegionRefusal::Busy);
-            let moving = MOVE_MAX + Duration::from_secs(broken.bytes() / MOVED_IN_SECOND);
-            if now >= if is_moving { until + moving } else { until } {
+            let Some(pause) = tries.pause(since, attachment.config.daemon_wait, is_moving) else {
                 tracing::debug!(region = self.name, %refused, "it is not there in time");
                 return Err(error);
-            }
+            };
             let next = now + pause;
             while Instant::now() < next {
                 attachment.block(&parker, Some(next), &mut || false)?;
             }
-            pause = (2 * pause).min(PAUSE_MAX);
         }
     }
 }
 
 /// Whether a refusal is for now: the owner, or a daemon, may be on its way.
-fn may_change(error: &RegionError) -> bool {
+fn may_pass(error: &RegionError) -> bool {
     match error {
-        RegionError::Refused { why: RegionRefusal::Unknown | RegionRefusal::Busy, .. } => true,
-        RegionError::Refused { why: RegionRefusal::Reason(reason), .. } => is_loss(*reason),
+        RegionError::Refused { why, .. } => may_change(why),
         // The daemon that opened it ended before the handle was there, or the wait for its answer did.
         RegionError::DaemonLost { .. } | RegionError::Session(SessionError::Silent { .. }) => true,
         _ => false,

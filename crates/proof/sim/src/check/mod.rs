@@ -85,6 +85,10 @@ pub struct Checks {
     pub datagrams: Datagrams,
     /// What programs did with words of regions.
     pub(crate) histories: Histories,
+    /// Regions that are with the next daemon, with their bytes.
+    pub regions_returned: u64,
+    /// Handles that went on by another one.
+    pub handles_reopened: u64,
     seed: u64,
     /// Bytes read and found right.
     pub bytes_checked: u64,
@@ -105,6 +109,8 @@ impl Checks {
             pairs: pairs::Pairs::default(),
             datagrams: Datagrams::new(seed, mtus),
             histories: Histories::default(),
+            regions_returned: 0,
+            handles_reopened: 0,
             seed,
             bytes_checked: 0,
             explained: BTreeMap::new(),
@@ -118,6 +124,11 @@ impl Checks {
 
     pub(crate) fn into_violations(self) -> Vec<Violation> {
         self.violations
+    }
+
+    /// Operations on regions that ended with what they did, and those of which nobody knows.
+    pub fn operations(&self) -> (u64, u64) {
+        (self.histories.ended, self.histories.unknown)
     }
 
     /// Connections so far.

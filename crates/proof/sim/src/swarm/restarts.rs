@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use verbs::Time;
 
-use super::{pick, up_to};
+use super::{pick, up_to, users};
 use crate::content::mix;
 use crate::plan::{DaemonPlan, Fault, LinkConditions, Plan};
 
@@ -44,6 +44,7 @@ pub(super) fn draw(plan: &mut Plan, quiet_us: u64) {
         }
     }
     talk_all_the_time(plan, quiet_us, rng);
+    use_regions_all_the_time(plan, quiet_us, rng);
     plan.faults.retain(|(at, _)| *at < plan.quiet_at);
     plan.faults.sort_by_key(|(at, _)| *at);
 }
@@ -61,6 +62,42 @@ fn talk_all_the_time(plan: &mut Plan, quiet_us: u64, rng: &mut StdRng) {
         socket.to.push(pick(&bound, rng));
         if rng.random_bool(0.7) {
             socket.close_at = None;
+        }
+    }
+}
+
+/// Programs use regions all the time, in more of these plans than of others, and owners revoke theirs.
+fn use_regions_all_the_time(plan: &mut Plan, quiet_us: u64, rng: &mut StdRng) {
+    let hosts = plan.hosts.len();
+    if plan.users.is_empty() && users::may_be(plan) && rng.random_bool(0.6) {
+        for _ in 0..rng.random_range(1..=4) {
+            let is_leased = rng.random_bool(0.2);
+            plan.users.push(users::one(hosts, quiet_us, is_leased, rng));
+        }
+    }
+    for user in &mut plan.users {
+        user.count = rng.random_range(40..=160);
+        user.gap_max = Duration::from_micros(2 * quiet_us / u64::from(user.count));
+    }
+    if !plan.users.is_empty() {
+        // Some are under way when the daemon dies.
+        let death = |(at, fault): &(Time, Fault)| match fault {
+            Fault::KillDaemon { host } => Some((*at, *host)),
+            _ => None,
+        };
+        for (at, host) in plan.faults.iter().filter_map(death).collect::<Vec<_>>() {
+            let before_ns = 1000 * up_to(&[300, 3_000, 30_000], rng);
+            if rng.random_bool(0.4) {
+                plan.faults.push((Time(at.0.saturating_sub(before_ns)), Fault::Revoke { host }));
+            } else if rng.random_bool(0.4) {
+                // Those whose daemon is dead do not hear of it.
+                let host = (host + rng.random_range(1..hosts)) % hosts;
+                plan.faults.push((at + Duration::from_nanos(before_ns), Fault::Revoke { host }));
+            }
+        }
+        for _ in 0..rng.random_range(0..=3) {
+            let at = Time::ZERO + Duration::from_micros(rng.random_range(0..quiet_us));
+            plan.faults.push((at, Fault::Revoke { host: rng.random_range(0..hosts) }));
         }
     }
 }

@@ -17,26 +17,37 @@ const LABEL: u64 = 0x4e6_1035;
 /// The same for leased lanes: whether a program has one changes nothing else of a plan.
 const LEASES: u64 = 0x1ea_5e5;
 
+/// Whether hosts have lanes for all others, which programs that use regions need.
+pub(super) fn may_be(plan: &Plan) -> bool {
+    let hosts = plan.hosts.len();
+    hosts > 1 && plan.hosts.iter().all(|host| (host.lanes_max as usize) >= hosts - 1)
+}
+
+/// A program that uses regions.
+pub(super) fn one(hosts: usize, quiet_us: u64, is_leased: bool, rng: &mut StdRng) -> UserPlan {
+    UserPlan {
+        host: rng.random_range(0..hosts),
+        start: Time::ZERO + us(1..=quiet_us / 4 + 1, rng),
+        depth: pick(&[1, 2, 4, 8], rng),
+        count: pick(&[10, 40, 80], rng),
+        gap_max: us(1..=pick(&[30, 200, 2_000], rng), rng),
+        dies_after: rng.random_bool(0.2).then(|| rng.random_range(1..=30)),
+        is_leased,
+    }
+}
+
 /// Programs that use regions for a third of the plans whose hosts have lanes for all others.
 pub(super) fn draw(plan: &mut Plan, quiet_us: u64) {
     let mut rng = StdRng::seed_from_u64(mix(plan.seed ^ mix(LABEL)));
     let rng = &mut rng;
     let hosts = plan.hosts.len();
-    let has_lanes = plan.hosts.iter().all(|h| (h.lanes_max as usize) >= hosts - 1);
-    if !rng.random_bool(0.35) || !has_lanes || hosts < 2 {
+    if !rng.random_bool(0.35) || !may_be(plan) {
         return;
     }
     let mut leases = StdRng::seed_from_u64(mix(plan.seed ^ mix(LEASES)));
     for _ in 0..rng.random_range(1..=4) {
-        plan.users.push(UserPlan {
-            host: rng.random_range(0..hosts),
-            start: Time::ZERO + us(1..=quiet_us / 4 + 1, rng),
-            depth: pick(&[1, 2, 4, 8], rng),
-            count: pick(&[10, 40, 80], rng),
-            gap_max: us(1..=pick(&[30, 200, 2_000], rng), rng),
-            dies_after: rng.random_bool(0.2).then(|| rng.random_range(1..=30)),
-            is_leased: leases.random_bool(0.4),
-        });
+        let is_leased = leases.random_bool(0.4);
+        plan.users.push(one(hosts, quiet_us, is_leased, rng));
     }
     if rng.random_bool(0.5) {
         for _ in 0..rng.random_range(1..=3) {

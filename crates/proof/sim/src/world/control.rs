@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use control::{PeerMessage, Reason, decode, encode};
 use plane::{
-    AfterAttempt, Dialing, Identity, LinkId, LinkPath, Opening, OpeningAction, PeerAction, Refusal, Verdict, Watch,
-    WatchAction, Ways,
+    AfterAttempt, Dialing, Identity, LaneCommand, LinkId, LinkPath, Opening, OpeningAction, PeerAction, Refusal,
+    Verdict, Watch, WatchAction, Ways,
 };
 use rand::RngExt;
 use verbs::Time;
@@ -67,10 +67,14 @@ impl World {
             Input::SocketOver { client, socket } => self.on_socket_over(host, client, socket),
             Input::ProgramGone { client, engine } => plane.admission.on_program_gone(client, engine),
             Input::Wanted { peer, lane } => plane.peers.handle_wanted(now, peer, lane),
-            Input::LaneFailed { peer, lane, reason } => plane.peers.on_lane_failed(now, peer, lane, reason),
+            Input::LaneFailed { peer, lane, reason } => {
+                plane.peers.on_lane_failed(now, peer, lane, reason);
+                self.on_region_lane_gone(host, (peer, lane), reason);
+            }
             Input::LaneReset { peer, lane } => plane.peers.on_lane_reset(now, peer, lane),
             Input::LaneRests { peer, lane } => plane.peers.on_lane_rests(now, peer, lane),
             Input::WireSilent { peer, lane } => plane.peers.on_wire_silent(now, peer, lane),
+            Input::Region(input) => self.on_region_input(host, input),
             Input::Bulk { engine, stream } => self.on_bulk_input(host, engine, stream),
             Input::StreamOfRoute { engine, peer, number, stream } => {
                 self.on_route_input(host, engine, (peer, number), stream);
@@ -107,7 +111,18 @@ impl World {
         }
     }
 
-    fn settle_plane(&mut self, host: usize) {
+    /// In the order in which the daemon's hub does.
+    pub(super) fn settle_plane(&mut self, host: usize) {
+        self.settle_peers(host);
+        self.settle_regions(host);
+        self.settle_directs(host);
+        self.settle_regions(host);
+        self.settle_peers(host);
+        self.settle_regions(host);
+        self.arm_plane(host);
+    }
+
+    fn settle_peers(&mut self, host: usize) {
         while let Some(action) = self.plane(host).and_then(|plane| plane.peers.poll_action()) {
             match action {
                 PeerAction::Dial { link, peer, deadline, ways } => self.start_dial(host, link, (peer, ways), deadline),
@@ -132,13 +147,21 @@ impl World {
                         plane.directs.handle_message(peer, message);
                     }
                 }
-                PeerAction::Engine { engine, lane, command } => self.tell_engine(At { host, engine }, lane, command),
-                // Programs here open no regions of other hosts through their daemons.
-                PeerAction::Region { .. } | PeerAction::Meet { .. } => {}
+                PeerAction::Engine { engine, lane, command } => {
+                    let lost = match command {
+                        LaneCommand::Lost { peer, reason } => Some((peer, reason)),
+                        _ => None,
+                    };
+                    self.tell_engine(At { host, engine }, lane, command);
+                    if let Some((peer, reason)) = lost {
+                        self.on_region_lane_gone(host, (peer, lane), reason);
+                    }
+                }
+                PeerAction::Region { peer, message } => self.on_region_message(host, peer, message),
+                // Programs here replace no connections that they have.
+                PeerAction::Meet { .. } => {}
             }
         }
-        self.settle_directs(host);
-        self.arm_plane(host);
     }
 
     pub(super) fn arm_plane(&mut self, host: usize) {
@@ -162,6 +185,7 @@ impl World {
         running.control.timer_at = None;
         running.control.peers.handle_timeout(now);
         running.control.pairs.handle_timeout(now);
+        running.control.regions.directory.handle_timeout(now);
         running.control.directs.handle_timeout(now);
         self.settle_pairs(host);
         self.settle_plane(host);

@@ -209,7 +209,7 @@ impl World {
 
     pub(super) fn on_engine_event(&mut self, at: At, event: engine::Event) {
         let (now, host, engine) = (self.now, at.host, at.engine);
-        if !self.plan.users.is_empty() && self.on_user_event(at, &event) {
+        if self.on_region_event(at, &event) || (!self.plan.users.is_empty() && self.on_user_event(at, &event)) {
             return;
         }
         let uid = |world: &mut Self, id: AppId| world.driven(at).and_then(|d| d.uids.get(&id).copied());
@@ -269,11 +269,12 @@ impl World {
             engine::Event::WireSilent { peer, lane } => {
                 self.tell_plane(host, Input::WireSilent { peer, lane });
             }
+            // Those about regions are heard above.
             event @ (engine::Event::RegionClosed { .. }
             | engine::Event::RegionStopped { .. }
             | engine::Event::RegionNotified { .. }
             | engine::Event::KernelRan { .. }) => {
-                self.checks.fail(now, "unexplained", format!("host {host}: {event:?}, but there are no regions"));
+                self.checks.fail(now, "unexplained", format!("host {host}: {event:?}, for which nobody asked"));
             }
             engine::Event::StrangePort { peer, found, .. } => {
                 let detail = format!("host {host} saw {peer} send from port {found}, but each host sends from its own");

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use control::{CHALLENGE_BYTES, Reason};
 use engine::{Admission, AppId, OpenId, RingSize};
-use plane::{LaneCommand, LinkId};
+use plane::{ClientId, LaneCommand, LinkId};
 use verbs::Region;
 
 use crate::address::At;
@@ -12,6 +12,7 @@ use crate::app::{Reply, Request};
 use crate::check::AppUid;
 use crate::direct::{self, DirectEnd};
 use crate::links::Input;
+use crate::regions::{RegionCommand, Shared};
 use crate::streams::{Carried, EndId};
 use crate::tcp::{EndOf, Segment};
 
@@ -31,6 +32,21 @@ pub(super) enum DirectStep {
     AskRoute { peer: IpAddr, number: u64, lane: u32, route: u32 },
     /// Somebody comes to the port of a host for an offer.
     Hello { from: usize, from_life: u32, offer: PeerOffer, nonce: [u8; CHALLENGE_BYTES] },
+}
+
+/// What an owner has put off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OwnerStep {
+    /// It copies its region, which was revoked.
+    Move,
+    /// It copies its region to memory of the next daemon.
+    Follow,
+    /// It revokes its region again.
+    Revoke,
+    /// It finds the next daemon.
+    Return,
+    /// It reads and changes its memory.
+    Touch,
 }
 
 /// Whence and whither a packet goes, and over which path.
@@ -177,11 +193,30 @@ pub(super) enum Event {
         life: u32,
         user: usize,
     },
-    /// A host hears that a region of another one is revoked.
-    Stop {
+    /// A program asks its daemon for something about regions.
+    ToRegions {
         host: usize,
-        owner: usize,
-        number: u64,
+        life: u32,
+        client: ClientId,
+        request: Box<control::Request>,
+    },
+    /// A program hears of regions.
+    OfRegions {
+        host: usize,
+        client: ClientId,
+        said: Box<(control::Reply, Option<Shared>)>,
+    },
+    /// The owner of a region does what it has put off.
+    Owner {
+        host: usize,
+        owner: u64,
+        step: OwnerStep,
+    },
+    /// The engine takes a command about regions.
+    Region {
+        host: usize,
+        life: u32,
+        command: Box<RegionCommand>,
     },
     /// A process comes back to a daemon that was started again.
     Return {

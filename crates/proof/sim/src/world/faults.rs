@@ -165,6 +165,7 @@ impl World {
     pub(super) fn crash(&mut self, host: usize, told: bool) {
         let now = self.now;
         self.end_orphans(host);
+        self.end_users(host);
         let Some(running) = self.hosts[host].running.take() else { return };
         self.hosts[host].life += 1;
         self.trace.note(now, "host {} dies", &[host as u64]);
@@ -177,7 +178,6 @@ impl World {
         for uid in &known {
             self.checks.causes.on_owner_gone(now, *uid);
         }
-        self.end_users(host);
         self.checks.links.on_dead(host);
         self.on_daemon_dead(host, told);
         self.on_streams_dead(host, told);

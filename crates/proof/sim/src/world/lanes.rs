@@ -158,7 +158,6 @@ impl World {
         }
         self.checks.causes.on_lane_lost(now, host, other, reason);
         self.checks.links.on_settled(at, other);
-        self.on_region_lane_lost(at, other);
     }
 
     /// Whether a lane could make room for another host's: there are fewer than hosts, and another one has its place.
@@ -230,7 +229,6 @@ impl World {
         self.trace.note(now, "lane {} to {} is lost, {}", &[host as u64, other as u64, reason.code().into()]);
         self.checks.on_lane_lost(now, (host, other), reason);
         self.checks.links.on_settled(at, other);
-        self.on_region_lane_lost(at, other);
     }
 }
 

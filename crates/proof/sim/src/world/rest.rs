@@ -321,6 +321,7 @@ impl World {
                 self.checks.fail(self.now, "release", format!("host {host} has {left} pairs without processes"));
             }
         }
+        self.check_regions_at_rest();
         let links = self.links_at_rest();
         self.checks.on_links_at_rest(self.now, &links);
         // A lane that came to rest meanwhile closed its stream.
@@ -338,6 +339,14 @@ impl World {
                 self.check_engine_at_rest(at);
             }
             self.check_streams_at_rest(host);
+        }
+    }
+
+    fn check_regions_at_rest(&mut self) {
+        for host in 0..self.hosts.len() {
+            if let Some(left) = self.regions(host).and_then(|regions| regions.left()) {
+                self.checks.fail(self.now, "release", format!("host {host} has without programs: {left}"));
+            }
         }
     }
 

@@ -45,7 +45,8 @@ impl World {
                 self.end_orphan(app);
             }
         }
-        self.end_users(host);
+        running.control.regions.end_life();
+        self.part_users(host);
         self.checks.links.on_dead(host);
         self.on_daemon_dead(host, true);
         self.on_streams_dead(host, true);

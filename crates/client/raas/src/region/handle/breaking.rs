@@ -8,33 +8,34 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use control::{Reason, RegionAccess, RegionRefusal};
+use raas_core::{NotThatRegion, RegionIdentity, RegionOver, is_loss};
 
 use super::{Handle, Reach};
 use crate::region::error::RegionError;
-use crate::region::local::Over;
 
 /// How long the daemon may take to say why its engine does not know a handle any more.
 const NEWS_WAIT: Duration = Duration::from_secs(1);
-
-/// Whether a daemon, or the way to it, ended without a word, so that it may come back.
-pub(in crate::region) fn is_loss(reason: Reason) -> bool {
-    matches!(reason, Reason::DaemonLost | Reason::PeerLost | Reason::PeerUnreachable | Reason::PeerBusy)
-}
 
 impl Handle {
     /// Opens the region again of which this handle was. It is another one, or it was revoked: then the error says so.
     pub(in crate::region) fn open_again(&self, host: IpAddr, access: RegionAccess) -> Result<Arc<Self>, RegionError> {
         let new = Self::open(&self.attachment, host, &self.name, self.key(), (access, false))?;
-        let (was, is) = (self.line(), new.line());
         let name = || self.name.clone();
-        if (was.id, was.uid) != (is.id, is.uid) || self.bytes != new.bytes {
-            return Err(RegionError::OwnerGone { name: name(), may_have_landed: false });
-        }
-        if was.revokes != is.revokes {
-            let (held, current) = (self.epoch(), new.epoch());
-            return Err(RegionError::Revoked { name: name(), held, current, may_have_landed: false });
+        match self.identity().goes_on_as(&new.identity()) {
+            Ok(()) => {}
+            Err(NotThatRegion::Another) => {
+                return Err(RegionError::OwnerGone { name: name(), may_have_landed: false });
+            }
+            Err(NotThatRegion::Revoked) => {
+                let (held, current) = (self.epoch(), new.epoch());
+                return Err(RegionError::Revoked { name: name(), held, current, may_have_landed: false });
+            }
         }
         Ok(new)
+    }
+
+    fn identity(&self) -> RegionIdentity {
+        RegionIdentity { line: self.line(), bytes: self.bytes }
     }
 
     /// Whether its daemon or the way to its host has ended, and it was not revoked, nor given up by its owner, before that.
@@ -50,9 +51,9 @@ impl Handle {
         match &self.reach {
             // The dead daemon's last word stays where it is.
             Reach::Here(local) => match local.check(&local.place()) {
-                Err(Over::DaemonLost) => is_lost.unwrap_or(true),
+                Err(RegionOver::DaemonLost) => is_lost.unwrap_or(true),
                 Ok(()) => is_lost.unwrap_or(false),
-                Err(Over::Revoked | Over::OwnerGone) => false,
+                Err(RegionOver::Revoked | RegionOver::OwnerGone) => false,
             },
             Reach::There(_) => is_lost.unwrap_or(false),
         }

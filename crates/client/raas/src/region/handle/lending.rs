@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 
 use control::{Reason, RegionAccess, RegionKey, RegionRefusal, Request};
-use raas_core::Answer;
+use raas_core::{Answer, RegionOver, RegionPlace};
 
 use super::{Handle, Reach, ask_for_region, unexpected};
 use crate::attachment::Attachment;
@@ -16,7 +16,7 @@ use crate::error::SessionError;
 use crate::park::lock;
 use crate::region::ask::ask;
 use crate::region::error::RegionError;
-use crate::region::local::{Local, Over, Place};
+use crate::region::local::Local;
 
 /// Ends of leases that are kept for lenders that do not have their leases yet.
 const EARLY_OVER_MAX: usize = 64;
@@ -153,10 +153,10 @@ impl Handle {
 
     /// When the owner ended, or the daemon, nobody has moved the bytes. A word that says nothing of this region any more
     /// comes of either; what the daemon said then decides.
-    pub(in crate::region) fn check_unrevoked(&self, local: &Local, place: &Place) -> Result<(), RegionError> {
+    pub(in crate::region) fn check_unrevoked(&self, local: &Local, place: &RegionPlace) -> Result<(), RegionError> {
         match (local.check(place), self.ended.get()) {
             (
-                Ok(()) | Err(Over::OwnerGone | Over::DaemonLost),
+                Ok(()) | Err(RegionOver::OwnerGone | RegionOver::DaemonLost),
                 None | Some(RegionRefusal::Reason(Reason::DaemonLost)),
             )
             | (_, Some(RegionRefusal::OwnerGone)) => Ok(()),

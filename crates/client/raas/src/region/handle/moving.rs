@@ -1,46 +1,40 @@
 //! The way of an owner's region to other memory: at a revoke, and to the daemon that comes after the one that ended
 //! (docs/restart.md).
 //!
-//! Owns when the owner may copy, and who waits until the region is there. It must never copy before the dead daemon's word
-//! says that it has ended: until then accesses by others count as done in the memory that the region leaves.
+//! Owns who copies in which thread, and who waits until the region is there. What the next daemon is told, and when the
+//! owner may copy, says [`raas_core::RegionKnown`].
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use control::{OpenedRegion, Reason, RegionKey, RegionPath, RegionRefusal, Request};
-use raas_core::{Answer, NewRegion};
+use control::{OpenedRegion, Reason, RegionKey, RegionRefusal, Request};
+use raas_core::{Answer, NewRegion, RegionBrought, RegionMade, RegionReturn};
 use shm::RegionMemory;
 
-use super::{Handle, Known, Reach};
+use super::{Handle, Reach};
 use crate::park::lock;
 use crate::region::ask::ask;
 use crate::region::error::RegionError;
-use crate::region::local::{Local, Made, Over};
+use crate::region::local::Local;
 use crate::region_table::RegionUser;
-
-/// What became of a try.
-enum Try {
-    Done,
-    /// That daemon has ended too.
-    Again,
-    Over(RegionRefusal),
-}
 
 impl Handle {
     /// A revoke: the region moves to this memory.
-    pub(super) fn move_to(&self, open: u64, made: Made, key: RegionKey, memory: Option<OwnedFd>) {
+    pub(super) fn move_to(&self, open: u64, made: RegionMade, key: RegionKey, memory: Option<OwnedFd>) {
         let moved = memory
             .ok_or_else(|| "no descriptor for its memory".to_owned())
             .and_then(|fd| RegionMemory::accept(fd, self.bytes, true).map_err(|e| e.to_string()))
             .and_then(|memory| match &self.reach {
                 Reach::Here(local) => {
-                    let settle = || {
-                        let mut known = lock(&self.known);
-                        known.key = key;
-                        known.line.revokes = known.line.revokes.wrapping_add(1);
-                    };
-                    local.move_to(memory, self.bytes, made, settle).map_err(|e| e.to_string())
+                    let moved = local.change(|place| {
+                        let moved = place.move_to(memory, self.bytes, made)?;
+                        if moved {
+                            lock(&self.known).on_moved(key);
+                        }
+                        Ok::<_, shm::RegionError>(moved)
+                    });
+                    moved.unwrap_or(Ok(false)).map_err(|e| e.to_string())
                 }
                 Reach::There(_) => Err("it is another host's".into()),
             });
@@ -109,9 +103,9 @@ impl Handle {
     pub(super) fn come_back(self: &Arc<Self>) {
         loop {
             match self.try_to_come_back() {
-                Try::Done => break,
-                Try::Again => {}
-                Try::Over(why) => {
+                RegionReturn::There => break,
+                RegionReturn::Again => {}
+                RegionReturn::Over(why) => {
                     tracing::warn!(region = self.name, %why, "a region does not go on with the next daemon: it ends");
                     self.end_away(why);
                     break;
@@ -121,49 +115,38 @@ impl Handle {
         self.notes.wake();
     }
 
-    fn try_to_come_back(self: &Arc<Self>) -> Try {
-        let lost = || Try::Over(RegionRefusal::Reason(Reason::DaemonLost));
+    fn try_to_come_back(self: &Arc<Self>) -> RegionReturn {
+        let lost = || RegionReturn::Over(RegionRefusal::Reason(Reason::DaemonLost));
         let (Reach::Here(local), Some(spec)) = (&self.reach, &self.spec) else { return lost() };
         if self.is_deleted.get().is_some() {
-            return Try::Over(RegionRefusal::OwnerGone);
+            return RegionReturn::Over(RegionRefusal::OwnerGone);
         }
-        let (epoch, Known { key, line }) = {
+        let brought = {
             let place = local.place();
-            match local.check(&place) {
-                Ok(()) if place.is_parted() => (place.epoch, *lock(&self.known)),
-                // It ended before its daemon did, or that daemon has only lost this session: others may have it still.
-                Ok(()) | Err(Over::DaemonLost) => return lost(),
-                Err(Over::OwnerGone | Over::Revoked) => return Try::Over(RegionRefusal::OwnerGone),
-            }
+            let known = *lock(&self.known);
+            known.bring(&place, spec)
         };
-        let spec = control::RegionSpec { key, ..spec.clone() };
+        let RegionBrought { spec, epoch, line } = match brought {
+            Ok(brought) => brought,
+            Err(why) => return RegionReturn::Over(why),
+        };
         match ask(&self.attachment, |session| session.return_region(spec, epoch, line)) {
             Ok(Answer::Region(Ok(new))) => self.settle_at(local, *new, epoch),
-            Ok(Answer::Region(Err(RegionRefusal::Reason(Reason::DaemonLost)))) => Try::Again,
-            Ok(Answer::Region(Err(why))) => Try::Over(why),
+            Ok(Answer::Region(Err(why))) => RegionReturn::refused(why),
             Ok(_) | Err(_) => lost(),
         }
     }
 
     /// The next daemon has made memory.
-    fn settle_at(self: &Arc<Self>, local: &Local, new: NewRegion, from_epoch: u64) -> Try {
-        let NewRegion { opened: OpenedRegion { open, info, path }, mapping, daemon } = new;
+    fn settle_at(self: &Arc<Self>, local: &Local, new: NewRegion, from_epoch: u64) -> RegionReturn {
+        let (OpenedRegion { open, info, .. }, daemon) = (new.opened, new.daemon);
         let close = || self.attachment.tell(&Request::RegionClose { open, delete: true });
-        let (RegionPath::Local { stamp, .. }, Some(mapping)) = (path, mapping) else {
-            close();
-            let cause = raas_core::at_descriptor_limit(control::descriptor_limit());
-            return Try::Over(RegionRefusal::NoMemory { bytes: self.bytes, cause });
-        };
-        let made = Made { stamp, epoch: info.epoch, daemon };
-        match local.return_to(mapping, self.bytes, made, from_epoch) {
-            Ok(true) => {}
-            Ok(false) => {
+        let followed = local.change(|place| RegionReturn::follow(place, new, self.bytes, from_epoch));
+        match followed.unwrap_or(RegionReturn::Again) {
+            RegionReturn::There => {}
+            other => {
                 close();
-                return Try::Again;
-            }
-            Err(error) => {
-                close();
-                return Try::Over(RegionRefusal::NoMemory { bytes: self.bytes, cause: error.to_string() });
+                return other;
             }
         }
         let user: Arc<dyn RegionUser> = Arc::clone(self) as _;
@@ -172,7 +155,7 @@ impl Handle {
         self.given.daemon.store(daemon, Ordering::Release);
         self.given.open.store(open, Ordering::SeqCst);
         if !self.attachment.regions.add(&user, daemon) {
-            return Try::Again;
+            return RegionReturn::Again;
         }
         self.attachment.tell(&Request::RegionMoved { open, epoch: info.epoch });
         // If this daemon has ended too, it is away from that one by now.
@@ -182,6 +165,6 @@ impl Handle {
         if self.is_deleted.get().is_some() {
             close();
         }
-        Try::Done
+        RegionReturn::There
     }
 }
