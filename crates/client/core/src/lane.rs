@@ -8,8 +8,18 @@ use control::Reason;
 use shm::{RingMemory, RingReader, RingWriter, SlotPlace, SlotWords, Word32, app_flag, engine_flag};
 
 use crate::End;
-use crate::session::{Clock, SessionMemory};
 use crate::side::{Side, failure};
+
+/// Reads the host's monotonic clock, in nanoseconds.
+pub type Clock = fn() -> u64;
+
+/// What this process can do for its lanes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Means {
+    /// Its rings may give pages back: the kernel makes it pass the daemon's barrier.
+    pub(crate) can_rest: bool,
+    pub(crate) clock: Option<Clock>,
+}
 
 /// Names a slot, one of its connections, and a process.
 #[derive(Debug, Clone, Copy)]
@@ -56,7 +66,7 @@ impl LaneEnd {
         (bell, engine_sleep): (SlotPlace, Word32),
         place: SlotUse,
         rings: LaneRings,
-        memory: &SessionMemory,
+        means: Means,
     ) -> Result<OpenedLane, shm::RegionError> {
         words.app_flags.store(0, Ordering::Relaxed);
         words.app_wait.store(0, Ordering::Relaxed);
@@ -71,9 +81,9 @@ impl LaneEnd {
         let reader = RingReader::growing(rx, first_bytes, received, 0)?;
         let sent = (words.tx_tail.clone(), words.tx_head.clone(), words.tx_grown_at.clone());
         let writer = RingWriter::growing_when_told(tx, first_bytes, sent, 0)?;
-        let writer = if memory.can_rest { writer.may_rest(&words)? } else { writer };
+        let writer = if means.can_rest { writer.may_rest(&words)? } else { writer };
         words.app_generation.store(place.generation, Ordering::Release);
-        let end = Self { slot: place.slot, words, bell, engine_sleep, clock: memory.clock, is_datagram: false };
+        let end = Self { slot: place.slot, words, bell, engine_sleep, clock: means.clock, is_datagram: false };
         Ok(OpenedLane { end, reader, writer })
     }
 

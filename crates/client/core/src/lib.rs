@@ -79,6 +79,7 @@ pub use framing::{
     FramingError, Incoming, MESSAGE_BYTES_MAX, MESSAGE_HEADER_BYTES, Next, ReceiveError, message_header,
 };
 pub use greeting::{Attached, Given, Greeting};
+pub use lane::Clock;
 pub use life::Life;
 pub use loans::{LEASES_MAX, LOAN_BYTES_MAX, LOAN_RECORD_BYTES, LOANS_MAX, LeaseRecord, LoanRecord};
 pub use outgoing::Outgoing;
@@ -90,6 +91,6 @@ pub use region_place::{RegionMade, RegionOver, RegionPlace};
 pub use regions::{NewRegion, RegionMapping, RegionNews};
 pub use returning::Returned;
 pub use rx::Rx;
-pub use session::{Clock, EngineEnd, Session, SessionMemory};
+pub use session::{EngineEnd, Session, SessionMemory};
 pub use side::{End, Side};
 pub use tx::{Reserved, Tx};

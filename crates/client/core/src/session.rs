@@ -15,7 +15,7 @@ use shm::{Pair, Region, RingMemory, Segment, SegmentError, Sharing, WakeSocket, 
 use crate::answer::{Asked, Requests};
 use crate::endpoint::{Link, Name, RingSizes};
 use crate::fault::is_want_of_descriptors;
-use crate::lane::{LaneEnd, LaneRings, SlotUse};
+use crate::lane::{Clock, LaneEnd, LaneRings, Means, SlotUse};
 use crate::pair_link::{PairLink, PairSlot, end_of};
 use crate::pair_socket::PairSocket;
 use crate::ports::{self, PortUse, Ports};
@@ -46,9 +46,6 @@ pub struct SessionMemory {
     /// The host's monotonic clock in nanoseconds, for the daemon's traces; None: nothing is said of times.
     pub clock: Option<Clock>,
 }
-
-/// Reads the host's monotonic clock, in nanoseconds.
-pub type Clock = fn() -> u64;
 
 /// One engine of the daemon, as this process sees it.
 #[derive(Debug, Clone)]
@@ -512,7 +509,8 @@ impl Session {
             let rx = self.lane_ring(rx_chunk, ChunkKind::Rx, rx_offset, grown_bytes)?;
             let place = SlotUse { slot, generation, pid: self.daemon.life().owner() };
             let rings = LaneRings { tx, rx, first_bytes: ring_bytes.into() };
-            LaneEnd::open(session.slot(slot), (whose, engine.sleep.clone()), place, rings, &self.memory)
+            let means = Means { can_rest: self.memory.can_rest, clock: self.memory.clock };
+            LaneEnd::open(session.slot(slot), (whose, engine.sleep.clone()), place, rings, means)
                 .map_err(|e| LaneRefusal::Wrong(e.to_string()))
         });
         match opened {

@@ -119,9 +119,15 @@ fn a_flood_is_lost_in_part_and_what_arrives_is_whole_in_order_and_once() {
         // One more shows what is missing before it.
         let mut next = COUNT;
         reaches(&stream, &accepted, &mut next, 10);
-        let lost: u64 = ["missing", "torn", "ring_full"].iter().map(|l| b.counter(&format!("uc_lost_{l}"))).sum();
-        let sent = a.counter("uc_messages_sent");
-        assert_eq!(b.counter("uc_messages_received") + lost, sent);
+        eventually("each message is received or counted as lost", || {
+            let lost: u64 = ["missing", "torn", "ring_full"].iter().map(|l| b.counter(&format!("uc_lost_{l}"))).sum();
+            let is_all = b.counter("uc_messages_received") + lost == a.counter("uc_messages_sent");
+            if !is_all {
+                // The last one may be lost itself.
+                reaches(&stream, &accepted, &mut next, 10);
+            }
+            is_all
+        });
         assert_eq!(a.counter("violations") + b.counter("violations"), 0);
     });
 }
