@@ -25,6 +25,10 @@ pub(crate) trait RegionUser: std::fmt::Debug + Send + Sync {
     /// daemon: then the result is true. It must not send, wait or notify; [`RegionUser::wake`] follows.
     fn part(&self) -> bool;
 
+    /// Nothing goes by its queue any more. All handles have been told [`RegionUser::part`] before, for they share queues:
+    /// one that finds its queue ended must find that it has ended itself.
+    fn part_queue(&self);
+
     /// There is another daemon, and the handle is one that is brought to it. May wait for answers.
     fn bring_back(self: Arc<Self>);
 
@@ -100,6 +104,7 @@ impl RegionTable {
         let handles: Vec<_> = std::mem::take(&mut inner.handles).into_values().filter_map(|h| h.upgrade()).collect();
         drop(inner);
         let parted: Vec<_> = handles.iter().filter(|handle| handle.part()).map(Arc::downgrade).collect();
+        handles.iter().for_each(|handle| handle.part_queue());
         lock(&self.0).parted.extend(parted);
         handles
     }
@@ -147,6 +152,8 @@ mod tests {
             self.parts.fetch_add(1, Ordering::Relaxed);
             self.is_owners
         }
+
+        fn part_queue(&self) {}
 
         fn bring_back(self: Arc<Self>) {}
 

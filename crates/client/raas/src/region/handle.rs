@@ -538,11 +538,14 @@ impl RegionUser for Handle {
         if !goes_on {
             let _ = self.ended.set(RegionRefusal::Reason(Reason::DaemonLost));
         }
+        self.part_leases();
+        goes_on
+    }
+
+    fn part_queue(&self) {
         if let Reach::There(remote) = &self.reach {
             remote.queue.part();
         }
-        self.part_leases();
-        goes_on
     }
 
     fn bring_back(self: Arc<Self>) {

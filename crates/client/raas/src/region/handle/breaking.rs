@@ -62,7 +62,8 @@ impl Handle {
     /// Whether an operation failed because the handle is [broken](Self::is_broken), and nothing of it was done.
     pub(in crate::region) fn is_broken_by(&self, error: &RegionError) -> bool {
         match error {
-            RegionError::DaemonLost { may_have_landed: false, .. } => {}
+            // Its queue may have ended a moment before it.
+            RegionError::DaemonLost { may_have_landed: false, .. } => self.wait_for_end(),
             RegionError::Refused { why: RegionRefusal::Reason(reason), .. } if is_loss(*reason) => self.wait_for_end(),
             _ => return false,
         }
