@@ -347,6 +347,15 @@ impl Engine {
         let Some((lane, qpn)) = self.lanes.get(id).and_then(|lane| Some((lane, lane.qpn()?))) else { return };
         let granted = lane.granted();
         self.destroy_unreliable_qp(nic, id);
+        self.destroy_qp(nic, qpn);
+        self.lanes.unbind(qpn);
+        self.recv.release_lane(granted);
+        self.forget_completions(qpn);
+        self.repost(nic);
+    }
+
+    /// Destroys a queue pair. Its completions wait afterwards, and its receives among them.
+    pub(super) fn destroy_qp<P: Provider>(&mut self, nic: &mut P, qpn: Qpn) {
         // In error the queue pair gives back the receives that it holds.
         let _ = nic.modify_qp(qpn, &QpModify::Err);
         for _ in 0..DRAIN_POLLS {
@@ -358,10 +367,6 @@ impl Engine {
         if nic.destroy_qp(qpn).is_err() {
             self.counters.device_refusals += 1;
         }
-        self.lanes.unbind(qpn);
-        self.recv.release_lane(granted);
-        self.forget_completions(qpn);
-        self.repost(nic);
     }
 
     /// Completions of a destroyed queue pair must not be taken for those of a later one with the same number. Their

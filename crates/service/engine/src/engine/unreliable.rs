@@ -11,14 +11,14 @@ use std::net::IpAddr;
 use control::Reason;
 use rand::RngExt;
 use verbs::{
-    AcceptAttr, Access, Capabilities, Completion, Encrypt, Endpoint, OfferAttr, Provider, QpInit, QpModify, QpType,
-    Qpn, VerbsError, Wire,
+    AcceptAttr, Access, Capabilities, Completion, Encrypt, Endpoint, OfferAttr, Provider, QpInit, QpType, Qpn,
+    VerbsError, Wire,
 };
 
 use super::Engine;
 use crate::ids::{LaneId, RouteId};
 use crate::lane::Lane;
-use crate::limits::{COMPLETIONS_PER_RUN, DRAIN_POLLS, LANE_MIN_RNR_TIMER};
+use crate::limits::LANE_MIN_RNR_TIMER;
 use crate::recvpool::RECV_WR;
 use crate::unreliable::memory::PieceMemory;
 use crate::violation::Violation;
@@ -180,17 +180,7 @@ impl Engine {
     /// The lane loses its queue pair, and this one with it: what is on its way is lost.
     pub(super) fn destroy_unreliable_qp<P: Provider>(&mut self, nic: &mut P, id: LaneId) {
         let Some(qpn) = self.lanes.get(id).and_then(|lane| lane.unreliable().qpn()) else { return };
-        // In error the queue pair gives back the receives that it holds.
-        let _ = nic.modify_qp(qpn, &QpModify::Err);
-        for _ in 0..DRAIN_POLLS {
-            match nic.poll_cq(self.completions.cq, &mut self.completions.waiting, COMPLETIONS_PER_RUN) {
-                Ok(n) if n > 0 => {}
-                _ => break,
-            }
-        }
-        if nic.destroy_qp(qpn).is_err() {
-            self.counters.device_refusals += 1;
-        }
+        self.destroy_qp(nic, qpn);
         self.unreliable.unbind(qpn);
         let Some(memory) = &mut self.unreliable.memory else { return };
         let of_it = |c: &Completion| c.qpn == qpn && c.wr_id & RECV_WR != 0;
