@@ -51,6 +51,9 @@ pub struct SlotWords {
     pub tx_grown_at: Word64,
     /// The same of the rx ring.
     pub rx_grown_at: Word64,
+    /// Bytes that the application keeps in the tx ring at most while a TCP connection of the stream's own is to be
+    /// expected; 0: as many as fit.
+    pub tx_hold: Word32,
     /// Number of the engine of the daemon that carries the connection or socket, from 0.
     pub engine: Word32,
 }

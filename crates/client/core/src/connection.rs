@@ -76,7 +76,7 @@ where
     // A ring that breaks the rules is news, too.
     let has_bytes = |mut rx: R| rx.has_news() || rx.follow(at).is_err() || rx.has_news();
     let has_bytes = read_end.is_some() || rx.is_none_or(has_bytes);
-    let has_room = write_end.is_some() || tx.is_none_or(|mut tx| tx.has_room(room) || tx.may_switch(at));
+    let has_room = write_end.is_some() || tx.is_none_or(|mut tx| tx.may_write(at, room));
     let is_broken = [read_end, write_end].into_iter().flatten().any(|end| end != End::Finished);
     Readiness::when(Readiness::READ, has_bytes)
         | Readiness::when(Readiness::WRITE, has_room)

@@ -6,6 +6,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use crate::direct::{Direct, SWITCH_BYTES};
+use crate::tx::offered;
 use crate::{End, Endpoint, Side};
 
 /// Writes between two looks whether this side may switch.
@@ -23,7 +24,7 @@ pub(crate) enum DirectTx {
     Ring {
         /// Writes since the last look.
         writes: u32,
-        /// Mean length of what the last writes offered, mostly of the last eight, in bytes.
+        /// Mean length of what the last writes offered, mostly of the last eight, in bytes; 0: none was looked at.
         mean_bytes: usize,
     },
     /// Into the ring for good: room there was lent.
@@ -44,6 +45,14 @@ impl DirectTx {
         Self::Ring { writes: 0, mean_bytes: 0 }
     }
 
+    /// A write of so many bytes found no room in the ring: what it is like is known before there is a connection.
+    #[cold]
+    pub(crate) fn on_full(&mut self, offered: usize) {
+        if let Self::Ring { mean_bytes, .. } = self {
+            *mean_bytes = offered;
+        }
+    }
+
     /// Whether this side may switch now: it does with its next large write.
     pub(crate) fn may_switch(&self, at: &Endpoint) -> bool {
         matches!(self, Self::Ring { mean_bytes: LARGE_WRITE_BYTES.., .. })
@@ -58,9 +67,11 @@ impl DirectTx {
         if let Self::Ring { writes, mean_bytes } = self {
             let Some(direct) = at.direct() else { return Ok(None) };
             *writes = writes.wrapping_add(1);
-            let offered = bufs.iter().fold(0_usize, |sum, buf| sum.saturating_add(buf.len()));
-            *mean_bytes -= *mean_bytes / 8;
-            *mean_bytes = mean_bytes.saturating_add(offered / 8);
+            let offered = offered(bufs);
+            *mean_bytes = match *mean_bytes {
+                0 => offered,
+                mean => (mean - mean / 8).saturating_add(offered / 8),
+            };
             if !direct.may_switch() && *writes % WRITES_PER_LOOK == 1 {
                 direct.advance();
             }

@@ -385,6 +385,15 @@ impl Endpoint {
         }
     }
 
+    /// Bytes that may be written behind `written`, if the engine holds the writer back: over a long path, until the
+    /// stream's own TCP connection is there.
+    pub(crate) fn held_room(&self, written: u64) -> Option<u64> {
+        match &self.link {
+            Link::Lane(end) if self.direct().is_none_or(|direct| !direct.is_settled()) => end.held_room(written),
+            _ => None,
+        }
+    }
+
     /// Which loans the process at the other end gave back: bit n has turned round once for each time that it gave loan n
     /// back. None between hosts.
     #[inline]

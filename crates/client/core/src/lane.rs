@@ -204,6 +204,12 @@ impl LaneEnd {
         written.wrapping_sub(self.words.tx_head.load(Ordering::Acquire))
     }
 
+    /// Bytes that may be written behind `written` for now, if the engine holds the writer back.
+    pub(crate) fn held_room(&self, written: u64) -> Option<u64> {
+        let hold = self.words.tx_hold.load(Ordering::Relaxed);
+        (hold > 0).then(|| u64::from(hold).saturating_sub(self.untaken(written)))
+    }
+
     pub(crate) fn arm(&self, side: Side) {
         shm::arm_slot(&self.words.app_wait, side.bit());
     }

@@ -12,6 +12,14 @@ use shm::RingWriter;
 use crate::direct_tx::DirectTx;
 use crate::{End, Endpoint, Life};
 
+/// A stream that has written so much and still has no TCP connection of its own does not wait for one any more.
+const HELD_UNTIL: u64 = 1 << 20;
+
+/// Bytes of all buffers.
+pub(crate) fn offered(bufs: &[IoSlice<'_>]) -> usize {
+    bufs.iter().fold(0, |sum, buf| sum.saturating_add(buf.len()))
+}
+
 /// The producing end of a connection. Its methods take the [`Endpoint`] of the same connection.
 #[derive(Debug)]
 pub struct Tx {
@@ -35,9 +43,11 @@ impl Tx {
         {
             return Ok(count);
         }
-        let count = self.ring.write(buf).map_err(|fault| at.on_fault(fault))?;
+        let count = self.ring.write(&buf[..self.held_room(at).min(buf.len())]).map_err(|fault| at.on_fault(fault))?;
         if count > 0 {
             at.tell_written(count as u64, self.ring.tail());
+        } else {
+            self.direct.on_full(buf.len());
         }
         Ok(count)
     }
@@ -59,9 +69,11 @@ impl Tx {
             return Ok(count);
         }
         let (mut total, mut untold) = (0, 0);
+        let most = self.held_room(at);
         'all: for buf in bufs {
             for piece in buf.chunks(at.piece_bytes) {
-                let count = self.ring.write(piece).map_err(|fault| at.on_fault(fault))?;
+                let allowed = piece.len().min(most - total);
+                let count = self.ring.write(&piece[..allowed]).map_err(|fault| at.on_fault(fault))?;
                 total += count;
                 untold += count;
                 if count < piece.len() {
@@ -76,7 +88,20 @@ impl Tx {
         if untold > 0 {
             at.tell_written(untold as u64, self.ring.tail());
         }
+        if total == 0 {
+            self.direct.on_full(offered(bufs));
+        }
         Ok(total)
+    }
+
+    /// Bytes that may be written now, apart from the room in the ring.
+    #[inline]
+    fn held_room(&self, at: &Endpoint) -> usize {
+        let tail = self.ring.tail();
+        if tail >= HELD_UNTIL {
+            return usize::MAX;
+        }
+        at.held_room(tail).map_or(usize::MAX, |room| usize::try_from(room).unwrap_or(usize::MAX))
     }
 
     /// Writes what fits: some bytes, none yet (`None`), or why writing is over. `bufs` are not all empty.
@@ -97,21 +122,22 @@ impl Tx {
         !matches!(self.ring.free(), Ok(free) if free < len)
     }
 
-    /// As [`Tx::has_room`], for a caller that armed the stream's own TCP connection: room there is told.
+    /// As [`Tx::may_write`], for a caller that armed the stream's own TCP connection: room there is told.
     #[inline]
-    pub fn sees_room(&mut self, len: u64) -> bool {
-        !self.is_direct() && self.has_room(len)
+    pub fn sees_room(&mut self, at: &Endpoint, len: u64) -> bool {
+        !self.is_direct() && self.may_write(at, len)
+    }
+
+    /// Whether a write of `len` bytes would go somewhere: into the ring, or to the stream's own TCP connection.
+    #[inline]
+    pub(crate) fn may_write(&mut self, at: &Endpoint, len: u64) -> bool {
+        (self.held_room(at) > 0 && self.has_room(len)) || self.direct.may_switch(at)
     }
 
     /// Whether bytes leave by the stream's own TCP connection.
     #[inline]
     pub fn is_direct(&self) -> bool {
         self.direct.is_socket()
-    }
-
-    /// Whether the next write goes to the stream's own TCP connection, and needs no room in the ring.
-    pub(crate) fn may_switch(&self, at: &Endpoint) -> bool {
-        self.direct.may_switch(at)
     }
 
     /// Bytes that can be written now.

@@ -215,6 +215,11 @@ impl World {
         }
     }
 
+    /// As over a long path.
+    fn hold(&self, bytes: u32) {
+        self.hosts.iter().for_each(|host| host.words.tx_hold.store(bytes, Ordering::Relaxed));
+    }
+
     /// The daemon's message comes.
     fn attach(&mut self, end: usize) {
         let Some(connection) = &self.hosts[end].connection else {
@@ -360,6 +365,9 @@ fn every_byte_comes_once_and_in_order_wherever_the_two_parts_are_cut() {
     let (mut switched, mut stayed) = (0, 0);
     for seed in 1..=400 {
         let mut world = World::new(seed);
+        if seed.is_multiple_of(3) {
+            world.hold(2500);
+        }
         let attach_at = [0, 1].map(|_| world.rng.below(300));
         let mut steps = 0;
         while !world.is_over() {
@@ -386,6 +394,61 @@ fn every_byte_comes_once_and_in_order_wherever_the_two_parts_are_cut() {
         }
     }
     assert!(switched > 150 && stayed > 50, "{switched} went by TCP, {stayed} did not: both are to be tried");
+}
+
+/// What one write of a host took, and whether it could have been called.
+fn try_write(host: &mut Host, bytes: &[u8]) -> (usize, bool) {
+    let Connection { endpoint, tx, rx } = host.connection.as_mut().unwrap();
+    let is_ready = raas_core::readiness(endpoint, Some(&mut *rx), Some(&mut *tx), 1).contains(Readiness::WRITE);
+    (tx.try_write(endpoint, &[IoSlice::new(bytes)]).unwrap().unwrap_or(0), is_ready)
+}
+
+#[test]
+fn a_writer_that_is_held_back_keeps_little_in_its_ring_until_its_connection_is_there_or_does_not_come() {
+    let mut world = World::new(1);
+    world.hold(1000);
+    let host = &mut world.hosts[0];
+    assert_eq!(try_write(host, &[1; 600]), (600, true));
+    assert_eq!(try_write(host, &[1; 600]), (400, true));
+    assert_eq!(try_write(host, &[1; 600]), (0, false), "though the ring has room");
+    host.words.tx_head.store(250, Ordering::Release);
+    assert_eq!(try_write(host, &[1; 600]), (250, true));
+    // None comes: 1 MiB later it is not waited for.
+    let mut wrote = 1250;
+    while wrote < 1 << 20 {
+        host.words.tx_head.store(wrote, Ordering::Release);
+        wrote += try_write(host, &[1; 5000]).0 as u64;
+    }
+    host.words.tx_head.store(wrote, Ordering::Release);
+    assert_eq!(try_write(host, &[1; 5000]), (RING as usize, true));
+
+    let mut world = World::new(1);
+    world.hold(1000);
+    assert_eq!(try_write(&mut world.hosts[0], &[1; 900]), (900, true));
+    (0..2).for_each(|end| world.attach(end));
+    for _ in 0..10 {
+        (0..2).for_each(|end| world.tcp(end));
+        world.hosts.iter().for_each(|host| host.direct.as_ref().unwrap().handle_event());
+    }
+    // Short writes stay in the ring, and have all of it.
+    assert_eq!(try_write(&mut world.hosts[0], &[1; 900]), (900, true));
+    assert_eq!(world.hosts[0].words.tx_tail.load(Ordering::Relaxed), 1800);
+}
+
+#[test]
+fn a_large_write_that_found_no_room_goes_by_tcp_as_soon_as_that_may_be() {
+    let mut world = World::new(2);
+    assert_eq!(try_write(&mut world.hosts[0], &[1; 50_000]), (RING as usize, true));
+    assert_eq!(try_write(&mut world.hosts[0], &[1; 50_000]), (0, false));
+    (0..2).for_each(|end| world.attach(end));
+    assert_eq!(try_write(&mut world.hosts[0], &[1; 50_000]), (0, false), "nobody said that it may");
+    for _ in 0..10 {
+        (0..2).for_each(|end| world.tcp(end));
+        world.hosts.iter().for_each(|host| host.direct.as_ref().unwrap().handle_event());
+    }
+    let (taken, is_ready) = try_write(&mut world.hosts[0], &[1; 50_000]);
+    assert!(is_ready, "its waiter is called");
+    assert!(taken > 0 || world.hosts[0].connection.as_ref().unwrap().tx.is_direct());
 }
 
 #[test]

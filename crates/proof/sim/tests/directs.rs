@@ -1,5 +1,7 @@
 //! Streams of bulk that get a TCP connection of their own (docs/tcp-direct.md), run to the end with every checker on.
 
+use std::time::Duration;
+
 use sim::plan::Fault;
 use sim::{Plan, Trace, World};
 
@@ -27,6 +29,28 @@ fn streams_between_hosts_with_two_paths_keep_to_the_lane() {
         (count, made_with_one) = (count + 1, made_with_one + made(with_one));
     }
     assert!(count >= 8 && made_with_one > 0, "{count} plans, {made_with_one} connections with one path");
+}
+
+/// However much a near one carries.
+#[test]
+fn streams_over_a_long_path_have_one_from_their_first_bytes_on() {
+    let plans = (1..=600).map(Plan::from_seed);
+    let plans = plans.filter(|plan| plan.hosts.iter().all(|host| host.bulk_bytes.is_some()) && !plan.has_standby);
+    let mut made = [0, 0];
+    for plan in plans.take(6) {
+        for (made, delay) in made.iter_mut().zip([Duration::from_micros(5), Duration::from_millis(20)]) {
+            let mut plan = plan.clone();
+            plan.hosts.iter_mut().for_each(|host| host.bulk_bytes = Some(u64::MAX));
+            plan.conditions.delay = delay;
+            let seed = plan.seed;
+            let mut world = World::new(plan, Trace::silent());
+            world.run();
+            assert_eq!(world.checks().violations(), [], "seed {seed}");
+            *made += world.directs().0;
+        }
+    }
+    assert_eq!(made[0], 0, "over a short path");
+    assert!(made[1] > 6, "over a long path: {}", made[1]);
 }
 
 #[test]

@@ -753,6 +753,11 @@ impl Lane {
         self.sendq.is_far()
     }
 
+    /// Whether it may be, as far as is known.
+    pub(crate) fn may_be_far(&self) -> bool {
+        self.sendq.may_be_far()
+    }
+
     /// Ring data arrived.
     #[inline]
     pub(crate) fn count_received(&mut self, bytes: u32) {

@@ -113,6 +113,11 @@ impl SendQueue {
         self.window.is_far()
     }
 
+    /// Whether it may be, as far as is known.
+    pub(crate) fn may_be_far(&self) -> bool {
+        self.window.may_be_far()
+    }
+
     /// Whether three quarters of the bytes that may be in flight are.
     #[inline]
     pub(crate) fn is_nearly_full(&self) -> bool {

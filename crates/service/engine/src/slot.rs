@@ -35,6 +35,7 @@ pub(crate) fn clear_slot(words: &SlotWords, generation: u32, epoch: u32, state: 
     shm::reset_rest(words);
     words.tx_grown_at.store(0, Ordering::Relaxed);
     words.rx_grown_at.store(0, Ordering::Relaxed);
+    words.tx_hold.store(0, Ordering::Relaxed);
     words.epoch.store(epoch.into(), Ordering::Relaxed);
     words.generation.store(generation, Ordering::Relaxed);
     words.state.store(state, Ordering::Release);

@@ -369,6 +369,11 @@ impl Vqp {
         Ok(())
     }
 
+    /// The application keeps at most so many bytes in its transmit ring for now.
+    pub(crate) fn hold(&self, bytes: u32) {
+        self.words.tx_hold.store(bytes, Ordering::Relaxed);
+    }
+
     /// The application may use it.
     pub(crate) fn publish_established(&self) {
         self.words.state.store(slot_state::ESTABLISHED, Ordering::Release);

@@ -35,10 +35,10 @@ const SHARED_FOR: Duration = Duration::from_secs(1);
 const RATES: usize = 8;
 /// A time counts as the path's if so many bytes at most were in flight when its work request was posted.
 const FEW_BYTES: u64 = 256 << 10;
-/// A path is far if its shortest time is not below this, measured so many times at least: the first ones may have waited
+/// A path is far if its shortest time is not below this, measured so many times at least: the first one may have waited
 /// for a processor.
 const FAR: Duration = Duration::from_millis(5);
-const FAR_AFTER: u32 = 3;
+const FAR_AFTER: u32 = 2;
 /// The shortest time counts for as long as this at least, and for twice as long at most.
 const SHORTEST_FOR: Duration = Duration::from_secs(5);
 
@@ -111,6 +111,11 @@ impl Window {
     #[inline]
     pub(crate) fn is_far(&self) -> bool {
         self.is_far
+    }
+
+    /// Whether the path may be long: no time of it was short, and there is one.
+    pub(crate) fn may_be_far(&self) -> bool {
+        self.shortest.into_iter().flatten().min().is_some_and(|shortest| shortest >= FAR)
     }
 
     /// A work request that tells its completion was posted; with it so many bytes are in flight.
@@ -254,7 +259,7 @@ mod tests {
     fn a_path_is_far_when_no_time_of_several_was_short() {
         let mut window = Window::new(64 << 20);
         let mut path = Path::new(100_000, 60_000_000);
-        for far in [false, false, true, true] {
+        for far in [false, true, true] {
             path.begin(&mut window);
             assert_eq!(window.is_far(), far);
         }

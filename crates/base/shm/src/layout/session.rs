@@ -38,6 +38,7 @@ pub(super) const TX_REST_AT: u64 = 168;
 pub(super) const ENGINE_AT: u64 = 172;
 pub(super) const TX_GROWN_AT: u64 = 176;
 pub(super) const RX_GROWN_AT: u64 = 184;
+pub(super) const TX_HOLD_AT: u64 = 192;
 
 /// The session segment: one application and the daemon's engines.
 #[derive(Debug, Clone)]
@@ -190,6 +191,7 @@ impl Session {
             tx_rest: word32(region, base + TX_REST_AT),
             tx_grown_at: word64(region, base + TX_GROWN_AT),
             rx_grown_at: word64(region, base + RX_GROWN_AT),
+            tx_hold: word32(region, base + TX_HOLD_AT),
             engine: word32(region, base + ENGINE_AT),
         }
     }

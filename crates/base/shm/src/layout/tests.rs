@@ -98,6 +98,7 @@ fn the_session_is_as_documented() {
         ("engine", ENGINE_AT, 4),
         ("tx_grown_at", TX_GROWN_AT, 8),
         ("rx_grown_at", RX_GROWN_AT, 8),
+        ("tx_hold", TX_HOLD_AT, 4),
     ];
     documented("Session slot", &slot);
     assert_eq!(SLOT_BYTES, 256);
@@ -138,6 +139,7 @@ fn the_words_of_a_session_slot_lie_where_the_document_says() {
             ("tx_use", &w.tx_use),
             ("peer_timeout_ms", &w.peer_timeout_ms),
             ("tx_verb", &w.tx_verb),
+            ("tx_hold", &w.tx_hold),
             ("state", &w.state),
             ("engine_flags", &w.engine_flags),
             ("reason", &w.reason),

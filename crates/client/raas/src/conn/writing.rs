@@ -49,7 +49,9 @@ impl Conn {
         }
         let mut patience = self.patience_of_writer(Waits::Room, tx);
         loop {
-            self.wait(Side::Write, &mut patience, &mut |_| tx.sees_room(1) || self.endpoint.write_end().is_some())?;
+            self.wait(Side::Write, &mut patience, &mut |_| {
+                tx.sees_room(&self.endpoint, 1) || self.endpoint.write_end().is_some()
+            })?;
             if let Some(count) = self.write_once(tx, bufs)? {
                 return Ok(count);
             }
@@ -99,7 +101,7 @@ impl Conn {
             }
             let ring = &mut tx;
             self.wait(Side::Write, &mut patience, &mut |_| {
-                ring.sees_room(len as u64) || self.endpoint.write_end().is_some()
+                ring.sees_room(&self.endpoint, len as u64) || self.endpoint.write_end().is_some()
             })?;
         }
     }

@@ -11,23 +11,49 @@ use super::Engine;
 use crate::event::{BulkStream, Event};
 use crate::ids::{LaneId, RouteId};
 use crate::lane::Lane;
+use crate::limits::{BULK_BYTES_FAR, HOLD_BYTES_FAR};
 use crate::vqp::{Phase, Vqp};
 
 impl Engine {
     /// Much came on a connection without a pause.
     #[cold]
     pub(super) fn on_bulk(&mut self, route: RouteId) {
-        if !self.config.tells_bulk {
-            return;
-        }
-        let Some(vqp) = self.vqps.get(route) else { return };
-        let lane = vqp.lane().and_then(|lane| self.lanes.get(lane));
-        // Where RoCEv2 carries the lane, somebody asked for that.
-        if lane.and_then(Lane::wire) == Some(Wire::Iwarp)
-            && !self.tenants.has_rate(vqp.app())
+        if let Some(vqp) = self.vqps.get(route)
+            && self.may_be_direct(vqp)
             && let Some(stream) = vqp.as_stream()
         {
             self.events.push_back(Event::StreamIsBulk(stream));
+        }
+    }
+
+    /// Bytes were written here, or read there. Over a long path the sender's engine knows of them, and of the path, before
+    /// the reader's.
+    #[inline]
+    pub(super) fn on_sending(&mut self, route: RouteId) {
+        if let Some(vqp) = self.vqps.get_mut(route)
+            && !vqp.bulk_mut().is_told()
+            && let Some(lane) = vqp.lane()
+            && self.lanes.get(lane).is_some_and(Lane::is_far)
+            && vqp.bulk_mut().on_arrival(1, BULK_BYTES_FAR, true, self.now)
+        {
+            self.on_bulk(route);
+        }
+    }
+
+    fn may_be_direct(&self, vqp: &Vqp) -> bool {
+        let lane = vqp.lane().and_then(|lane| self.lanes.get(lane));
+        // Where RoCEv2 carries the lane, somebody asked for that.
+        self.config.tells_bulk && lane.and_then(Lane::wire) == Some(Wire::Iwarp) && !self.tenants.has_rate(vqp.app())
+    }
+
+    /// A connection opens. Over a path that may be long, the writer of a stream keeps little in its ring for a while.
+    pub(super) fn hold_if_far(&self, route: RouteId) {
+        let Some(vqp) = self.vqps.get(route) else { return };
+        if vqp.kind() == Kind::Stream
+            && self.may_be_direct(vqp)
+            && vqp.lane().and_then(|lane| self.lanes.get(lane)).is_some_and(Lane::may_be_far)
+        {
+            vqp.hold(HOLD_BYTES_FAR);
         }
     }
 

@@ -138,6 +138,7 @@ impl Engine {
         let vqp = self.vqps.get_mut(route).expect("made above");
         vqp.on_open(open);
         let connection = vqp.connection();
+        self.hold_if_far(route);
         if let Some(tenant) = self.apps.get_mut(app) {
             tenant.enter_backlog(port, id, route);
         }

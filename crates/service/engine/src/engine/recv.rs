@@ -243,6 +243,7 @@ impl Engine {
                     if let Some(vqp) = self.vqps.get_mut(route) {
                         self.rests.touch(vqp.rest_mut(), route, self.now);
                     }
+                    self.on_sending(route);
                     self.try_release(route);
                 }
                 Ok(())

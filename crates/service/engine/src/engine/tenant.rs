@@ -215,6 +215,9 @@ impl Engine {
         if vqp.wants_growth() {
             self.grow(route);
         }
+        if tail != tail_now {
+            self.on_sending(route);
+        }
         self.update(route);
         Ok(())
     }

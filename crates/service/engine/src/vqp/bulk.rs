@@ -22,6 +22,12 @@ impl Bulk {
         self.is_told = true;
     }
 
+    /// Whether it is known, or not looked at.
+    #[inline]
+    pub(crate) fn is_told(&self) -> bool {
+        self.is_told
+    }
+
     /// Bytes came, over a long path or not, where `near` are enough otherwise. True, once: the stream is bulk.
     #[inline]
     pub(crate) fn on_arrival(&mut self, bytes: u32, near: u64, is_far: bool, now: Time) -> bool {
