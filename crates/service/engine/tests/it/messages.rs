@@ -308,6 +308,25 @@ fn connections_go_on_with_the_next_daemon() {
 }
 
 #[test]
+fn an_end_with_nothing_to_send_goes_on_with_the_next_daemon() {
+    for which in [&[0][..], &[1], &[0, 1]] {
+        let configure = |c: &mut HostConfig| c.engine.peer_return = Duration::from_secs(60);
+        let mut w = World::with(2, 575, configure);
+        let ends = w.uc_pair(65_536);
+        for number in 0..3 {
+            assert!(w.put(ends.0, &message(number, 9000)) && w.put(ends.1, &message(number, 9000)));
+            w.settle();
+            assert_eq!((w.take(ends.0).len(), w.take(ends.1).len()), (1, 1));
+            if number == 1 {
+                w.restart(which, &configure);
+                w.pass(Duration::from_secs(2));
+            }
+        }
+        w.assert_clean();
+    }
+}
+
+#[test]
 fn hosts_without_uc_are_refused_before_anything_is_asked() {
     let lacks = Capabilities::SOFTWARE_NIC - Capabilities::UNRELIABLE;
     for able in [[lacks, Capabilities::SOFTWARE_NIC], [Capabilities::SOFTWARE_NIC, lacks]] {
