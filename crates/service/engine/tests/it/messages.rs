@@ -14,6 +14,8 @@ use crate::apps::{SimConn, pattern};
 use crate::world::desk::HostConfig;
 use crate::world::{LinkConditions, World, addr};
 
+mod writes;
+
 const LOSSES: [&str; 4] = ["missing", "torn", "ring_full", "cut"];
 
 /// One end: host, application, slot.
