@@ -88,12 +88,15 @@ bitflags::bitflags! {
         const CONGESTION_CONTROL = 1 << 8;
         /// Unreliable connections, and a consumer that carries messages on them (docs/unreliable.md).
         const UNRELIABLE = 1 << 9;
+        /// With [`Self::UNRELIABLE`]: a consumer that has places for WRITEs on them.
+        const UNRELIABLE_WRITES = 1 << 10;
     }
 }
 
 impl Capabilities {
     /// Of a device that speaks RoCEv2 as the IBTA has it, and no more: hardware.
-    pub const ROCE: Self = Self::SRQ.union(Self::IMMEDIATE).union(Self::DATAGRAMS).union(Self::UNRELIABLE);
+    pub const ROCE: Self =
+        Self::SRQ.union(Self::IMMEDIATE).union(Self::DATAGRAMS).union(Self::UNRELIABLE).union(Self::UNRELIABLE_WRITES);
     /// Of the software NIC.
     pub const SOFTWARE_NIC: Self = Self::ROCE
         .union(Self::COUNTS_WRITES)

@@ -134,10 +134,10 @@ fn messages_on_uc_in_c_between_two_daemons_and_on_one_host() {
     let program = library.build("examples/c/unreliable.c");
     let ((_, here), (there_ip, there)) = (host(11), host(12));
     let address = there_ip.to_string();
-    for asking in [&here, &there] {
-        let (serving, port) = Server::start(library.command(&program, &there).args(["serve", &address, "0"]));
-        let said = run(library.command(&program, asking).args(["ask", &address, &port, "200"]));
-        assert_eq!(said, "200 messages came back\n");
+    for (asking, verb) in [(&here, "SEND"), (&here, "WRITE"), (&there, "SEND"), (&there, "WRITE")] {
+        let (serving, port) = Server::start(library.command(&program, &there).args(["serve", &address, "0", verb]));
+        let said = run(library.command(&program, asking).args(["ask", &address, &port, "200", verb]));
+        assert_eq!(said, "200 messages came back\n", "{verb}");
         serving.ended_well();
     }
 }

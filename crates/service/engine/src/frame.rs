@@ -17,7 +17,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::ask::Ask;
 use crate::choice::Load;
 use crate::immediate::ROUTE_BITS;
-use crate::limits::{PIECE_BYTES_MIN, RING_BYTES_MIN};
+use crate::limits::{PIECE_BYTES_MIN, RING_BYTES_MIN, WRITE_PLACES_MAX};
 use crate::ring_size::RingSize;
 
 /// Version in the header.
@@ -48,6 +48,9 @@ const KIND_BACK: u8 = 20;
 const KIND_GONE: u8 = 21;
 const KIND_UNRELIABLE_OFFER: u8 = 22;
 const KIND_UNRELIABLE_ANSWER: u8 = 23;
+const KIND_PLACES_ASK: u8 = 24;
+const KIND_PLACES: u8 = 25;
+const KIND_PLACES_GRANT: u8 = 26;
 
 /// Bytes of a frame that are not a kernel's: the header, records that come first in every frame, and the record's own.
 pub(crate) const KERNEL_OVERHEAD_BYTES: usize = 128;
@@ -198,6 +201,16 @@ struct WireUnreliableOffer {
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
+struct WirePlaces {
+    addr: U64,
+    rkey: U32,
+    count: U32,
+    bytes: U32,
+    reserved: U32,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
 struct WireAnswer {
     failed: u8,
     reserved: [u8; 3],
@@ -274,6 +287,29 @@ pub(crate) struct RunRegion {
     pub(crate) key: u32,
     /// What the program's handle allows.
     pub(crate) access: RegionAccess,
+}
+
+/// Memory into which the receiver of the record may WRITE pieces of messages on UC: docs/unreliable.md.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WritePlaces {
+    pub(crate) first: RemoteAddr,
+    /// 0: there are none.
+    pub(crate) count: u32,
+    /// Of each; they follow each other.
+    pub(crate) bytes: u32,
+}
+
+impl WritePlaces {
+    /// There are none.
+    pub(crate) const NONE: Self = Self { first: RemoteAddr { addr: 0, rkey: Rkey(0) }, count: 0, bytes: 0 };
+
+    fn fits(&self) -> bool {
+        let all = u64::from(self.count) * u64::from(self.bytes);
+        *self == Self::NONE
+            || (1..=WRITE_PLACES_MAX).contains(&self.count)
+                && self.bytes >= PIECE_BYTES_MIN
+                && self.first.addr.checked_add(all).is_some()
+    }
 }
 
 /// Asks the owner of a region to run a kernel at it.
@@ -372,6 +408,14 @@ pub(crate) enum Record {
     UnreliableAnswer {
         reason: u32,
     },
+    /// The sender wants to WRITE on the UC queue pair.
+    PlacesAsk,
+    /// Where it may: numbers below the count.
+    Places(WritePlaces),
+    /// Numbers below this one are granted.
+    PlacesGrant {
+        end: u64,
+    },
     /// Asks the owner of a region to do something with it; `id` comes back.
     Execute {
         key: u32,
@@ -461,6 +505,10 @@ pub(crate) enum FrameError {
     Endpoint { found: usize },
     #[error("pieces of {0} bytes, where {PIECE_BYTES_MIN} are the fewest")]
     Piece(u32),
+    #[error(
+        "{count} places of {bytes} bytes, where at most {WRITE_PLACES_MAX} of at least {PIECE_BYTES_MIN} are allowed"
+    )]
+    Places { count: u32, bytes: u32 },
 }
 
 /// Refuses a ring of the peer that arithmetic or layout cannot take: `max` is the largest that may be meant.
@@ -603,8 +651,22 @@ fn parse_body(head: &WireRecord, body: &[u8]) -> Result<Record, FrameError> {
         KIND_RESET => {
             Record::Reset { route, reason: WireReason::ref_from_bytes(body).map_err(|_| length)?.reason.get() }
         }
-        KIND_RECLAIM | KIND_YIELD | KIND_LOAD | KIND_UNRELIABLE_OFFER | KIND_UNRELIABLE_ANSWER if route != 0 => {
+        KIND_RECLAIM | KIND_YIELD | KIND_LOAD | KIND_UNRELIABLE_OFFER..=KIND_PLACES_GRANT if route != 0 => {
             return Err(FrameError::Reserved("record"));
+        }
+        KIND_PLACES_ASK if body.is_empty() => Record::PlacesAsk,
+        KIND_PLACES_ASK => return Err(length),
+        KIND_PLACES => {
+            let p = WirePlaces::ref_from_bytes(body).map_err(|_| length)?;
+            let first = RemoteAddr { addr: p.addr.get(), rkey: Rkey(p.rkey.get()) };
+            let places = WritePlaces { first, count: p.count.get(), bytes: p.bytes.get() };
+            if !places.fits() {
+                return Err(FrameError::Places { count: places.count, bytes: places.bytes });
+            }
+            Record::Places(places)
+        }
+        KIND_PLACES_GRANT => {
+            Record::PlacesGrant { end: WireOffset::ref_from_bytes(body).map_err(|_| length)?.offset.get() }
         }
         KIND_UNRELIABLE_OFFER => parse_unreliable_offer(body, length)?,
         KIND_UNRELIABLE_ANSWER => {
@@ -790,6 +852,13 @@ impl<'a> FrameWriter<'a> {
                 self.append(KIND_UNRELIABLE_OFFER, 0, &[head.as_bytes(), endpoint].concat())
             }
             Record::UnreliableAnswer { reason } => self.append_reason(KIND_UNRELIABLE_ANSWER, 0, reason),
+            Record::PlacesAsk => self.append(KIND_PLACES_ASK, 0, &[]),
+            Record::Places(WritePlaces { first, count, bytes }) => {
+                let (addr, rkey) = (first.addr.into(), first.rkey.0.into());
+                let body = WirePlaces { addr, rkey, count: count.into(), bytes: bytes.into(), reserved: 0.into() };
+                self.append(KIND_PLACES, 0, body.as_bytes())
+            }
+            Record::PlacesGrant { end } => self.append_offset(KIND_PLACES_GRANT, 0, end),
             Record::Load(Load { cpu, memory }) => {
                 self.append(KIND_LOAD, 0, WireLoad { cpu, memory, reserved: [0; 6] }.as_bytes())
             }

@@ -199,6 +199,10 @@ pub(crate) const PIECE_RECEIVES: u32 = 256;
 pub(crate) const PIECES_INFLIGHT_MAX: u32 = 64;
 /// Completions that an engine's UC queue pairs can have in the CQ.
 pub(crate) const PIECE_COMPLETIONS_MAX: u32 = PIECE_RECEIVES + PIECES_INFLIGHT_MAX;
+/// Places for WRITEs on UC that a peer gets: of [`PIECE_BYTES_MAX`] each.
+pub(crate) const WRITE_PLACES: u32 = 64;
+/// Most that a peer may have for this end: a piece says the number of WRITEs before it with 16 bits.
+pub(crate) const WRITE_PLACES_MAX: u32 = 1 << 15;
 /// Pieces taken out of transmit rings in one round.
 pub(crate) const PIECES_PER_RUN: usize = 256;
 /// Deficit-round-robin quantum of a UC connection, and of an application's together.

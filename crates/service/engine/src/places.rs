@@ -1,6 +1,6 @@
 //! Places of one size in registered memory, into which the engine copies what it posts.
 
-use verbs::{Access, Lkey, Provider, Region, Sge, VerbsError};
+use verbs::{Access, Mr, Provider, Region, Sge, VerbsError};
 
 /// Places begin at multiples of this, so that no two share a cache line.
 const PLACE_ALIGN: usize = 64;
@@ -9,7 +9,7 @@ const PLACE_ALIGN: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Places {
     pub(crate) region: Region,
-    lkey: Lkey,
+    pub(crate) mr: Mr,
     pub(crate) stride: u64,
 }
 
@@ -20,11 +20,11 @@ impl Places {
         let region = Region::anonymous(stride * count as usize)
             .map_err(|e| VerbsError::Os { call: "mmap", errno: e.raw_os_error().unwrap_or(0) })?;
         let mr = nic.reg_mr(&region, 0, region.len(), access)?;
-        Ok(Self { region, lkey: mr.lkey, stride: stride as u64 })
+        Ok(Self { region, mr, stride: stride as u64 })
     }
 
     /// The first `len` bytes of a place.
     pub(crate) fn sge(&self, place: u64, len: u32) -> Sge {
-        Sge { addr: place * self.stride, len, lkey: self.lkey }
+        Sge { addr: place * self.stride, len, lkey: self.mr.lkey }
     }
 }

@@ -7,10 +7,11 @@ pub(crate) mod end;
 pub(crate) mod losses;
 pub(crate) mod memory;
 pub(crate) mod piece;
+pub(crate) mod places;
 
 use std::collections::BTreeMap;
 
-use verbs::{Provider, Qpn, VerbsError};
+use verbs::{Provider, Qpn, SendOp, VerbsError};
 
 use crate::ids::{LaneId, RouteId};
 use crate::limits::MESSAGE_QUANTUM_BYTES;
@@ -18,6 +19,15 @@ use crate::sched::Drr;
 
 use losses::Losses;
 use memory::PieceMemory;
+
+/// Pieces by WRITE.
+#[derive(Debug, Default)]
+pub(crate) struct Writes {
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+    /// Those that went by SEND because the peer had no place.
+    pub(crate) no_place: u64,
+}
 
 /// The engine's part of all of them.
 #[derive(Debug)]
@@ -32,6 +42,7 @@ pub(crate) struct Unreliable {
     pub(crate) losses: Losses,
     pub(crate) sent: u64,
     pub(crate) received: u64,
+    pub(crate) writes: Writes,
     /// A piece on its way into a ring or out of one.
     pub(crate) scratch: Vec<u8>,
 }
@@ -46,6 +57,7 @@ impl Unreliable {
             losses: Losses::default(),
             sent: 0,
             received: 0,
+            writes: Writes::default(),
             scratch: Vec::new(),
         }
     }
@@ -77,9 +89,12 @@ impl Unreliable {
     }
 
     /// Posts the piece that is in `scratch`.
-    pub(crate) fn post<P: Provider>(&mut self, nic: &mut P, qpn: Qpn) -> Result<(), VerbsError> {
+    pub(crate) fn post<P: Provider>(&mut self, nic: &mut P, qpn: Qpn, op: SendOp) -> Result<(), VerbsError> {
         let memory = self.memory.as_mut().ok_or(VerbsError::NoSuch("memory of pieces"))?;
-        memory.post(nic, qpn, &self.scratch)
+        match op {
+            SendOp::Send => memory.post(nic, qpn, op, (&[], &self.scratch)),
+            _ => memory.post(nic, qpn, op, (&places::check(&self.scratch), &self.scratch)),
+        }
     }
 
     /// Counters for [`crate::EngineTotals`].
@@ -88,6 +103,9 @@ impl Unreliable {
             ("uc_qps", self.qps.len() as u64),
             ("uc_messages_sent", self.sent),
             ("uc_messages_received", self.received),
+            ("uc_writes_sent", self.writes.sent),
+            ("uc_writes_received", self.writes.received),
+            ("uc_writes_no_place", self.writes.no_place),
         ];
         own.into_iter().chain(self.losses.counters())
     }

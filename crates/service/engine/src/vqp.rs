@@ -515,6 +515,8 @@ impl Vqp {
             let tail = self.words.tx_tail.load(Ordering::Acquire);
             let limit = self.tx_tail.wrapping_add(self.tx_span.room(self.tx_tail, self.tx_head));
             self.tx_tail = check_cursor("tx_tail", self.tx_tail, tail, limit, self.tx_span.full())?;
+        }
+        if self.close.app_may_write() {
             // After the tail: the application names the verb first.
             self.look_at_verb();
         }

@@ -1,6 +1,7 @@
 /* Messages on UC: whole, in order and at most once, or lost.
  * Usage: unreliable serve HOST PORT    prints where it listens, answers each message of one client, and ends with it
- *        unreliable ask HOST PORT N    until N messages came back, whatever was lost */
+ *        unreliable ask HOST PORT N    until N messages came back, whatever was lost
+ * A last word WRITE asks for that verb, in the flags of the connection and of each answer; SEND is used without it. */
 #include <errno.h>
 #include <poll.h>
 #include <raas.h>
@@ -9,6 +10,7 @@
 #include <string.h>
 
 #define LENGTH 20000
+static int verb = RAAS_SEND;
 static char bytes[65536];
 
 static int failed(const char *what) {
@@ -19,7 +21,7 @@ static int failed(const char *what) {
 static int serve(const raas_target *at) {
   raas_target local;
   char text[56];
-  int listener = raas_listen(at, RAAS_UC);
+  int listener = raas_listen(at, RAAS_UC | verb);
   if (listener < 0) return failed("listen");
   if (raas_local(listener, &local) < 0 || raas_target_text(&local, text, sizeof text) < 0) return failed("local");
   printf("%s\n", text);
@@ -30,7 +32,7 @@ static int serve(const raas_target *at) {
     uint32_t got = raas_recv(fd, bytes, sizeof bytes, RAAS_WAIT);
     if (got == RAAS_FAILED && errno != ECONNRESET) return failed("recv");
     if (got == RAAS_FAILED || got == 0) break;
-    if (raas_send(fd, bytes, got, RAAS_UC | RAAS_SEND | RAAS_WAIT) != got && errno != ECONNRESET && errno != EPIPE)
+    if (raas_send(fd, bytes, got, RAAS_UC | verb | RAAS_WAIT) != got && errno != ECONNRESET && errno != EPIPE)
       return failed("send");
   }
   raas_close(fd);
@@ -40,12 +42,12 @@ static int serve(const raas_target *at) {
 
 static int ask(const raas_target *to, int count) {
   int back = 0, last = 0;
-  int fd = raas_connect(to, RAAS_UC);
+  int fd = raas_connect(to, RAAS_UC | verb);
   if (fd < 0) return failed("connect");
   for (int number = 1; back < count; number++) {
     memset(bytes, number, LENGTH);
     memcpy(bytes, &number, sizeof number);
-    if (raas_send(fd, bytes, LENGTH, RAAS_WAIT) != LENGTH) return failed("send");
+    if (raas_send(fd, bytes, LENGTH, verb | RAAS_WAIT) != LENGTH) return failed("send");
     struct pollfd ready = {fd, POLLIN, 0};
     poll(&ready, 1, 500);
     uint32_t got = raas_recv(fd, bytes, sizeof bytes, 0);
@@ -68,5 +70,6 @@ static int ask(const raas_target *to, int count) {
 int main(int argc, char **argv) {
   raas_target t;
   if (argc < 4 || raas_target_set(&t, argv[2], (uint16_t)atoi(argv[3])) < 0) return failed("usage");
+  if (strcmp(argv[argc - 1], "WRITE") == 0) verb = RAAS_WRITE;
   return strcmp(argv[1], "serve") == 0 ? serve(&t) : ask(&t, argc > 4 ? atoi(argv[4]) : 1);
 }

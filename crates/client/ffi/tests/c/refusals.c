@@ -36,8 +36,6 @@ static void flags(const raas_target *at) {
   REFUSED(raas_listen(at, RAAS_UC | RAAS_ATOMIC), EINVAL, "UC has no ATOMIC");
   REFUSED(raas_connect(at, RAAS_UD | RAAS_WRITE), EINVAL, "UD has no WRITE");
   REFUSED(raas_listen(at, RAAS_UD | RAAS_READ), EINVAL, "UD has no READ");
-  REFUSED(raas_connect(at, RAAS_UC | RAAS_WRITE), EOPNOTSUPP, "does not carry UC with WRITE");
-  REFUSED(raas_listen(at, RAAS_UC | RAAS_WRITE), EOPNOTSUPP, "does not carry UC with WRITE");
   REFUSED(raas_connect(at, RAAS_ATOMIC), EOPNOTSUPP, "does not carry RC with ATOMIC");
   REFUSED(raas_connect(at, 0x4000), EINVAL, "0x4000");
   REFUSED(raas_connect(at, RAAS_NOWAIT), EOPNOTSUPP, "RAAS_NOWAIT");

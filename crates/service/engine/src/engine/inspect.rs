@@ -124,6 +124,7 @@ impl Engine {
         let (mrs, pinned_bytes) = frames
             .chain(datagrams)
             .chain(self.unreliable.memory.iter().map(|memory| memory.registered()))
+            .chain(self.lanes.iter().filter_map(|(_, l)| l.unreliable().own_places()).map(|own| (1, own.bytes())))
             .chain(operations)
             .chain([(self.ring_memory.chunks, self.ring_memory.bytes)])
             .fold((recv_mrs, recv_bytes), |sum, x| (sum.0 + x.0, sum.1 + x.1));

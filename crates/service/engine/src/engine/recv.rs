@@ -288,6 +288,9 @@ impl Engine {
                 self.on_unreliable_offer(nic, id, piece_bytes, endpoint)
             }
             Record::UnreliableAnswer { reason } => self.on_unreliable_answer(id, reason),
+            Record::PlacesAsk => self.on_places_ask(nic, id),
+            Record::Places(places) => self.on_places(id, places),
+            Record::PlacesGrant { end } => self.on_places_grant(id, end),
             Record::Reclaim { most } => self.on_reclaim(id, most),
             Record::Yield { count } => self.on_yield(id, count),
         }

@@ -1,6 +1,7 @@
 //! UC queue pairs beside lanes: made for the first connection of messages, and gone with the lane's own queue pair.
 //!
-//! Owns when there is one, and what becomes of connections that need one when there is none. Both ends are told over
+//! Owns when there is one, when the peer gets places for its WRITEs there, and what becomes of connections that need one
+//! when there is none. Both ends are told over
 //! the lane itself, so a peer that does not know of them is never asked. It must never have one that is in the clear
 //! beside a lane that is encrypted.
 
@@ -16,11 +17,13 @@ use verbs::{
 };
 
 use super::Engine;
+use crate::frame::WritePlaces;
 use crate::ids::{LaneId, RouteId};
 use crate::lane::Lane;
 use crate::limits::LANE_MIN_RNR_TIMER;
 use crate::recvpool::RECV_WR;
 use crate::unreliable::memory::PieceMemory;
+use crate::unreliable::places::OwnPlaces;
 use crate::violation::Violation;
 use crate::vqp::{Phase, Vqp};
 
@@ -28,14 +31,24 @@ impl Engine {
     /// What this host's device can do on lanes to a host: RDMA over TCP has no UC.
     pub(super) fn capabilities_to(&self, peer: IpAddr) -> Capabilities {
         let all = self.device.capabilities;
-        if self.config.wire_to(peer).allows(Wire::Roce) { all } else { all - Capabilities::UNRELIABLE }
+        let of_roce = Capabilities::UNRELIABLE | Capabilities::UNRELIABLE_WRITES;
+        if self.config.wire_to(peer).allows(Wire::Roce) { all } else { all - of_roce }
+    }
+
+    /// What both ends of a lane can do.
+    fn capabilities_of_both(&self, lane: &Lane) -> Capabilities {
+        self.capabilities_to(lane.peer()) & lane.peer_capabilities()
+    }
+
+    fn has_unreliable_writes(&self, id: LaneId) -> bool {
+        let lane = self.lanes.get(id);
+        lane.is_some_and(|lane| self.capabilities_of_both(lane).contains(Capabilities::UNRELIABLE_WRITES))
     }
 
     /// A connection of messages is to use the lane, which is up or will be. [`Reason::NoUnreliable`]: it cannot.
     pub(super) fn start_unreliable<P: Provider>(&mut self, nic: &mut P, id: LaneId) -> Result<(), Reason> {
         let Some(lane) = self.lanes.get(id) else { return Err(Reason::PeerLost) };
-        let both = self.capabilities_to(lane.peer()) & lane.peer_capabilities();
-        if !both.contains(Capabilities::UNRELIABLE) || lane.unreliable().is_refused() {
+        if !self.capabilities_of_both(lane).contains(Capabilities::UNRELIABLE) || lane.unreliable().is_refused() {
             return Err(Reason::NoUnreliable);
         }
         if lane.unreliable().qpn().is_some() || !lane.can_receive() {
@@ -77,7 +90,11 @@ impl Engine {
             sq_sig_all: false,
         })?;
         let attr = OfferAttr {
-            access: Access::LOCAL_WRITE,
+            access: if self.has_unreliable_writes(id) {
+                Access::LOCAL_WRITE | Access::REMOTE_WRITE
+            } else {
+                Access::LOCAL_WRITE
+            },
             mtu_max: lane.mtu(),
             entropy: self.rng.random(),
             wire: self.config.wire_to(lane.peer()),
@@ -145,6 +162,45 @@ impl Engine {
         Ok(())
     }
 
+    /// Whether pieces may leave by WRITE, or it is known that the peer has no place for any: it is asked if it was not.
+    pub(super) fn is_ready_for_writes(&mut self, id: LaneId) -> bool {
+        if !self.has_unreliable_writes(id) {
+            return true;
+        }
+        let is_answered = self.lanes.get_mut(id).is_some_and(|lane| lane.unreliable_mut().want_places());
+        if !is_answered {
+            self.lanes.queue(id);
+        }
+        is_answered
+    }
+
+    /// The peer wants to WRITE.
+    pub(super) fn on_places_ask<P: Provider>(&mut self, nic: &mut P, id: LaneId) -> Result<(), Violation> {
+        let is_offered = self.has_unreliable_writes(id);
+        let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
+        if !is_offered {
+            return Err(Violation::Unreliable("places asked for that are not offered"));
+        }
+        lane.unreliable_mut().on_places_ask()?;
+        let own = OwnPlaces::new(nic);
+        self.counters.device_refusals += u64::from(own.is_err());
+        lane.unreliable_mut().give_places(own.ok());
+        self.lanes.queue(id);
+        Ok(())
+    }
+
+    /// Where this host may, or that it may not.
+    pub(super) fn on_places(&mut self, id: LaneId, places: WritePlaces) -> Result<(), Violation> {
+        let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
+        lane.unreliable_mut().on_places(places)?;
+        self.resume_messages(id);
+        Ok(())
+    }
+
+    pub(super) fn on_places_grant(&mut self, id: LaneId, end: u64) -> Result<(), Violation> {
+        self.lanes.get_mut(id).map_or(Ok(()), |lane| lane.unreliable_mut().on_grant(end))
+    }
+
     fn message_routes(&self, id: LaneId) -> Vec<RouteId> {
         let Some(lane) = self.lanes.get(id) else { return Vec::new() };
         let routes = self.vqps.of(lane.members()).into_iter();
@@ -182,6 +238,9 @@ impl Engine {
         let Some(qpn) = self.lanes.get(id).and_then(|lane| lane.unreliable().qpn()) else { return };
         self.destroy_qp(nic, qpn);
         self.unreliable.unbind(qpn);
+        if let Some(own) = self.lanes.get_mut(id).and_then(|lane| lane.unreliable_mut().take_own_places()) {
+            self.dereg(nic, own.mr());
+        }
         let Some(memory) = &mut self.unreliable.memory else { return };
         let of_it = |c: &Completion| c.qpn == qpn && c.wr_id & RECV_WR != 0;
         for c in self.completions.waiting.iter().filter(|c| of_it(c)) {

@@ -62,7 +62,7 @@ fn record_bytes() {
     let run = Run { id: 0x0102_0304, program: 9, regions, request: vec![1, b'k', 7] };
     let swap = Ask::Atomic(shm::AtomicOp::CompareSwap { expected: 6, new: 7 });
     #[rustfmt::skip]
-    let cases: [(Record, &[u8]); 18] = [
+    let cases: [(Record, &[u8]); 21] = [
         (open, &[
             1, 0, 0, 56, 0x00, 0x10, 0x00, 0x01,
             0x00, 0x04, 0x00, 0x00, 0x11, 0x22, 0x33, 0x44,
@@ -106,6 +106,13 @@ fn record_bytes() {
             22, 0, 0, 19, 0, 0, 0, 0, 0, 0, 0x20, 0, 0, 0, 0, 0, 4, 5, 6,
         ]),
         (Record::UnreliableAnswer { reason: 36 }, &[23, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 36, 0, 0, 0, 0]),
+        (Record::PlacesAsk, &[24, 0, 0, 8, 0, 0, 0, 0]),
+        (Record::Places(WritePlaces { first: RING.remote(), count: 64, bytes: 0x2000 }), &[
+            25, 0, 0, 32, 0, 0, 0, 0,
+            0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 0x11, 0x22, 0x33, 0x44,
+            0, 0, 0, 64, 0, 0, 0x20, 0, 0, 0, 0, 0,
+        ]),
+        (Record::PlacesGrant { end: 0x0102_0041 }, &[26, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0x41]),
     ];
     for (record, bytes) in cases {
         let frame = build(std::slice::from_ref(&record));

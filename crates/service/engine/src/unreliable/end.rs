@@ -8,14 +8,28 @@
 //!                      the peer's answer came -> ready
 //! ```
 //!
-//! Everything ends with the lane's own queue pair.
+//! Places for WRITEs are asked for when this end is ready. Everything ends with the lane's own queue pair.
 
 use control::Reason;
 use verbs::{Endpoint, Qpn};
 
-use crate::frame::{FrameWriter, Record};
+use crate::frame::{FrameWriter, Record, WritePlaces};
 use crate::limits::PIECE_BYTES_MAX;
+use crate::unreliable::places::{OwnPlaces, PeerPlaces};
 use crate::violation::Violation;
+
+/// How far this end is with the peer's places.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    /// Nobody needed them.
+    #[default]
+    No,
+    /// The peer is to be asked.
+    Owed,
+    /// Its answer has not come.
+    Yes,
+    Answered,
+}
 
 /// This end.
 #[derive(Debug, Default)]
@@ -31,6 +45,11 @@ pub(crate) struct UnreliableEnd {
     is_peer_ready: bool,
     is_refused: bool,
     piece_bytes: u32,
+    asked: Asked,
+    peer_places: Option<PeerPlaces>,
+    has_peers_ask: bool,
+    places_owed: Option<WritePlaces>,
+    own_places: Option<OwnPlaces>,
 }
 
 impl UnreliableEnd {
@@ -66,7 +85,8 @@ impl UnreliableEnd {
 
     /// Whether neither end waits for the other.
     pub(crate) fn is_settled(&self) -> bool {
-        !self.owes() && (self.qp.is_none() || self.is_refused || self.is_ready())
+        let is_connected = self.qp.is_none() || self.is_refused || self.is_ready();
+        !self.owes() && is_connected && self.asked != Asked::Yes
     }
 
     /// The queue pair was made: the peer is to be told.
@@ -112,11 +132,74 @@ impl UnreliableEnd {
         Ok(reason == 0)
     }
 
+    // ---- places
+
+    /// A connection wants to WRITE, and the peer knows of places. Whether its answer is here.
+    pub(crate) fn want_places(&mut self) -> bool {
+        if self.asked == Asked::No {
+            self.asked = Asked::Owed;
+        }
+        self.asked == Asked::Answered
+    }
+
+    /// It came.
+    pub(crate) fn on_places(&mut self, places: WritePlaces) -> Result<(), Violation> {
+        if self.asked != Asked::Yes {
+            return Err(Violation::Unreliable("places that nobody asked for"));
+        }
+        (self.asked, self.peer_places) = (Asked::Answered, PeerPlaces::new(places));
+        Ok(())
+    }
+
+    /// The peer grants numbers below `end`.
+    pub(crate) fn on_grant(&mut self, end: u64) -> Result<(), Violation> {
+        let places = self.peer_places.as_mut().ok_or(Violation::Unreliable("a grant of places that are not there"))?;
+        places.on_grant(end);
+        Ok(())
+    }
+
+    /// Where this end may WRITE.
+    pub(crate) fn peer_places(&mut self) -> Option<&mut PeerPlaces> {
+        self.peer_places.as_mut()
+    }
+
+    /// The peer asks for places.
+    pub(crate) fn on_places_ask(&mut self) -> Result<(), Violation> {
+        if !self.is_accepted || std::mem::replace(&mut self.has_peers_ask, true) {
+            return Err(Violation::Unreliable("places asked for again, or for no queue pair"));
+        }
+        Ok(())
+    }
+
+    /// It gets these, or none.
+    pub(crate) fn give_places(&mut self, own: Option<OwnPlaces>) {
+        self.places_owed = Some(own.as_ref().map_or(WritePlaces::NONE, OwnPlaces::told));
+        self.own_places = own;
+    }
+
+    /// Those of this host.
+    pub(crate) fn own_places(&self) -> Option<&OwnPlaces> {
+        self.own_places.as_ref()
+    }
+
+    pub(crate) fn own_places_mut(&mut self) -> Option<&mut OwnPlaces> {
+        self.own_places.as_mut()
+    }
+
+    /// The queue pair is gone: nobody writes there any more.
+    pub(crate) fn take_own_places(&mut self) -> Option<OwnPlaces> {
+        self.own_places.take()
+    }
+
     // ---- to the peer
 
     /// Whether something is to be said.
     pub(crate) fn owes(&self) -> bool {
-        self.is_offer_owed || self.answer_owed.is_some()
+        self.is_offer_owed
+            || self.answer_owed.is_some()
+            || self.asked == Asked::Owed
+            || self.places_owed.is_some()
+            || self.own_places.as_ref().is_some_and(|own| own.owed().is_some())
     }
 
     /// Says it. False: the frame is full.
@@ -135,6 +218,30 @@ impl UnreliableEnd {
                 return false;
             }
             self.answer_owed = None;
+        }
+        self.write_places(frame)
+    }
+
+    fn write_places(&mut self, frame: &mut FrameWriter<'_>) -> bool {
+        if self.asked == Asked::Owed {
+            if !frame.push(&Record::PlacesAsk) {
+                return false;
+            }
+            self.asked = Asked::Yes;
+        }
+        if let Some(places) = self.places_owed {
+            if !frame.push(&Record::Places(places)) {
+                return false;
+            }
+            self.places_owed = None;
+        }
+        if let Some(own) = &mut self.own_places
+            && let Some(end) = own.owed()
+        {
+            if !frame.push(&Record::PlacesGrant { end }) {
+                return false;
+            }
+            own.on_told(end);
         }
         true
     }

@@ -19,6 +19,8 @@ pub(crate) enum Loss {
     Malformed,
     /// A piece came again, or after a later message: the message that it is of counts as arrived or as missing already.
     Late,
+    /// A WRITE completed whose place does not hold what was sent.
+    Spoiled,
 }
 
 /// Of these on, pieces are counted and not messages.
@@ -26,7 +28,7 @@ const FIRST_OF_PIECES: usize = Loss::NoConnection as usize;
 
 /// How many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Losses([u64; 7]);
+pub(crate) struct Losses([u64; 8]);
 
 impl Losses {
     pub(crate) fn count(&mut self, loss: Loss, by: u64) {
@@ -40,7 +42,7 @@ impl Losses {
     }
 
     pub(crate) fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        const NAMES: [&str; 7] = [
+        const NAMES: [&str; 8] = [
             "uc_lost_missing",
             "uc_lost_torn",
             "uc_lost_ring_full",
@@ -48,6 +50,7 @@ impl Losses {
             "uc_pieces_no_connection",
             "uc_pieces_malformed",
             "uc_pieces_late",
+            "uc_pieces_spoiled",
         ];
         NAMES.into_iter().zip(self.0)
     }

@@ -72,18 +72,26 @@ impl PieceMemory {
         !self.free.is_empty()
     }
 
-    /// Copies a piece and posts it. [`Self::has_room`] said that it may be.
-    pub(crate) fn post<P: Provider>(&mut self, nic: &mut P, qpn: Qpn, piece: &[u8]) -> Result<(), VerbsError> {
+    /// Copies a piece, behind `check` if it is to be WRITTEN, and posts it. [`Self::has_room`] said that it may be.
+    pub(crate) fn post<P: Provider>(
+        &mut self,
+        nic: &mut P,
+        qpn: Qpn,
+        op: SendOp,
+        (check, piece): (&[u8], &[u8]),
+    ) -> Result<(), VerbsError> {
         let full = VerbsError::Full { what: "places of pieces", limit: self.posted.len() as u64 };
         let Some(&slot) = self.free.last() else { return Err(full) };
-        let written = self.sends.region.write(u64::from(slot) * self.sends.stride, piece);
-        if piece.len() > PIECE_BYTES_MAX as usize || written.is_err() {
+        let (at, len) = (u64::from(slot) * self.sends.stride, check.len() + piece.len());
+        let region = &self.sends.region;
+        let is_written = region.write(at, check).is_ok() && region.write(at + check.len() as u64, piece).is_ok();
+        if len > PIECE_BYTES_MAX as usize || !is_written {
             return Err(full);
         }
-        let sge = [self.sends.sge(slot.into(), piece.len() as u32)];
+        let sge = [self.sends.sge(slot.into(), len as u32)];
         let wr = SendWr {
             wr_id: PIECE_WR | u64::from(slot),
-            op: SendOp::Send,
+            op,
             payload: Payload::Sges(&sge),
             flags: SendFlags::SIGNALED,
             dest: None,

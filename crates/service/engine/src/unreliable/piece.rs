@@ -14,7 +14,7 @@ const VERSION: u8 = 1;
 struct WirePiece {
     version: u8,
     zero: u8,
-    reserved: U16,
+    writes: U16,
     route: U32,
     number: U64,
     bytes: U32,
@@ -32,6 +32,8 @@ pub(crate) struct Piece {
     pub(crate) bytes: u32,
     /// Where in it the piece begins.
     pub(crate) offset: u32,
+    /// The last 16 bits of the number of WRITEs that left the queue pair before it: of its own number, if it is one.
+    pub(crate) writes: u16,
 }
 
 impl Piece {
@@ -40,7 +42,7 @@ impl Piece {
         let wire = WirePiece {
             version: VERSION,
             zero: 0,
-            reserved: 0.into(),
+            writes: self.writes.into(),
             route: self.route.into(),
             number: self.number.into(),
             bytes: self.bytes.into(),
@@ -55,7 +57,7 @@ impl Piece {
     /// message is.
     pub(crate) fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (wire, payload) = WirePiece::ref_from_prefix(bytes).ok()?;
-        if wire.version != VERSION || wire.zero != 0 || wire.reserved.get() != 0 || wire.number.get() == 0 {
+        if wire.version != VERSION || wire.zero != 0 || wire.number.get() == 0 {
             return None;
         }
         let piece = Self {
@@ -63,6 +65,7 @@ impl Piece {
             number: wire.number.get(),
             bytes: wire.bytes.get(),
             offset: wire.offset.get(),
+            writes: wire.writes.get(),
         };
         let len = u32::try_from(payload.len()).ok()?;
         let is_within = piece.offset.checked_add(len).is_some_and(|end| end <= piece.bytes);
@@ -84,11 +87,12 @@ mod tests {
 
     #[test]
     fn literal_bytes() {
-        let piece = Piece { route: 0x0102_0304, number: 0x1122_3344_5566_7788, bytes: 0x0a0b, offset: 0x0a09 };
+        let piece =
+            Piece { route: 0x0102_0304, number: 0x1122_3344_5566_7788, bytes: 0x0a0b, offset: 0x0a09, writes: 0x3132 };
         let mut bytes = piece.to_bytes().to_vec();
         #[rustfmt::skip]
         assert_eq!(bytes, [
-            1, 0, 0, 0, 1, 2, 3, 4,
+            1, 0, 0x31, 0x32, 1, 2, 3, 4,
             0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88,
             0, 0, 0x0a, 0x0b, 0, 0, 0x0a, 0x09,
         ]);
@@ -100,7 +104,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_none() {
-        let piece = Piece { route: 1, number: 1, bytes: 4, offset: 2 };
+        let piece = Piece { route: 1, number: 1, bytes: 4, offset: 2, writes: 0 };
         let of = |piece: Piece, payload: &[u8]| Piece::parse(&[&piece.to_bytes()[..], payload].concat()).is_some();
         assert!(of(piece, &[1, 2]));
         assert!(!of(piece, &[1, 2, 3]), "beyond its message");
@@ -108,7 +112,7 @@ mod tests {
         assert!(!of(Piece { number: 0, ..piece }, &[1]));
         assert!(!of(Piece { offset: u32::MAX, ..piece }, &[1]));
         assert!(!of(Piece { bytes: 0, offset: 1, ..piece }, &[]));
-        for at in 0..4 {
+        for at in 0..2 {
             let mut bytes = [&piece.to_bytes()[..], &[1]].concat();
             bytes[at] ^= 2;
             assert_eq!(Piece::parse(&bytes), None, "byte {at}");

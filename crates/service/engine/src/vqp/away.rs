@@ -260,7 +260,10 @@ impl Vqp {
             return Err(BadWords);
         }
         (self.tx_head, self.tx_sent) = (back.rx_head, back.rx_tail);
-        self.words.tx_head.store(self.tx_head, Ordering::Release);
+        // Messages on UC have a cursor of their own, which nobody told the peer.
+        if !self.has_messages() {
+            self.words.tx_head.store(self.tx_head, Ordering::Release);
+        }
         self.close.on_returned(back.flags);
         self.settle_growth();
         Ok(())

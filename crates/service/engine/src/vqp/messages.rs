@@ -41,6 +41,27 @@ struct Arriving {
     have: u32,
 }
 
+/// How a piece leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    Send,
+    Write,
+    /// WRITE was asked for, and the peer has no place.
+    SendForWrite,
+}
+
+/// By what a piece leaves.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Leave {
+    /// The queue pair.
+    pub(crate) end: u32,
+    /// Longest piece, header included.
+    pub(crate) max: u32,
+    /// WRITEs that left before it.
+    pub(crate) writes: u64,
+    pub(crate) way: Way,
+}
+
 /// What a connection has for its messages.
 #[derive(Debug, Default)]
 pub(super) struct Messages {
@@ -51,6 +72,8 @@ pub(super) struct Messages {
     /// Of the last message that began to leave, and the queue pair by which it did.
     number: u64,
     tx_end: u32,
+    /// How the last piece left.
+    last_way: Option<Way>,
 
     /// Of the last message that is whole.
     pub(super) rx_tail: u64,
@@ -162,6 +185,11 @@ impl Vqp {
         self.messages.as_ref().map(|m| (m.sent, m.received, m.losses.messages()))
     }
 
+    /// How the last piece left, if one did.
+    pub(crate) fn last_way(&self) -> Option<Way> {
+        self.messages.as_ref().and_then(|m| m.last_way)
+    }
+
     // ---- from the application
 
     /// Takes the application's cursors, which belong to this connection.
@@ -190,11 +218,11 @@ impl Vqp {
 
     // ---- to the peer
 
-    /// The next piece, of at most `max` bytes with its header, copied out of the ring: what the application does with it
-    /// meanwhile is its own matter. `end`: the queue pair by which it will leave. `None`: there is none.
+    /// The next piece, copied out of the ring: what the application does with it meanwhile is its own matter. `None`:
+    /// there is none.
     pub(crate) fn take_piece(
         &mut self,
-        (end, max): (u32, u32),
+        Leave { end, max, writes, way }: Leave,
         pool: &RingPool,
         losses: &mut Losses,
         out: &mut Vec<u8>,
@@ -220,7 +248,8 @@ impl Vqp {
             }
         };
         let len = (leaving.bytes - leaving.sent).min(max.saturating_sub(PIECE_HEADER_BYTES as u32));
-        let piece = Piece { route, number: m.number, bytes: leaving.bytes, offset: leaving.sent };
+        let piece =
+            Piece { route, number: m.number, bytes: leaving.bytes, offset: leaving.sent, writes: writes as u16 };
         out.clear();
         out.extend_from_slice(&piece.to_bytes());
         out.resize(PIECE_HEADER_BYTES + len as usize, 0);
@@ -236,6 +265,7 @@ impl Vqp {
         } else {
             m.leaving = Some(Leaving { sent: leaving.sent + len, ..leaving });
         }
+        m.last_way = Some(way);
         m.tx_bytes = m.tx_bytes.wrapping_add(len.into());
         Ok(Some(Taken { bytes: PIECE_HEADER_BYTES as u32 + len, is_last }))
     }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use control::{ConnectionRow, ConnectionState, PathKind, Reason};
 use verbs::{Link, Wire};
 
+use super::messages::Way;
 use super::{Phase, Vqp};
 use crate::app::Carried;
 
@@ -85,7 +86,8 @@ impl Vqp {
     /// What carried the last bytes.
     fn verb(&self) -> Option<String> {
         let last = self.last_choice().map(|choice| choice.verb.key().into());
-        last.or_else(|| self.has_messages().then(|| "uc-send".into()))
+        let of_messages = if self.last_way() == Some(Way::Write) { "uc-write" } else { "uc-send" };
+        last.or_else(|| self.has_messages().then(|| of_messages.into()))
     }
 
     /// Why.
@@ -93,8 +95,12 @@ impl Vqp {
         let last = self.last_choice().map(|choice| choice.why.text().into());
         last.or_else(|| {
             let (sent, received, lost) = self.message_counts()?;
+            let by_send = match self.last_way() {
+                Some(Way::SendForWrite) => "; by SEND, as the peer had no place for a WRITE",
+                _ => "",
+            };
             Some(format!(
-                "messages on UC, which may be lost: {sent} sent, {received} received, {lost} lost before this end"
+                "messages on UC, which may be lost: {sent} sent, {received} received, {lost} lost before this end{by_send}"
             ))
         })
     }

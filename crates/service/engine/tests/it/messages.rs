@@ -14,6 +14,8 @@ use crate::apps::{SimConn, pattern};
 use crate::world::desk::HostConfig;
 use crate::world::{LinkConditions, World, addr};
 
+mod writes;
+
 const LOSSES: [&str; 4] = ["missing", "torn", "ring_full", "cut"];
 
 /// One end: host, application, slot.
@@ -303,6 +305,25 @@ fn connections_go_on_with_the_next_daemon() {
         judge(&got.0);
         judge(&got.1);
         assert_eq!((got.0.last(), got.1.last()), (Some(&2), Some(&2)), "{which:?}: {got:?}");
+        w.assert_clean();
+    }
+}
+
+#[test]
+fn an_end_with_nothing_to_send_goes_on_with_the_next_daemon() {
+    for which in [&[0][..], &[1], &[0, 1]] {
+        let configure = |c: &mut HostConfig| c.engine.peer_return = Duration::from_secs(60);
+        let mut w = World::with(2, 575, configure);
+        let ends = w.uc_pair(65_536);
+        for number in 0..3 {
+            assert!(w.put(ends.0, &message(number, 9000)) && w.put(ends.1, &message(number, 9000)));
+            w.settle();
+            assert_eq!((w.take(ends.0).len(), w.take(ends.1).len()), (1, 1));
+            if number == 1 {
+                w.restart(which, &configure);
+                w.pass(Duration::from_secs(2));
+            }
+        }
         w.assert_clean();
     }
 }

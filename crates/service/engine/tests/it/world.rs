@@ -102,6 +102,8 @@ pub(crate) struct World {
     pub(crate) cut: BTreeSet<(usize, usize)>,
     /// Longer packets vanish.
     pub(crate) swallowed_above: usize,
+    /// So do those of which it says so.
+    pub(crate) swallows: fn(&[u8]) -> bool,
     /// What these hosts send comes from another port, as behind a device that translates ports.
     pub(crate) changed_ports: BTreeMap<usize, u16>,
     /// Hosts whose daemon hangs; their NICs work.
@@ -166,6 +168,7 @@ impl World {
             delay: Duration::from_micros(5),
             cut: BTreeSet::new(),
             swallowed_above: usize::MAX,
+            swallows: |_| false,
             changed_ports: BTreeMap::new(),
             stopped: BTreeSet::new(),
             no_links: false,
@@ -524,7 +527,7 @@ impl World {
         if dest.is_some_and(|d| self.cut.contains(&(i.min(d), i.max(d)))) {
             return;
         }
-        if bytes.len() > self.swallowed_above {
+        if bytes.len() > self.swallowed_above || (self.swallows)(bytes) {
             return;
         }
         let w = self.conditions;

@@ -25,7 +25,11 @@ fn able() -> Host {
 }
 
 fn listen(session: &Session, at: IpAddr) -> MessageListener {
-    MessageListener::bind_with(session, (at, 0), ListenOptions::new().flags(Flags::UC)).unwrap()
+    listen_for(session, at, Flags::UC)
+}
+
+fn listen_for(session: &Session, at: IpAddr, flags: Flags) -> MessageListener {
+    MessageListener::bind_with(session, (at, 0), ListenOptions::new().flags(flags)).unwrap()
 }
 
 fn options() -> ConnectOptions {
@@ -33,8 +37,14 @@ fn options() -> ConnectOptions {
 }
 
 fn pair(a: &Host, b: &Host) -> (MessageStream, MessageStream) {
-    let listener = listen(&b.session(), b.address());
-    let stream = MessageStream::connect_with(&a.session(), listener.local_addr().unwrap(), options()).unwrap();
+    pair_by(a, b, Flags::SEND)
+}
+
+/// Both ends ask for the verb.
+fn pair_by(a: &Host, b: &Host, verb: Flags) -> (MessageStream, MessageStream) {
+    let listener = listen_for(&b.session(), b.address(), Flags::UC | verb);
+    let at = listener.local_addr().unwrap();
+    let stream = MessageStream::connect_with(&a.session(), at, options().flags(Flags::UC | verb)).unwrap();
     let (accepted, _) = listener.accept_timeout(PATIENCE).unwrap();
     assert_eq!((stream.transport(), accepted.transport()), (Transport::Uc, Transport::Uc));
     (stream, accepted)
@@ -69,22 +79,27 @@ fn reaches(from: &MessageStream, to: &MessageStream, next: &mut u32, len: usize)
     panic!("none of 20 messages arrived");
 }
 
-#[test]
-fn messages_travel_both_ways_beside_a_lane_of_either_wire_in_the_clear_and_sealed() {
-    bounded(|| {
+fn verb_of(host: &Host, stream: &MessageStream) -> String {
+    host.connections().into_iter().find(|row| row.id == stream.id()).unwrap().verb.unwrap()
+}
+
+fn travels_both_ways_beside_a_lane_of_either_wire(asked: Flags, verb: &'static str) {
+    bounded(move || {
         let (auto, roce) = (WirePolicy::Auto, WirePolicy::Only(Wire::Roce));
         for (encrypt, wire) in
             [(Encrypt::Off, auto), (Encrypt::Off, roce), (Encrypt::Required, auto), (Encrypt::Required, roce)]
         {
             let (a, b) = (host(encrypt, wire), host(encrypt, wire));
-            let (stream, accepted) = pair(&a, &b);
+            let (stream, accepted) = pair_by(&a, &b, asked);
             let mut next = (0, 0);
             for len in [0, 1, 1000, 9000, 60_000] {
                 reaches(&stream, &accepted, &mut next.0, len);
                 reaches(&accepted, &stream, &mut next.1, len);
             }
             let row = a.connections().into_iter().find(|row| row.id == stream.id()).unwrap();
-            assert_eq!((row.path, row.verb.as_deref()), (PathKind::Lane, Some("uc-send")), "{row:?}");
+            assert_eq!((row.path, row.verb.as_deref()), (PathKind::Lane, Some(verb)), "{row:?}");
+            let by_write = a.counter("uc_writes_sent").min(b.counter("uc_writes_received"));
+            assert_eq!(by_write >= 5, asked == Flags::WRITE, "{by_write} pieces by WRITE");
             assert_eq!((row.wire.as_deref(), row.encrypted), (Some("roce"), Some(encrypt == Encrypt::Required)));
             assert!(a.counter("uc_messages_sent") >= 5 && b.counter("uc_messages_received") >= 5);
             assert_eq!(a.counter("violations") + b.counter("violations"), 0);
@@ -99,11 +114,48 @@ fn messages_travel_both_ways_beside_a_lane_of_either_wire_in_the_clear_and_seale
 }
 
 #[test]
-fn a_flood_is_lost_in_part_and_what_arrives_is_whole_in_order_and_once() {
+fn messages_travel_both_ways_beside_a_lane_of_either_wire_in_the_clear_and_sealed() {
+    travels_both_ways_beside_a_lane_of_either_wire(Flags::SEND, "uc-send");
+}
+
+#[test]
+fn messages_travel_by_write_in_the_clear_and_sealed() {
+    travels_both_ways_beside_a_lane_of_either_wire(Flags::WRITE, "uc-write");
+}
+
+#[test]
+fn a_verb_holds_until_a_send_names_another() {
     bounded(|| {
+        let (a, b) = (able(), able());
+        let (stream, accepted) = pair(&a, &b);
+        let mut next = 0;
+        reaches(&stream, &accepted, &mut next, 100);
+        assert_eq!((verb_of(&a, &stream).as_str(), a.counter("uc_writes_sent")), ("uc-send", 0));
+        for (flags, verb) in
+            [(Flags::WRITE, "uc-write"), (Flags::UC, "uc-send"), (Flags::UC | Flags::WRITE, "uc-write")]
+        {
+            stream.send_with(b"\0\0\0\0", flags).unwrap();
+            reaches(&stream, &accepted, &mut next, 100);
+            assert_eq!(verb_of(&a, &stream), verb);
+        }
+    });
+}
+
+#[test]
+fn a_flood_is_lost_in_part_and_what_arrives_is_whole_in_order_and_once() {
+    flood(Flags::SEND);
+}
+
+#[test]
+fn a_flood_by_write_is_lost_in_part_and_what_arrives_is_whole_in_order_and_once() {
+    flood(Flags::WRITE);
+}
+
+fn flood(verb: Flags) {
+    bounded(move || {
         const COUNT: u32 = 3000;
         let (a, b) = (Host::started_on(Wire::Roce), Host::started_on(Wire::Roce));
-        let (stream, accepted) = pair(&a, &b);
+        let (stream, accepted) = pair_by(&a, &b, verb);
         // Nobody reads meanwhile, and the sender is never held back for that.
         for number in 0..COUNT {
             stream.send(&message(number, 5000)).unwrap();
@@ -136,7 +188,7 @@ fn a_flood_is_lost_in_part_and_what_arrives_is_whole_in_order_and_once() {
 fn a_lane_that_is_reset_goes_on_with_messages() {
     bounded(|| {
         let (a, b) = (able(), able());
-        let (stream, accepted) = pair(&a, &b);
+        let (stream, accepted) = pair_by(&a, &b, Flags::WRITE);
         let mut next = (0, 0);
         for _ in 0..3 {
             reaches(&stream, &accepted, &mut next.0, 20_000);
@@ -208,13 +260,13 @@ fn both_ends_must_ask_for_it_and_what_needs_every_message_is_refused() {
         // A stream of bytes has no messages that could be lost one by one.
         let refused = options().connect(&client, unreliable).unwrap_err().to_string();
         assert!(refused.contains("UC") && refused.contains("MessageStream"), "{refused}");
-        let write = plain.flags(Flags::UC | Flags::WRITE);
-        let refused = MessageStream::connect_with(&client, unreliable, write).unwrap_err().to_string();
-        assert!(refused.contains("does not carry UC with WRITE"), "{refused}");
+        let read = plain.flags(Flags::UC | Flags::READ);
+        let refused = MessageStream::connect_with(&client, unreliable, read).unwrap_err().to_string();
+        assert!(refused.contains("UC has no READ"), "{refused}");
         let stream = MessageStream::connect_with(&client, unreliable, options()).unwrap();
         let refused = stream.call_vec(b"question").unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
-        assert!(stream.send_with(b"x", Flags::RC).is_err() && stream.send_with(b"x", Flags::WRITE).is_err());
+        assert!(stream.send_with(b"x", Flags::RC).is_err() && stream.send_with(b"x", Flags::READ).is_err());
         stream.send_with(b"x", Flags::UC | Flags::SEND).unwrap();
         let longest = stream.len_max();
         stream.send(&vec![7; longest]).unwrap();

@@ -5,16 +5,19 @@
 
 use control::Reason;
 use shm::waiting;
-use verbs::{Completion, Provider, Status};
+use verbs::{Completion, Provider, SendOp, Status, WcOpcode};
 
+use crate::choice::Verb;
 use crate::engine::Engine;
 use crate::ids::{LaneId, RouteId};
 use crate::limits::PIECES_PER_RUN;
 use crate::recvpool::RECV_WR;
 use crate::tenants::Waits;
+use crate::unreliable::end::UnreliableEnd;
 use crate::unreliable::losses::Loss;
 use crate::unreliable::piece::{PIECE_HEADER_BYTES, Piece};
-use crate::vqp::messages::{Arrival, MessageFault};
+use crate::unreliable::places::Landed;
+use crate::vqp::messages::{Arrival, Leave, MessageFault, Way};
 
 /// What a turn of a connection ended with.
 enum MessageTurn {
@@ -114,13 +117,17 @@ impl Engine {
     fn is_ready_for_messages<P: Provider>(&mut self, nic: &mut P, id: LaneId, route: RouteId) -> bool {
         let Some(lane) = self.lanes.get(id) else { return false };
         if lane.is_up() && lane.unreliable().is_ready() {
-            return true;
+            return !self.asks_for_writes(route) || self.is_ready_for_writes(id);
         }
         if lane.is_up() && self.start_unreliable(nic, id).is_err() {
             self.end_messages_of(route);
         }
         self.wake_lane(id);
         false
+    }
+
+    fn asks_for_writes(&self, route: RouteId) -> bool {
+        self.vqps.get(route).is_some_and(|vqp| vqp.asked_verb() == Some(Verb::Write))
     }
 
     fn message_pieces<P: Provider>(
@@ -130,11 +137,11 @@ impl Engine {
         left: &mut usize,
         has_room: &mut bool,
     ) -> Result<MessageTurn, MessageFault> {
-        let Some(lane) = self.lanes.get(id) else { return Ok(MessageTurn::Waits) };
-        let end = lane.unreliable();
-        let (number, max) = (end.number(), end.piece_bytes());
-        let Some(qpn) = end.qpn() else { return Ok(MessageTurn::Waits) };
+        let asks_for_writes = self.asks_for_writes(route);
         while *left > 0 {
+            let Some(lane) = self.lanes.get_mut(id) else { return Ok(MessageTurn::Waits) };
+            let end = lane.unreliable_mut();
+            let Some(qpn) = end.qpn() else { return Ok(MessageTurn::Waits) };
             let (Some(vqp), Some(memory)) = (self.vqps.get_mut(route), self.unreliable.memory.as_mut()) else {
                 return Ok(MessageTurn::Drained);
             };
@@ -149,8 +156,15 @@ impl Engine {
             }
             let Some(app) = self.apps.get(vqp.app()) else { return Ok(MessageTurn::Drained) };
             let unreliable = &mut self.unreliable;
-            let taken = vqp.take_piece((number, max), &app.pool, &mut unreliable.losses, &mut unreliable.scratch)?;
+            let leave = next_way(end, asks_for_writes);
+            let taken = vqp.take_piece(leave, &app.pool, &mut unreliable.losses, &mut unreliable.scratch)?;
             let Some(taken) = taken else { continue };
+            let op = match (leave.way, end.peer_places()) {
+                (Way::Write, Some(places)) => places.write(),
+                _ => SendOp::Send,
+            };
+            unreliable.writes.sent += u64::from(leave.way == Way::Write);
+            unreliable.writes.no_place += u64::from(leave.way == Way::SendForWrite);
             *left -= 1;
             *has_room |= taken.is_last;
             if let Some(deficit) = vqp.message_deficit() {
@@ -158,7 +172,7 @@ impl Engine {
             }
             self.tenants.charge(unreliable.drr.tenant(), taken.bytes.into(), self.now);
             unreliable.sent += u64::from(taken.is_last);
-            if let Err(e) = unreliable.post(nic, qpn) {
+            if let Err(e) = unreliable.post(nic, qpn, op) {
                 self.lanes.fail(id, format!("the UC queue pair took no send: {e}"));
                 return Ok(MessageTurn::Waits);
             }
@@ -191,7 +205,13 @@ impl Engine {
         if let Some(id) = lane
             && c.status == Status::Success
         {
-            self.read_piece(id, entry, c.byte_len);
+            match (c.opcode, c.imm) {
+                (WcOpcode::RecvWriteImm, Some(immediate)) => self.on_write(id, immediate, c.byte_len),
+                _ => self.read_piece(id, entry, c.byte_len),
+            }
+            if self.lanes.get(id).is_some_and(|lane| lane.unreliable().owes()) {
+                self.lanes.queue(id);
+            }
         }
         if let Some(memory) = &mut self.unreliable.memory {
             memory.give_back(entry);
@@ -201,9 +221,33 @@ impl Engine {
     fn read_piece(&mut self, id: LaneId, entry: u32, bytes: u32) {
         let mut piece = std::mem::take(&mut self.unreliable.scratch);
         let read = self.unreliable.memory.as_ref().is_some_and(|memory| memory.read(entry, bytes, &mut piece));
-        match Piece::parse(&piece).filter(|_| read) {
-            Some((header, payload)) => self.on_piece(id, &header, payload),
+        let places = self.lanes.get_mut(id).and_then(|lane| lane.unreliable_mut().own_places_mut());
+        match Piece::parse(&piece).filter(|(header, _)| read && (header.writes == 0 || places.is_some())) {
+            Some((header, payload)) => {
+                if let Some(places) = places {
+                    places.pass(header.writes);
+                }
+                self.on_piece(id, &header, payload);
+            }
             None => self.unreliable.losses.count(Loss::Malformed, 1),
+        }
+        self.unreliable.scratch = piece;
+    }
+
+    /// A WRITE of the peer completed. A peer without places has no key to any; what it writes elsewhere by its rights to
+    /// rings names no place.
+    fn on_write(&mut self, id: LaneId, immediate: u32, bytes: u32) {
+        let mut piece = std::mem::take(&mut self.unreliable.scratch);
+        let places = self.lanes.get_mut(id).and_then(|lane| lane.unreliable_mut().own_places_mut());
+        let landed = places.map_or(Landed::Late, |places| places.take(immediate, bytes, &mut piece));
+        let parsed = Piece::parse(&piece).filter(|(header, _)| header.writes == immediate as u16);
+        match (landed, parsed) {
+            (Landed::Late, _) => self.unreliable.losses.count(Loss::Late, 1),
+            (Landed::Whole, Some((header, payload))) => {
+                self.unreliable.writes.received += 1;
+                self.on_piece(id, &header, payload);
+            }
+            _ => self.unreliable.losses.count(Loss::Spoiled, 1),
         }
         self.unreliable.scratch = piece;
     }
@@ -241,6 +285,20 @@ impl Engine {
         self.counters.data_bytes += u64::from(len);
         if let Some(lane) = self.lanes.get_mut(id) {
             lane.touch(self.now);
+        }
+    }
+}
+
+/// How the next piece leaves.
+fn next_way(end: &mut UnreliableEnd, asks_for_write: bool) -> Leave {
+    let (number, max) = (end.number(), end.piece_bytes());
+    let places = end.peer_places();
+    let writes = places.as_ref().map_or(0, |places| places.sent());
+    match places.filter(|places| asks_for_write && places.may_write()) {
+        Some(places) => Leave { end: number, max: places.piece_bytes(), writes, way: Way::Write },
+        None => {
+            let way = if asks_for_write { Way::SendForWrite } else { Way::Send };
+            Leave { end: number, max, writes, way }
         }
     }
 }

@@ -5,6 +5,8 @@ use rand::{RngExt, SeedableRng};
 
 use super::*;
 
+mod writes;
+
 const OFFER: u8 = 22;
 const ANSWER: u8 = 23;
 const UC_AT: u64 = 8192;
@@ -50,7 +52,7 @@ fn join_unreliable(e: &mut Evil) -> Qpn {
     let init = QpInit { srq: Some(e.evil_srq), max_recv_wr: 0, ..QpInit::new(QpType::Uc, e.evil_cq, 100) };
     let qpn = e.evil.create_qp(&init).unwrap();
     let attr = OfferAttr {
-        access: Access::LOCAL_WRITE,
+        access: Access::LOCAL_WRITE | Access::REMOTE_WRITE,
         mtu_max: PathMtu::Mtu1024,
         entropy: 77,
         wire: WirePolicy::Auto,
@@ -71,9 +73,12 @@ fn join_unreliable(e: &mut Evil) -> Qpn {
 }
 
 fn post_unreliable(e: &mut Evil, qpn: Qpn, bytes: &[u8]) {
+    post_unreliable_by(e, qpn, SendOp::Send, bytes);
+}
+
+fn post_unreliable_by(e: &mut Evil, qpn: Qpn, op: SendOp, bytes: &[u8]) {
     e.region.write(UC_AT, bytes).unwrap();
     let sges = [Sge { addr: UC_AT, len: bytes.len() as u32, lkey: e.lkey }];
-    let op = SendOp::Send;
     let wr = SendWr { wr_id: 0, op, payload: Payload::Sges(&sges), flags: SendFlags::SIGNALED, dest: None };
     e.evil.post_send(qpn, &[wr]).unwrap();
     e.exchange();
