@@ -146,6 +146,8 @@ pub struct Engine {
     ring_memory: RingMemory,
     timers: Timers,
     rests: Rests,
+    /// Streams whose writers are held back, and until when at most, soonest first.
+    holds: VecDeque<(Time, RouteId)>,
     scratch: Scratch,
     stages: Stages,
 
@@ -226,6 +228,7 @@ impl Engine {
             ring_memory: RingMemory::default(),
             timers: Timers::default(),
             rests: Rests::new(config.rest_after.filter(|_| !nic.pins_memory())),
+            holds: VecDeque::new(),
             scratch: Scratch { frame_in: frame(), frame_out: frame(), dirty: Vec::new() },
             stages: Stages::new(config.clock),
             events: VecDeque::new(),
@@ -336,6 +339,7 @@ impl Engine {
             self.on_orphan_timeout(nic, app);
             worked = true;
         }
+        worked |= self.end_holds();
         worked |= self.run_away();
         worked |= self.run_tenants();
         worked |= self.run_credit_periods();
@@ -473,7 +477,8 @@ impl Engine {
         let revival = self.datagrams.deadline();
         let pins = self.ops.locals.pins().deadline();
         let keys = self.lanes.keys_deadline(self.now);
-        [self.timers.deadline(), self.rests.deadline(), revival, pins, self.tenants.deadline(), keys]
+        let hold = self.holds.front().map(|(until, _)| *until);
+        [self.timers.deadline(), self.rests.deadline(), revival, pins, self.tenants.deadline(), keys, hold]
             .into_iter()
             .flatten()
             .min()

@@ -73,6 +73,11 @@ pub(crate) const BULK_BYTES_FAR: u64 = 1;
 /// Bytes that the writer of such a stream keeps in its ring until it has that connection: they must come over the lane,
 /// beside all the connections that were made meanwhile. TCP begins with about as much in a round trip (RFC 6928).
 pub(crate) const HOLD_BYTES_FAR: u32 = 16 << 10;
+/// For so long at most: the connection may be refused, and two programs that both write much before they read need their
+/// rings.
+pub(crate) const HOLD_FOR: Duration = Duration::from_secs(2);
+/// Writers that are let go in one run at most.
+pub(crate) const HOLDS_PER_RUN: usize = 64;
 /// So long a time without a byte is a pause of a stream. Over a long path bytes come in bursts, a round trip apart.
 pub(crate) const BULK_PAUSE: Duration = Duration::from_millis(400);
 /// The same over a long path, where many streams may have to wait for their turns, several round trips each.

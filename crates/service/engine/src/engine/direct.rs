@@ -11,7 +11,7 @@ use super::Engine;
 use crate::event::{BulkStream, Event};
 use crate::ids::{LaneId, RouteId};
 use crate::lane::Lane;
-use crate::limits::{BULK_BYTES_FAR, HOLD_BYTES_FAR};
+use crate::limits::{BULK_BYTES_FAR, HOLD_BYTES_FAR, HOLD_FOR, HOLDS_PER_RUN};
 use crate::vqp::{Phase, Vqp};
 
 impl Engine {
@@ -47,14 +47,31 @@ impl Engine {
     }
 
     /// A connection opens. Over a path that may be long, the writer of a stream keeps little in its ring for a while.
-    pub(super) fn hold_if_far(&self, route: RouteId) {
+    pub(super) fn hold_if_far(&mut self, route: RouteId) {
         let Some(vqp) = self.vqps.get(route) else { return };
         if vqp.kind() == Kind::Stream
             && self.may_be_direct(vqp)
             && vqp.lane().and_then(|lane| self.lanes.get(lane)).is_some_and(Lane::may_be_far)
         {
             vqp.hold(HOLD_BYTES_FAR);
+            self.holds.push_back((self.now + HOLD_FOR, route));
         }
+    }
+
+    /// Writers are held back no longer: perhaps no connection comes, and each end waits until the other reads. Whether
+    /// there were any.
+    pub(super) fn end_holds(&mut self) -> bool {
+        let mut worked = false;
+        for _ in 0..HOLDS_PER_RUN {
+            let Some((_, route)) = self.holds.pop_front_if(|(until, _)| *until <= self.now) else { break };
+            worked = true;
+            if let Some(vqp) = self.vqps.get(route) {
+                vqp.hold(0);
+                let at = vqp.at();
+                self.notify(at);
+            }
+        }
+        worked
     }
 
     /// The stream that a peer names by a route of this host, if both ends know each other. None of a tenant with a rate:
