@@ -63,7 +63,8 @@ impl Engine {
     pub(super) fn end_holds(&mut self) -> bool {
         let mut worked = false;
         for _ in 0..HOLDS_PER_RUN {
-            let Some((_, route)) = self.holds.pop_front_if(|(until, _)| *until <= self.now) else { break };
+            let Some(&(_, route)) = self.holds.front().filter(|(until, _)| *until <= self.now) else { break };
+            self.holds.pop_front();
             worked = true;
             if let Some(vqp) = self.vqps.get(route) {
                 vqp.hold(0);
