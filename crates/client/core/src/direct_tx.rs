@@ -6,7 +6,6 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use crate::direct::{Direct, SWITCH_BYTES};
-use crate::tx::offered;
 use crate::{End, Endpoint, Side};
 
 /// Writes between two looks whether this side may switch.
@@ -16,6 +15,11 @@ const WRITES_PER_LOOK: u32 = 8;
 pub(crate) const LARGE_WRITE_BYTES: usize = 16 << 10;
 /// Buffers of one call at most, with the words of the switch.
 const BUFFERS_MAX: usize = 512;
+
+/// Bytes of all buffers.
+pub(crate) fn offered(bufs: &[IoSlice<'_>]) -> usize {
+    bufs.iter().fold(0, |sum, buf| sum.saturating_add(buf.len()))
+}
 
 /// Where the bytes of a direction go.
 #[derive(Debug)]

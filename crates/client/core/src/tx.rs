@@ -9,16 +9,11 @@ use std::sync::Arc;
 
 use shm::RingWriter;
 
-use crate::direct_tx::DirectTx;
+use crate::direct_tx::{DirectTx, offered};
 use crate::{End, Endpoint, Life};
 
 /// A stream that has written so much and still has no TCP connection of its own does not wait for one any more.
 const HELD_UNTIL: u64 = 1 << 20;
-
-/// Bytes of all buffers.
-pub(crate) fn offered(bufs: &[IoSlice<'_>]) -> usize {
-    bufs.iter().fold(0, |sum, buf| sum.saturating_add(buf.len()))
-}
 
 /// The producing end of a connection. Its methods take the [`Endpoint`] of the same connection.
 #[derive(Debug)]
