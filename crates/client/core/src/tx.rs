@@ -117,7 +117,8 @@ impl Tx {
         !matches!(self.ring.free(), Ok(free) if free < len)
     }
 
-    /// As [`Tx::may_write`], for a caller that armed the stream's own TCP connection: room there is told.
+    /// Whether a write of `len` bytes would go somewhere, for a caller that armed the stream's own TCP connection: room
+    /// there is told.
     #[inline]
     pub fn sees_room(&mut self, at: &Endpoint, len: u64) -> bool {
         !self.is_direct() && self.may_write(at, len)
