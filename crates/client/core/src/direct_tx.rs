@@ -51,8 +51,8 @@ impl DirectTx {
 
     /// A write of so many bytes found no room in the ring: what it is like is known before there is a connection.
     #[cold]
-    pub(crate) fn on_full(&mut self, offered: usize) {
-        if let Self::Ring { mean_bytes, .. } = self {
+    pub(crate) fn on_full(&mut self, at: &Endpoint, offered: usize) {
+        if let (Self::Ring { mean_bytes, .. }, None) = (self, at.direct()) {
             *mean_bytes = offered;
         }
     }

@@ -42,7 +42,7 @@ impl Tx {
         if count > 0 {
             at.tell_written(count as u64, self.ring.tail());
         } else {
-            self.direct.on_full(buf.len());
+            self.direct.on_full(at, buf.len());
         }
         Ok(count)
     }
@@ -84,7 +84,7 @@ impl Tx {
             at.tell_written(untold as u64, self.ring.tail());
         }
         if total == 0 {
-            self.direct.on_full(offered(bufs));
+            self.direct.on_full(at, offered(bufs));
         }
         Ok(total)
     }

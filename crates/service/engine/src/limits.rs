@@ -66,22 +66,16 @@ pub const SRQ_BYTES_MAX: u64 = 1 << 40;
 /// Bytes of a stream that must come without a pause until it counts as bulk: those of a transfer that takes longer than
 /// making a connection, many times.
 pub(crate) const BULK_BYTES: u64 = 8 << 20;
-/// The same over a long path: the first byte. There a connection of its own brings most: it recovers by itself from what
-/// is lost, and grows its window by itself, while the streams of a lane share one TCP connection. And it takes several
-/// round trips to make, in which much more than this may be written.
-pub(crate) const BULK_BYTES_FAR: u64 = 1;
-/// Bytes that the writer of such a stream keeps in its ring until it has that connection: they must come over the lane,
-/// beside all the connections that were made meanwhile. TCP begins with about as much in a round trip (RFC 6928).
+/// So long a time without a byte is a pause of a stream.
+pub(crate) const BULK_PAUSE: Duration = Duration::from_millis(400);
+/// Bytes that a writer over a long path keeps in its ring until the stream has its TCP connection: they must come over the
+/// lane, beside all the connections that were made meanwhile. TCP begins with about as much in a round trip (RFC 6928).
 pub(crate) const HOLD_BYTES_FAR: u32 = 16 << 10;
 /// For so long at most: the connection may be refused, and two programs that both write much before they read need their
 /// rings.
 pub(crate) const HOLD_FOR: Duration = Duration::from_secs(2);
 /// Writers that are let go in one run at most.
 pub(crate) const HOLDS_PER_RUN: usize = 64;
-/// So long a time without a byte is a pause of a stream. Over a long path bytes come in bursts, a round trip apart.
-pub(crate) const BULK_PAUSE: Duration = Duration::from_millis(400);
-/// The same over a long path, where many streams may have to wait for their turns, several round trips each.
-pub(crate) const BULK_PAUSE_FAR: Duration = Duration::from_secs(2);
 
 /// Work requests that a lane's send queue holds, if the device allows as many.
 pub(crate) const SEND_QUEUE_DEPTH: u32 = 256;

@@ -196,8 +196,6 @@ impl Engine {
         let connect = self.take_opening(lane, key).ok_or(Violation::Answer(route))?;
         let vqp = self.vqps.get_mut(key).ok_or(Violation::Answer(route))?;
         vqp.on_open_ack(peer_route, ring)?;
-        self.hold_if_far(key);
-        let vqp = self.vqps.get_mut(key).ok_or(Violation::Answer(route))?;
         match connect {
             Some(connect) => {
                 vqp.publish_established();
@@ -210,6 +208,7 @@ impl Engine {
                 vqp.abort(Reason::ResetByPeer);
             }
         }
+        self.hold_if_far(key);
         self.update(key);
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Streams of bulk, for which the daemons make TCP connections (docs/tcp-direct.md).
 //!
-//! Owns what the daemon learns of such a stream. It must never name a connection of another peer, or one of messages.
+//! Owns what the daemon learns of such a stream, and how long its writer is held back. It must never name a connection of another peer, or one of messages.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ use super::Engine;
 use crate::event::{BulkStream, Event};
 use crate::ids::{LaneId, RouteId};
 use crate::lane::Lane;
-use crate::limits::{BULK_BYTES_FAR, HOLD_BYTES_FAR, HOLD_FOR, HOLDS_PER_RUN};
+use crate::limits::{HOLD_BYTES_FAR, HOLD_FOR, HOLDS_PER_RUN};
 use crate::vqp::{Phase, Vqp};
 
 impl Engine {
@@ -34,8 +34,8 @@ impl Engine {
             && !vqp.bulk_mut().is_told()
             && let Some(lane) = vqp.lane()
             && self.lanes.get(lane).is_some_and(Lane::is_far)
-            && vqp.bulk_mut().on_arrival(1, BULK_BYTES_FAR, true, self.now)
         {
+            vqp.bulk_mut().forget();
             self.on_bulk(route);
         }
     }

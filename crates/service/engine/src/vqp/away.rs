@@ -165,8 +165,9 @@ impl Vqp {
         if flags & engine_flag::STOP != 0 {
             self.close.on_stop();
         }
-        // The daemon may have died while it gave pages back.
+        // The daemon may have died while it gave pages back, or held the writer back.
         shm::end_rest(words);
+        self.hold(0);
         // Its bytes were counted by that daemon, and it has its own TCP connection if it was to have one.
         self.bulk.forget();
         self.restore_messages();

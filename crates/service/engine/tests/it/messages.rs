@@ -135,6 +135,30 @@ impl World {
         got
     }
 
+    /// Sends one message each way, which must arrive.
+    fn must_reach(&mut self, ends: (End, End), number: u32, len: usize) {
+        assert!(self.put(ends.0, &message(number, len)) && self.put(ends.1, &message(number, len)));
+        self.settle();
+        for end in [ends.0, ends.1] {
+            assert_eq!(self.take(end).iter().map(|m| number_of(m)).collect::<Vec<_>>(), [number]);
+        }
+    }
+
+    /// Sends so many each way, of which some are lost and counted; the next ones arrive.
+    fn lose_some(&mut self, ends: (End, End), count: u32) {
+        let got = self.exchange(ends, count);
+        let got = [got.0, got.1];
+        got.iter().for_each(|got| judge(got));
+        assert!(got.iter().all(|got| (41..count as usize).contains(&got.len())), "{:?}", got.map(|got| got.len()));
+        // A message behind them shows what is missing before it.
+        self.conditions = LinkConditions::default();
+        self.must_reach(ends, count, 50);
+        for (host, got) in got.iter().enumerate() {
+            assert_eq!(got.len() as u64 + self.lost(host), u64::from(count));
+        }
+        self.assert_clean();
+    }
+
     fn collect(&mut self, ends: (End, End), got: &mut (Vec<u32>, Vec<u32>)) {
         got.0.extend(self.take(ends.0).iter().map(|m| number_of(m)));
         got.1.extend(self.take(ends.1).iter().map(|m| number_of(m)));
@@ -182,19 +206,7 @@ fn what_is_lost_is_counted_and_holds_nothing_back() {
         let mut w = World::new(2, 520 + seed);
         let ends = w.uc_pair(65_536);
         w.conditions = LinkConditions { loss: 10 + 10 * seed as u32, duplicate: 30, reorder: 40 };
-        let got = w.exchange(ends, 400);
-        judge(&got.0);
-        judge(&got.1);
-        assert!(got.0.len() > 40 && got.1.len() > 40, "{} {}", got.0.len(), got.1.len());
-        assert!(got.0.len() < 400 && got.1.len() < 400, "nothing was lost");
-        // A message behind them shows what is missing before it.
-        w.conditions = LinkConditions::default();
-        assert!(w.put(ends.0, &message(400, 50)) && w.put(ends.1, &message(400, 50)));
-        w.settle();
-        assert_eq!((w.take(ends.0).len(), w.take(ends.1).len()), (1, 1));
-        assert_eq!(got.0.len() as u64 + w.lost(0), 400);
-        assert_eq!(got.1.len() as u64 + w.lost(1), 400);
-        w.assert_clean();
+        w.lose_some(ends, 400);
     }
 }
 

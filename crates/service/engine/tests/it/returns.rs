@@ -1,6 +1,7 @@
 //! Daemons that die at any step, one or both at once, links and queue pairs that break: connections go on, and each byte
 //! arrives once. A failure prints its seed.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use control::Reason;
@@ -35,6 +36,18 @@ fn each_byte_arrives_once_whenever_daemons_die() {
         let life = std::panic::catch_unwind(|| one_life(seed));
         assert!(life.is_ok(), "seed {seed}: RAAS_RETURNS={seed}+1");
     }
+}
+
+/// Nobody else would let it go.
+#[test]
+fn a_writer_that_a_dead_daemon_held_back_is_let_go_by_the_next() {
+    let mut w = World::with(2, 0, configure);
+    let apps = [w.attach(0, 64), w.attach(1, 64)];
+    let (a, _) = w.pair(apps[0], apps[1], 100, 0);
+    w.tell(0, apps[0], a, |c| c.words.tx_hold.store(1, Ordering::Relaxed));
+    w.restart(&[0], &configure);
+    w.settle();
+    assert_eq!(w.app(0, apps[0]).conns[&a].words.tx_hold.load(Ordering::Relaxed), 0);
 }
 
 fn one_life(seed: u64) {
