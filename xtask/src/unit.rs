@@ -12,13 +12,14 @@ use std::time::Duration;
 
 /// A cold build and all tests; each single test has its own, shorter limit in .config/nextest.toml.
 const RUN_LIMIT: Duration = Duration::from_secs(45 * 60);
-/// Judges of the tests that are not ours, each with its Debian package. Without one its test says SKIP.
+/// Judges and tools of the tests that are not ours, each with its Debian package. Without one its test says SKIP.
 const JUDGES: &[(&str, &str)] = &[
     ("prometheus", "prometheus"),
     ("promtool", "prometheus"),
     ("/usr/lib/python3/dist-packages/prometheus_client/parser.py", "python3-prometheus-client"),
     ("chromium-headless-shell", "chromium-headless-shell"),
     ("etcd", "etcd-server"),
+    ("iptables", "iptables"),
 ];
 /// Cases per property with `--full`.
 const FULL_PROPERTY_CASES: &str = "4096";
