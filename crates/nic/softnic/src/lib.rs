@@ -58,4 +58,5 @@ pub use provider::SoftNic;
 pub use records::RecordLimit;
 pub use sys::network_namespace;
 pub use tcp::congestion::{begin_unpaced, settle_pacing};
+pub use tcp::crowd::PacedConnection;
 pub use tcp::socket::mark_socket;

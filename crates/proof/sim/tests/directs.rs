@@ -1,9 +1,11 @@
 //! Streams of bulk that get a TCP connection of their own (docs/tcp-direct.md), run to the end with every checker on.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sim::plan::Fault;
+use sim::plan::{AppPlan, Ending, Fault, LinkConditions, Talk};
 use sim::{Plan, Trace, World};
+use verbs::{Time, WirePolicy};
 
 fn has_bulk(plan: &Plan) -> bool {
     plan.hosts.iter().any(|host| host.bulk_bytes.is_some())
@@ -67,4 +69,53 @@ fn seeds_that_may_have_them_make_such_connections_and_keep_all_promises() {
     }
     assert_eq!(made.len(), 20);
     assert!(made.iter().filter(|made| **made > 0).count() > 2, "too few to show something: {made:?}");
+}
+
+/// A stream between hosts of which the second makes no such connections. Its path is long, and its writer held back.
+fn held_back() -> World {
+    let mut plan = Plan::calm(1, 2);
+    plan.conditions.delay = Duration::from_millis(20);
+    plan.hosts.iter_mut().for_each(|host| host.wire = WirePolicy::Auto);
+    plan.hosts[0].bulk_bytes = Some(u64::MAX);
+    let talk = Talk { bytes: (0, 0), ..Talk::exactly(0).ending(Ending::HoldOpen) };
+    let start = Time::ZERO + Duration::from_millis(1);
+    plan.apps =
+        vec![AppPlan::new(0, talk.clone()).connecting(1, 7, start, 1, 64 << 10), AppPlan::new(1, talk).listening(7, 1)];
+    let mut world = World::new(plan, Trace::silent());
+    while world.answers(0).connected == 0 {
+        assert!(world.now() < Time::ZERO + Duration::from_secs(20), "{:?}", world.answers(0));
+        world.pass(Duration::from_millis(10));
+    }
+    assert!(hold(&world) > 0);
+    world
+}
+
+fn hold(world: &World) -> u32 {
+    world.slot(0, 0).tx_hold.load(Ordering::Relaxed)
+}
+
+/// The peer refused, or never answered.
+#[test]
+fn a_writer_is_held_back_for_two_seconds_at_most() {
+    let mut world = held_back();
+    world.pass(Duration::from_millis(1_900));
+    assert!(hold(&world) > 0);
+    world.pass(Duration::from_millis(200));
+    assert_eq!(hold(&world), 0);
+    assert_eq!(world.checks().violations(), []);
+}
+
+/// As when what came first was lost, and took longer.
+#[test]
+fn a_writer_is_let_go_when_the_path_turns_out_short() {
+    let mut world = held_back();
+    let conditions = LinkConditions { delay: Duration::from_millis(1), ..Default::default() };
+    world.break_now(&Fault::LinkConditions(conditions));
+    // Not each work request tells its completion.
+    for _ in 0..50 {
+        assert!(world.write_more(0, 0, 100));
+        world.pass(Duration::from_millis(10));
+    }
+    assert_eq!(hold(&world), 0);
+    assert_eq!(world.checks().violations(), []);
 }

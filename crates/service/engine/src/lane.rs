@@ -28,8 +28,8 @@ use crate::ids::{AppId, ConnectId, Flow, QueueId, RouteId};
 use crate::immediate::{UNIT_BYTES, UNITS_MAX};
 use crate::lane_at::{LaneAt, LanePath};
 use crate::limits::{
-    FRAME_SLOTS, GONE_MAX, LANE_FRUITLESS_AFTER, LANE_RESET_WINDOW, LANE_RESETS_FRUITLESS_MAX, LANE_RESETS_MAX,
-    LANE_SPENT_MAX, LANE_SUSPECT_WITHIN, LANE_WIDEN_FIRST, LANE_WIDEN_LAST, OPENS_PENDING_MAX,
+    FEW_CONNECTIONS, FRAME_SLOTS, GONE_MAX, LANE_FRUITLESS_AFTER, LANE_RESET_WINDOW, LANE_RESETS_FRUITLESS_MAX,
+    LANE_RESETS_MAX, LANE_SPENT_MAX, LANE_SUSPECT_WITHIN, LANE_WIDEN_FIRST, LANE_WIDEN_LAST, OPENS_PENDING_MAX,
 };
 use crate::members::Members;
 use crate::operations::flight::Flight;
@@ -747,10 +747,11 @@ impl Lane {
         Ok(())
     }
 
-    /// Whether the path to the peer is long.
+    /// Whether a stream is better off by itself from its first byte on: the path is long; or it is not near, and so few
+    /// connections use the lane that they gain nothing from sharing it.
     #[inline]
-    pub(crate) fn is_far(&self) -> bool {
-        self.sendq.is_far()
+    pub(crate) fn is_early_bulk(&self) -> bool {
+        self.sendq.is_far() || self.sendq.is_distant() && self.members.count() <= FEW_CONNECTIONS
     }
 
     /// Whether it may be, as far as is known.

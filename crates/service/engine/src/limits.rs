@@ -68,6 +68,9 @@ pub const SRQ_BYTES_MAX: u64 = 1 << 40;
 pub(crate) const BULK_BYTES: u64 = 8 << 20;
 /// So long a time without a byte is a pause of a stream.
 pub(crate) const BULK_PAUSE: Duration = Duration::from_millis(400);
+/// Connections of a lane up to which its streams leave it early over paths that are neither near nor long. There more of them
+/// carry as much together over one TCP connection, and share it evenly.
+pub(crate) const FEW_CONNECTIONS: u32 = 4;
 /// Bytes that a writer over a long path keeps in its ring until the stream has its TCP connection: they must come over the
 /// lane, beside all the connections that were made meanwhile. TCP begins with about as much in a round trip (RFC 6928).
 pub(crate) const HOLD_BYTES_FAR: u32 = 16 << 10;

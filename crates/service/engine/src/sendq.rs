@@ -113,6 +113,12 @@ impl SendQueue {
         self.window.is_far()
     }
 
+    /// Whether it is not near.
+    #[inline]
+    pub(crate) fn is_distant(&self) -> bool {
+        self.window.is_distant()
+    }
+
     /// Whether it may be, as far as is known.
     pub(crate) fn may_be_far(&self) -> bool {
         self.window.may_be_far()

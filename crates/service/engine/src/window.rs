@@ -37,7 +37,9 @@ const RATES: usize = 8;
 const FEW_BYTES: u64 = 256 << 10;
 /// A path is far if its shortest time is not below this, measured so many times at least: the first one may have waited
 /// for a processor.
-const FAR: Duration = Duration::from_millis(5);
+const FAR: Duration = Duration::from_millis(20);
+/// Likewise, of a path that is not near.
+const DISTANT: Duration = Duration::from_millis(5);
 const FAR_AFTER: u32 = 2;
 /// The shortest time counts for as long as this at least, and for twice as long at most.
 const SHORTEST_FOR: Duration = Duration::from_secs(5);
@@ -74,6 +76,7 @@ pub(crate) struct Window {
     /// Times that count, of this queue pair.
     path_times: u32,
     is_far: bool,
+    is_distant: bool,
     shared_until: Time,
 }
 
@@ -92,6 +95,7 @@ impl Window {
             shortest_since: Time::ZERO,
             path_times: 0,
             is_far: false,
+            is_distant: false,
             shared_until: Time::ZERO,
         }
     }
@@ -111,6 +115,12 @@ impl Window {
     #[inline]
     pub(crate) fn is_far(&self) -> bool {
         self.is_far
+    }
+
+    /// Whether it is not near, in the same way.
+    #[inline]
+    pub(crate) fn is_distant(&self) -> bool {
+        self.is_distant
     }
 
     /// Whether the path may be long: no time of it was short, and there is one.
@@ -166,8 +176,9 @@ impl Window {
         if mark.is_of_path {
             self.shortest[0] = Some(self.shortest[0].map_or(took, |before| before.min(took)));
             self.path_times = self.path_times.saturating_add(1);
-            let shortest = self.shortest.into_iter().flatten().min();
-            self.is_far = self.path_times >= FAR_AFTER && shortest.is_some_and(|shortest| shortest >= FAR);
+            let shortest = self.shortest.into_iter().flatten().min().filter(|_| self.path_times >= FAR_AFTER);
+            self.is_far = shortest.is_some_and(|shortest| shortest >= FAR);
+            self.is_distant = shortest.is_some_and(|shortest| shortest >= DISTANT);
         }
         self.settle(now);
     }
@@ -265,9 +276,11 @@ mod tests {
         }
         path.carry(&mut window, 200);
         assert!(window.is_far(), "only times behind many bytes, for longer than any counts");
-        path.round_trip = Duration::from_millis(4);
-        path.begin(&mut window);
-        assert!(!window.is_far());
+        for (millis, distant) in [(12, true), (4, false)] {
+            path.round_trip = Duration::from_millis(millis);
+            path.begin(&mut window);
+            assert_eq!((window.is_far(), window.is_distant()), (false, distant), "{millis} ms");
+        }
         assert!(!window.renewed().is_far());
     }
 

@@ -439,7 +439,12 @@ impl<F> Directs<F> {
 
     /// Whether the stream has a socket.
     pub fn is_given(&self, connection: u64) -> bool {
-        self.streams.get(&connection).is_some_and(|s| s.state == State::Given)
+        self.given_to(connection).is_some()
+    }
+
+    /// The other host of a stream that has a socket.
+    pub fn given_to(&self, connection: u64) -> Option<IpAddr> {
+        self.streams.get(&connection).filter(|s| s.state == State::Given).map(|s| s.of.peer)
     }
 
     /// Why a stream of bulk is on the lane, if it stayed there.

@@ -6,6 +6,7 @@
 
 mod admission;
 mod clients;
+mod crowds;
 mod descriptors;
 mod direct;
 mod engines;
@@ -49,6 +50,7 @@ use crate::log_quota::LogQuota;
 use crate::questions::{QuestionPlace, Questions};
 use crate::shutdown::Shutdown;
 use crate::{Config, DaemonError};
+use crowds::Crowds;
 use installs::{Installs, Read};
 use kept::KeptRegions;
 use regions::{Made, Regions};
@@ -159,6 +161,7 @@ pub(crate) struct Hub {
     /// The network namespace, if the kernel says which.
     namespace: Option<u64>,
     directs: Directs<OwnedFd>,
+    crowds: Crowds,
     peers: Peers,
     regions: Regions,
     kept: KeptRegions,
@@ -229,6 +232,7 @@ impl Hub {
             namespace: meetings::own_namespace(),
             directs: Directs::new(config.listen, parts.is_softnic && config.tcp_direct)
                 .with_lane_only(config.paths().into_keys()),
+            crowds: Crowds::default(),
             peers,
             regions: Regions::new(limits.directory(pair_limits.owner_uid))?,
             kept: KeptRegions::default(),
@@ -309,8 +313,13 @@ impl Hub {
     }
 
     fn next_tick(&self) -> Instant {
-        let deadlines =
-            [self.pairs.deadline(), self.peers.deadline(), self.regions.deadline(), self.directs.deadline()];
+        let deadlines = [
+            self.pairs.deadline(),
+            self.peers.deadline(),
+            self.regions.deadline(),
+            self.directs.deadline(),
+            self.crowds.deadline(),
+        ];
         let next = deadlines.into_iter().flatten().min();
         let idle = Duration::from_secs(3600);
         self.link_context.instant(next.unwrap_or_else(|| self.now() + idle))
@@ -322,6 +331,7 @@ impl Hub {
         self.peers.handle_timeout(now);
         self.regions.directory().handle_timeout(now);
         self.directs.handle_timeout(now);
+        self.crowds.handle_timeout(now, |connection| self.directs.is_given(connection));
     }
 
     /// Carries out what pairs and peers want, and moves kept commands on.

@@ -7,18 +7,21 @@ use std::time::Duration;
 /// Bytes of `struct tcp_info` (`linux/tcp.h`) up to the last field that is read. Fields never move; newer kernels have
 /// more behind.
 const INFO_BYTES: usize = 104;
-/// Likewise of Linux 4.6.
-const INFO_BYTES_MAX: usize = 148;
+/// Likewise of Linux 4.10.
+const INFO_BYTES_MAX: usize = 184;
 /// Offset of a field of one byte.
 const PROBES: usize = 3;
 /// Offsets of fields of 32 bits, in the machine's order.
 const SND_MSS: usize = 16;
 const RTT_US: usize = 68;
+const SND_CWND: usize = 80;
 const TOTAL_RETRANS: usize = 100;
 const UNACKED: usize = 24;
 const LAST_ACK_RECEIVED_MS: usize = 56;
 /// Since Linux 4.6.
 const NOT_SENT_BYTES: usize = 144;
+/// Since Linux 4.10; the lower half of 64 bits.
+const RWND_LIMITED_US: usize = if cfg!(target_endian = "big") { 180 } else { 176 };
 
 /// The path of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,8 +30,13 @@ pub(crate) struct PathState {
     pub(crate) round_trip: Duration,
     /// Bytes of a segment.
     pub(crate) segment_bytes: u32,
+    /// Segments that may be under way: the congestion window.
+    pub(crate) window_segments: u32,
     /// Segments that were sent again, since the connection began.
     pub(crate) retransmitted: u32,
+    /// How long sending was held up because the receiver had no room, since the connection began: microseconds, modulo
+    /// 2^32.
+    pub(crate) held_up_us: u32,
 }
 
 /// What a connection waits for.
@@ -83,7 +91,9 @@ pub(crate) fn path_state(fd: BorrowedFd<'_>) -> io::Result<PathState> {
     Ok(PathState {
         round_trip: info.round_trip(),
         segment_bytes: info.word(SND_MSS),
+        window_segments: info.word(SND_CWND),
         retransmitted: info.word(TOTAL_RETRANS),
+        held_up_us: info.word(RWND_LIMITED_US),
     })
 }
 
@@ -117,6 +127,7 @@ mod tests {
         assert!((1..=65_536).contains(&state.segment_bytes), "{state:?}");
         assert!(!state.round_trip.is_zero() && state.round_trip < Duration::from_secs(10), "{state:?}");
         assert_eq!(state.retransmitted, 0);
+        assert!((1..=65_536).contains(&state.window_segments), "{state:?}");
         assert!(path_state(std::io::stdin().as_fd()).is_err());
     }
 
@@ -132,6 +143,8 @@ mod tests {
         while awaited(near.as_fd()).unwrap().is_unanswered {
             assert!(begin.elapsed() < Duration::from_secs(60), "what was sent is acknowledged by the kernel");
         }
+        let state = path_state(near.as_fd()).unwrap();
+        assert!(state.held_up_us > 0, "{state:?}");
         let state = awaited(near.as_fd()).unwrap();
         assert!(state.has_unsent && !state.is_unanswered, "{state:?}");
         drop(far);

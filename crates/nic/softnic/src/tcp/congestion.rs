@@ -17,7 +17,7 @@ use super::counters::TcpCounters;
 use crate::sys::path_state::{PathState, path_state};
 
 /// Controls of Linux that pace, by the begin of their names.
-const PACED: &str = "bbr";
+pub(super) const PACED: &str = "bbr";
 /// Taken instead, the first that this process may use: any process may use reno.
 const UNPACED: [&str; 2] = ["cubic", "reno"];
 /// A longer path is not near.
@@ -25,7 +25,7 @@ const NEAR: Duration = Duration::from_millis(1);
 /// How often the path is looked at while bytes leave.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 /// Fewest segments sent again within a look, and their share of all, from which on the path loses.
-const LOST_MIN: u32 = 4;
+pub(super) const LOST_MIN: u32 = 4;
 const LOST_OF: u64 = 5_000;
 
 /// The choice for one connection.
@@ -49,8 +49,13 @@ pub(super) enum Congestion {
 /// listener accepts begins as the listener.
 pub fn begin_unpaced(fd: impl AsFd) {
     if control_of(fd.as_fd()).is_some_and(|host| host.starts_with(PACED)) {
-        let _ = UNPACED.iter().any(|name| sockopt::set_tcp_congestion(fd.as_fd(), name).is_ok());
+        set_unpaced(fd.as_fd());
     }
+}
+
+/// Without permission nothing changes.
+pub(super) fn set_unpaced(fd: BorrowedFd<'_>) {
+    let _ = UNPACED.iter().any(|name| sockopt::set_tcp_congestion(fd, name).is_ok());
 }
 
 /// For a connection whose socket began by [`begin_unpaced`]: it gets the host's congestion control unless its path is
@@ -75,7 +80,7 @@ fn unpaced(fd: BorrowedFd<'_>) -> Option<(String, PathState)> {
 }
 
 /// A socket's control.
-fn control_of(fd: BorrowedFd<'_>) -> Option<String> {
+pub(super) fn control_of(fd: BorrowedFd<'_>) -> Option<String> {
     sockopt::tcp_congestion(fd).ok().map(|name| name.trim_end_matches('\0').to_owned())
 }
 
@@ -134,7 +139,13 @@ mod tests {
     use super::*;
 
     fn state(rtt_us: u64, retransmitted: u32) -> PathState {
-        PathState { round_trip: Duration::from_micros(rtt_us), segment_bytes: 1000, retransmitted }
+        PathState {
+            round_trip: Duration::from_micros(rtt_us),
+            segment_bytes: 1000,
+            window_segments: 10,
+            retransmitted,
+            held_up_us: 0,
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 pub(crate) mod congestion;
 mod counters;
+pub(crate) mod crowd;
 pub(crate) mod elsewhere;
 pub(crate) mod endpoint;
 mod in_kernel;

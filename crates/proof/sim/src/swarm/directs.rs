@@ -35,7 +35,7 @@ pub(super) fn draw(plan: &mut Plan, quiet_us: u64) {
         }
     }
     if rng.random_bool(0.4) {
-        plan.conditions.delay = Duration::from_millis(pick(&[3, 8, 20], rng));
+        plan.conditions.delay = Duration::from_millis(pick(&[3, 12, 20], rng));
     }
     for talk in plan.apps.iter_mut().map(|app| &mut app.talk) {
         talk.copy_bytes = COPY_BYTES;

@@ -33,7 +33,7 @@ impl Engine {
         if let Some(vqp) = self.vqps.get_mut(route)
             && !vqp.bulk_mut().is_told()
             && let Some(lane) = vqp.lane()
-            && self.lanes.get(lane).is_some_and(Lane::is_far)
+            && self.lanes.get(lane).is_some_and(Lane::is_early_bulk)
         {
             vqp.bulk_mut().forget();
             self.on_bulk(route);
@@ -58,15 +58,20 @@ impl Engine {
         }
     }
 
-    /// Writers are held back no longer: perhaps no connection comes, and each end waits until the other reads. Whether
-    /// there were any.
+    /// Writers are held back no longer: perhaps no connection comes, and each end waits until the other reads; or the path
+    /// is not long, and only the first time seemed so, which may have been that of a loss. Whether there were any.
     pub(super) fn end_holds(&mut self) -> bool {
         let mut worked = false;
         for _ in 0..HOLDS_PER_RUN {
-            let Some(&(_, route)) = self.holds.front().filter(|(until, _)| *until <= self.now) else { break };
+            let Some(&(until, route)) = self.holds.front() else { break };
+            let vqp = self.vqps.get(route);
+            let lane = vqp.and_then(|vqp| self.lanes.get(vqp.lane()?));
+            if until > self.now && lane.is_some_and(Lane::may_be_far) {
+                break;
+            }
             self.holds.pop_front();
             worked = true;
-            if let Some(vqp) = self.vqps.get(route) {
+            if let Some(vqp) = vqp {
                 vqp.hold(0);
                 let at = vqp.at();
                 self.notify(at);

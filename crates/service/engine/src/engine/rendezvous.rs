@@ -54,8 +54,8 @@ impl Engine {
         let Some(vqp) = self.vqps.get_mut(route) else { return };
         self.rests.touch(vqp.rest_mut(), route, self.now);
         let (at, awaited) = (vqp.at(), vqp.is_awaited(waiting::READABLE));
-        let is_far = self.lanes.get(id).is_some_and(Lane::is_far);
-        if vqp.bulk_mut().on_arrival(bytes, self.config.bulk_bytes, is_far, self.now) {
+        let is_early = self.lanes.get(id).is_some_and(Lane::is_early_bulk);
+        if vqp.bulk_mut().on_arrival(bytes, self.config.bulk_bytes, is_early, self.now) {
             self.on_bulk(route);
         }
         if let Some(lane) = self.lanes.get_mut(id) {

@@ -30,16 +30,16 @@ impl Bulk {
         self.is_told
     }
 
-    /// Bytes came; over a long path any are enough, otherwise `near`. True, once: the stream is bulk.
+    /// Bytes came; where `is_early` any are enough, otherwise `near`. True, once: the stream is bulk.
     #[inline]
-    pub(crate) fn on_arrival(&mut self, bytes: u32, near: u64, is_far: bool, now: Time) -> bool {
+    pub(crate) fn on_arrival(&mut self, bytes: u32, near: u64, is_early: bool, now: Time) -> bool {
         if self.is_told {
             return false;
         }
         let pause: Duration = now.saturating_since(self.last);
         self.last = now;
         self.bytes = if pause >= BULK_PAUSE { 0 } else { self.bytes } + u64::from(bytes);
-        self.is_told = is_far || self.bytes >= near;
+        self.is_told = is_early || self.bytes >= near;
         self.is_told
     }
 }

@@ -93,6 +93,9 @@ impl Hub {
 
     fn give_direct(&mut self, client: plane::ClientId, connection: u64, slot: u32, socket: OwnedFd) {
         tracing::debug!(connection, "a stream of bulk gets a TCP connection of its own");
+        if let Some(peer) = self.directs.given_to(connection) {
+            self.crowds.add(peer, connection, &socket, self.now());
+        }
         self.send(client, Reply::Direct { connection, slot }, vec![socket]);
     }
 

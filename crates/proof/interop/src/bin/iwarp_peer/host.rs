@@ -1,7 +1,7 @@
 //! One host with one connection: a device, its memory, a queue pair of the TCP wire and the socket below it.
 
 use std::collections::VecDeque;
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use iwarp::{Ending, Extensions, Qp, QpAttr, QpEvent};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rnic::{Device, DeviceLimits, ReceiveQueue};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 use verbs::{
     Access, Capabilities, Completion, CqId, DeviceAttr, Gid, Mr, PathMtu, Payload, QpInit, QpType, Qpn, RecvWr, Region,
     RemoteAddr, Rkey, SendFlags, SendOp, SendWr, Sge, Status, Time, WcOpcode,
@@ -30,6 +31,16 @@ const SILENCE: Duration = Duration::from_millis(300);
 /// Work requests of the program, and the nudge.
 const WORK: u64 = 0;
 const NUDGE: u64 = 1;
+
+/// Leaves the port free when the connection has ended: siw chooses ports by chance and binds to them, and one that
+/// another connection keeps for a minute (TIME_WAIT) would be in use, unless both allow that it is used again.
+fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    rustix::net::connect(&socket, &address)?;
+    Ok(socket.into())
+}
 
 /// Registered memory.
 pub(crate) struct Memory {
@@ -168,7 +179,7 @@ impl Host {
 
     /// Connects as the active end and returns the private data of the reply.
     pub(crate) fn connect(&mut self, address: SocketAddr, private_data: &[u8]) -> Result<Vec<u8>> {
-        self.wire = Some(Wire::new(TcpStream::connect(address).with_context(|| address.to_string())?)?);
+        self.wire = Some(Wire::new(connect(address).with_context(|| address.to_string())?)?);
         self.qp.connect(private_data)?;
         let answer = self.until("the MPA reply", |host| host.answer.take())?;
         self.nudge_at = Some(Instant::now() + SILENCE);
