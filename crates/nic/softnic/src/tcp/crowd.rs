@@ -55,8 +55,8 @@ impl PacedConnection {
         Some(Self { fd, control, is_paced: true, age: Duration::ZERO, seen, is_squeezed: false, start: Start::First })
     }
 
-    /// Looks at it again, so long after the last time. Returns whether it paces and its share of the path is small: at
-    /// some look before it had lost segments and had a small window.
+    /// Looks at it again, so long after the last time. Returns whether its share of the path is small: at some look since
+    /// it last began to pace it had lost segments and had a small window.
     pub fn look(&mut self, pause: Duration) -> bool {
         self.age += pause;
         // One that is gone is not squeezed by others.

@@ -38,12 +38,17 @@ impl Crowd {
         self.streams.retain(|&connection, _| lives(connection));
         let count = self.streams.len();
         let squeezed = self.streams.values_mut().map(|stream| usize::from(stream.look(LOOK_PAUSE))).sum::<usize>();
-        self.has_left_pacing = count >= MANY && (self.has_left_pacing || squeezed * SQUEEZED_OF >= count);
+        self.has_left_pacing = leaves_pacing(self.has_left_pacing, count, squeezed);
         for stream in self.streams.values_mut() {
             stream.set_paced(!self.has_left_pacing);
         }
         count > 0
     }
+}
+
+/// Whether so many streams, of which some are squeezed, go on without pacing.
+fn leaves_pacing(has_left: bool, count: usize, squeezed: usize) -> bool {
+    count >= MANY && (has_left || squeezed * SQUEEZED_OF >= count)
 }
 
 impl Crowds {
@@ -68,5 +73,41 @@ impl Crowds {
         }
         self.crowds.retain(|_, crowd| crowd.look(&lives));
         self.next_look = (!self.crowds.is_empty()).then(|| now + LOOK_PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn many_leave_together_and_return_when_few_are_left() {
+        assert!(!leaves_pacing(false, MANY - 1, MANY - 1), "they are few");
+        assert!(!leaves_pacing(false, 90, 29) && leaves_pacing(false, 90, 30));
+        assert!(leaves_pacing(true, MANY, 0), "without pacing nobody is squeezed");
+        assert!(!leaves_pacing(true, MANY - 1, 0));
+    }
+
+    #[test]
+    fn descriptors_of_streams_that_ended_are_given_back() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let streams = [(); 3].map(|()| TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+        let (mut crowds, peer) = (Crowds::default(), IpAddr::V4(Ipv4Addr::LOCALHOST));
+        for (connection, stream) in streams.into_iter().enumerate() {
+            crowds.add(peer, connection as u64, &stream.into(), Time(1));
+        }
+        let kept = |crowds: &Crowds| crowds.crowds.get(&peer).map_or(0, |crowd| crowd.streams.len());
+        // On a host whose congestion control does not pace there is nothing to look at.
+        let is_paced = crowds.deadline().is_some();
+        assert_eq!(kept(&crowds), if is_paced { 3 } else { 0 });
+        crowds.handle_timeout(Time(2), |_| false);
+        assert_eq!(kept(&crowds), if is_paced { 3 } else { 0 }, "it is not time");
+        crowds.handle_timeout(Time(1) + LOOK_PAUSE, |connection| connection == 1);
+        assert_eq!(kept(&crowds), usize::from(is_paced));
+        assert_eq!(crowds.deadline(), is_paced.then(|| Time(1) + LOOK_PAUSE * 2));
+        crowds.handle_timeout(Time(1) + LOOK_PAUSE * 2, |_| false);
+        assert_eq!((crowds.crowds.len(), crowds.deadline()), (0, None));
     }
 }
