@@ -1,7 +1,7 @@
 //! One end of the ping-pong: its region, and the slices of it that are out.
 
 use anyhow::{Context, Result, ensure};
-use raas::{Lent, MessageListener, MessageStream, Region, RegionOptions, Session, View};
+use raas::{Lent, Mapped, MessageListener, MessageStream, Region, RegionOptions, Session, View};
 
 /// Slices of a region, lent in turn. Each is back long before its next turn.
 const SLICES: u64 = 8;
@@ -11,6 +11,7 @@ const SLICES: u64 = 8;
 pub(crate) struct Ends {
     stream: MessageStream,
     region: Region,
+    mapped: Mapped,
     size: u64,
     stride: u64,
     turn: u64,
@@ -26,7 +27,8 @@ impl Ends {
         let region = RegionOptions::new().create(&Session::global()?, &name, SLICES * stride)?;
         // Every page is there before the first slice is timed.
         region.write(0, &vec![0x5a; usize::try_from(SLICES * stride)?])?;
-        Ok(Self { stream, region, size, stride, turn: 0, lent: (0..SLICES).map(|_| None).collect() })
+        let mapped = region.map(0, SLICES * stride)?;
+        Ok(Self { stream, region, mapped, size, stride, turn: 0, lent: (0..SLICES).map(|_| None).collect() })
     }
 
     fn send(&mut self, value: u64) -> Result<()> {
@@ -37,8 +39,9 @@ impl Ends {
         if let Some(before) = self.lent[place].take() {
             before.wait()?;
         }
-        self.region.store(offset, value)?;
-        self.region.store(offset + self.size - 8, value)?;
+        self.mapped.write(offset, &value.to_ne_bytes())?;
+        self.mapped.write(offset + self.size - 8, &value.to_ne_bytes())?;
+        self.mapped.check()?;
         self.lent[place] = Some(self.stream.lend(&self.region, offset, self.size)?);
         Ok(())
     }

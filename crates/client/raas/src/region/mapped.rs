@@ -9,6 +9,7 @@ use control::RegionAccess;
 
 use super::error::RegionError;
 use super::handle::{Handle, Reach};
+use crate::error::SessionError;
 
 /// A part of a region of this host as this program has it mapped; made by [`Region::map`](crate::Region::map), or by
 /// [`View::map`](crate::View::map) of a message that was lent.
@@ -80,6 +81,38 @@ impl Mapped {
     /// The region's epoch for which this is its memory.
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// Copies `buf.len()` bytes from byte `at` of it out. It does not look whether the region was revoked;
+    /// [`Mapped::check`] afterwards does, for all reads before it.
+    pub fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), RegionError> {
+        let offset = self.place_of(at, buf.len() as u64)?;
+        self.memory.read(offset, buf).map_err(|e| self.bad_memory(&e))
+    }
+
+    /// Copies `bytes` in at byte `at` of it. It does not look whether the region was revoked; [`Mapped::check`]
+    /// afterwards does, for all writes before it. So many writes cost one look, and one wait for the memory.
+    /// [`RegionError::NoAccess`] unless [`Mapped::is_writable`].
+    pub fn write(&self, at: u64, bytes: &[u8]) -> Result<(), RegionError> {
+        let offset = self.place_of(at, bytes.len() as u64)?;
+        if !self.is_writable {
+            let (name, asked, allowed) = (self.handle.name().to_owned(), RegionAccess::WRITE, RegionAccess::READ);
+            return Err(RegionError::NoAccess { name, asked, allowed });
+        }
+        self.memory.write(offset, bytes).map_err(|e| self.bad_memory(&e))
+    }
+
+    /// Where byte `at` is in the region, if `len` bytes from there are in this part of it.
+    fn place_of(&self, at: u64, len: u64) -> Result<u64, RegionError> {
+        if at.checked_add(len).is_none_or(|end| end > self.len) {
+            let (name, bytes) = (self.handle.name().to_owned(), self.len);
+            return Err(RegionError::OutOfBounds { name, offset: at, len, bytes });
+        }
+        Ok(self.offset + at)
+    }
+
+    fn bad_memory(&self, error: &shm::RegionError) -> RegionError {
+        SessionError::Protocol(format!("region {}: {error}", self.handle.name())).into()
     }
 
     /// Whether the bytes here are the region's. [`RegionError::Revoked`] says that a revoke came, by this program or

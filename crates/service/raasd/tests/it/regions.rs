@@ -83,6 +83,55 @@ fn programs_share_a_region_by_name() {
 }
 
 #[test]
+fn a_mapping_is_copied_to_and_from_and_one_check_answers_for_all() {
+    bounded(|| {
+        let host = Host::started();
+        let (maker, user) = (host.session(), host.session());
+        let own = create(&maker, "mapped", 8192);
+        let other = open(&host, &user, "mapped");
+        let read_only = RegionOptions::new().key(KEY).access(RegionAccess::READ).create(&maker, "narrow", 100).unwrap();
+        let reader = Region::open_for(&user, host.address(), "narrow", KEY, RegionAccess::READ).unwrap();
+        let reader = reader.map(0, 100).unwrap();
+        let [a, b] = [&own, &other].map(|region| region.map(100, 1000).unwrap());
+        a.write(0, b"first").unwrap();
+        a.write(995, b"last!").unwrap();
+        b.write(500, b"others").unwrap();
+        [&a, &b].map(|mapped| mapped.check().unwrap());
+        let mut found = [0; 6];
+        let place = |region: &Region, at: u64, found: &mut [u8]| region.read(at, found).unwrap();
+        place(&other, 100, &mut found[..5]);
+        assert_eq!(&found[..5], b"first");
+        place(&other, 1095, &mut found[..5]);
+        assert_eq!(&found[..5], b"last!");
+        a.read(500, &mut found).unwrap();
+        assert_eq!(&found, b"others");
+        // Bad uses do nothing.
+        let beyond = |at, len| Err(RegionError::OutOfBounds { name: "mapped".into(), offset: at, len, bytes: 1000 });
+        let as_text = |result: Result<(), RegionError>| format!("{result:?}");
+        assert_eq!(as_text(a.write(996, b"last!")), as_text(beyond(996, 5)));
+        assert_eq!(as_text(a.write(u64::MAX, b"x")), as_text(beyond(u64::MAX, 1)));
+        assert_eq!(as_text(b.read(1000, &mut found[..1])), as_text(beyond(1000, 1)));
+        assert!(matches!(reader.write(0, b"x"), Err(RegionError::NoAccess { .. })));
+        read_only.map(0, 100).unwrap().write(99, b"o").unwrap();
+        reader.read(99, &mut found[..1]).unwrap();
+        assert_eq!(found[0], b'o');
+        reader.check().unwrap();
+        // A revoke: what was checked is in the region, what comes after is not, and the next check says so.
+        assert_eq!(own.revoke(None).unwrap(), 2);
+        [&a, &b].map(|mapped| mapped.write(0, b"stale").unwrap());
+        for mapped in [&a, &b] {
+            assert!(matches!(mapped.check(), Err(RegionError::Revoked { may_have_landed: true, .. })));
+        }
+        place(&own, 100, &mut found[..5]);
+        assert_eq!(&found[..5], b"first");
+        place(&own, 600, &mut found);
+        assert_eq!(&found, b"others");
+        drop((own, other, read_only, reader, a, b));
+        nothing_is_left(&host);
+    });
+}
+
+#[test]
 fn each_bad_use_has_its_own_error_and_does_nothing() {
     bounded(|| {
         let mut host = Host::new();
