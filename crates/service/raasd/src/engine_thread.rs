@@ -5,6 +5,7 @@
 //! that do not fit its queue are held here, and no command is taken meanwhile.
 
 pub(crate) mod load;
+mod looks;
 mod regions;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -25,6 +26,7 @@ use crate::inspect::{LOOKS_PER_COUNT, LOOKS_PER_PAGE};
 use crate::shutdown::Shutdown;
 use crate::sleeper::{Bell, Sleeper};
 use load::{CPU_ALL, HostMemory, Meter};
+use looks::Looks;
 
 /// Commands that may wait for the engine.
 pub(crate) const COMMANDS_MAX: usize = 1024;
@@ -32,9 +34,6 @@ pub(crate) const COMMANDS_MAX: usize = 1024;
 pub(crate) const EVENTS_MAX: usize = 4096;
 /// Commands taken in one round, so that a flood of them does not stop the data path.
 const COMMANDS_PER_ROUND: usize = 32;
-/// Yields without work before the thread sleeps. One yield costs 0.5 us on an idle core, and a round with it looks at
-/// the device, so this is a little more than the 50 us (two round trips) after which sleeping pays.
-const IDLE_YIELDS: u32 = 100;
 /// After a round that moved ring data, but no more than this, the core is offered to the applications at once: what
 /// they read or write next is the next work of such a load, and an idle look at the device first costs them a
 /// microsecond. Rounds of streams move more, and go on.
@@ -171,7 +170,8 @@ impl<P: Provider> EngineThread<P> {
     }
 
     fn run(mut self) -> Result<(), DaemonError> {
-        let mut backoff = Backoff::new(IDLE_YIELDS);
+        let mut backoff = Backoff::new(looks::LOOKS);
+        let mut looks = Looks::new();
         let mut to_wake = Vec::new();
         loop {
             let moved_before = self.engine.data_bytes();
@@ -185,14 +185,18 @@ impl<P: Provider> EngineThread<P> {
                 self.farewell(&mut to_wake);
                 return Ok(());
             }
+            if busy {
+                looks.on_work(|| self.now());
+            }
             // Between two slices of a kernel others have the core.
             if busy && ((1..=HAND_OVER_BYTES).contains(&moved) || self.engine.has_kernels()) {
                 backoff.hand_over();
             } else if busy {
                 backoff.reset();
-            } else if !backoff.snooze() {
+            } else if !looks.look_again(|| self.now()) || !backoff.snooze() {
                 self.sleep().map_err(DaemonError::io("epoll_wait of the engine thread"))?;
                 backoff.reset();
+                looks.on_wake();
             }
         }
     }
