@@ -53,7 +53,9 @@ const SIW_INTEROP_CASES: u64 = SIW_INTEROP_ROUND + 2 * (3 + 3 + 2 + 3) + 1;
 const SIW_INTEROP_JUDGEMENTS: u64 = SIW_JUDGEMENTS + 5;
 
 /// That the kernel has TLS, nine of each of five pairs of daemons, and the tests of encrypted connections.
-const KERNEL_TLS_CASES: u64 = 1 + 5 * 9 + 6 + 9;
+const KERNEL_TLS_CASES: u64 = 1 + 5 * 9 + 6 + 7;
+/// With the two tests of daemons that take minutes.
+const KERNEL_TLS_CASES_THOROUGH: u64 = KERNEL_TLS_CASES + 2;
 
 /// Of the stage `vm`.
 const SUITES: &[Suite] = &[
@@ -193,6 +195,21 @@ const SUITES: &[Suite] = &[
         cases_min: KERNEL_TLS_CASES,
         timeout_s: 1500,
         full_only: false,
+    },
+    Suite {
+        name: "kernel-tls-thorough",
+        about: "the same with daemons whose keys wear out under a stream, and with each kind of forgery on a lane between them",
+        guests: 1,
+        kernel: "6.1",
+        device: Device::Rxe,
+        mtu: 1500,
+        packages: &[],
+        programs: true,
+        command: &["tests/vm/kernel-tls", "thorough"],
+        judges: None,
+        cases_min: KERNEL_TLS_CASES_THOROUGH,
+        timeout_s: 1500,
+        full_only: true,
     },
     Suite {
         name: "siw-smoke",

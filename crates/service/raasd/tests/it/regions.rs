@@ -96,7 +96,7 @@ fn a_mapping_is_copied_to_and_from_and_one_check_answers_for_all() {
         a.write(0, b"first").unwrap();
         a.write(995, b"last!").unwrap();
         b.write(500, b"others").unwrap();
-        [&a, &b].map(|mapped| mapped.check().unwrap());
+        [&a, &b].into_iter().for_each(|mapped| mapped.check().unwrap());
         let mut found = [0; 6];
         let place = |region: &Region, at: u64, found: &mut [u8]| region.read(at, found).unwrap();
         place(&other, 100, &mut found[..5]);
@@ -118,7 +118,7 @@ fn a_mapping_is_copied_to_and_from_and_one_check_answers_for_all() {
         reader.check().unwrap();
         // A revoke: what was checked is in the region, what comes after is not, and the next check says so.
         assert_eq!(own.revoke(None).unwrap(), 2);
-        [&a, &b].map(|mapped| mapped.write(0, b"stale").unwrap());
+        [&a, &b].into_iter().for_each(|mapped| mapped.write(0, b"stale").unwrap());
         for mapped in [&a, &b] {
             assert!(matches!(mapped.check(), Err(RegionError::Revoked { may_have_landed: true, .. })));
         }
