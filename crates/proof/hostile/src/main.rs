@@ -129,6 +129,9 @@ enum Task {
     Tenant {
         #[arg(long)]
         seed: u64,
+        /// Number of the siege's round, from 0 on.
+        #[arg(long)]
+        round: usize,
         /// How long.
         #[arg(long)]
         millis: u64,
@@ -220,9 +223,9 @@ fn main() -> Result<ExitCode> {
             println!("{}", hostile::kernels::tenant::run(&socket, host, owner, seed, Duration::from_millis(millis))?);
             Ok(ExitCode::SUCCESS)
         }
-        Task::Tenant { seed, millis, socket, far_socket, far, near } => {
+        Task::Tenant { seed, round, millis, socket, far_socket, far, near } => {
             let home = Neighbourhood { socket, far_socket, far, near };
-            match Tenant::new(seed, home).misbehave(Duration::from_millis(millis)) {
+            match Tenant::new(seed, round, home).misbehave(Duration::from_millis(millis)) {
                 Ok(done) => {
                     let done: Vec<String> = done.iter().map(|(name, times)| format!("{name} {times}")).collect();
                     println!("{}", done.join(", "));

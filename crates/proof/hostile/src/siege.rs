@@ -181,7 +181,7 @@ fn rounds(
     let mut rates = (0, 0);
     for round in 0..ROUNDS {
         let alone = measure(hosts, transfer, &mut peak, None)?;
-        let child = tenant(seed.wrapping_add(round as u64), hosts, target)?;
+        let child = tenant((seed, round), hosts, target)?;
         let beside = measure(hosts, transfer, &mut peak, Some(child))?;
         ratios.push(beside.rate / alone.rate.max(1.0));
         rates = (rates.0 + alone.rate as u64, rates.1 + beside.rate as u64);
@@ -243,10 +243,11 @@ fn measure(
     Ok(Measured { rate, said })
 }
 
-fn tenant(seed: u64, hosts: &[Host; 2], target: Target<'_>) -> Result<std::process::Child> {
+fn tenant((seed, round): (u64, usize), hosts: &[Host; 2], target: Target<'_>) -> Result<std::process::Child> {
     let program: PathBuf = std::env::current_exe()?;
     let mut command = Command::new(program);
-    command.args(["tenant", "--seed", &seed.to_string(), "--millis", &ROUND.as_millis().to_string()]);
+    command.args(["tenant", "--seed", &seed.to_string(), "--round", &round.to_string()]);
+    command.args(["--millis", &ROUND.as_millis().to_string()]);
     command.arg("--socket").arg(&hosts[0].socket).arg("--far-socket").arg(&hosts[1].socket);
     command.args(["--far", &target.far.to_string(), "--near", &target.near.to_string()]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

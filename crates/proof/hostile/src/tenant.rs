@@ -26,6 +26,9 @@ use crate::words::{self, Step, attach_patiently};
 
 /// Time for one misdeed before the next.
 const TURN: Duration = Duration::from_millis(100);
+/// So many misdeeds further on the next round of a siege begins: a round on a slow machine has time for no more. It has no
+/// divisor in common with their number, so the rounds begin at different ones.
+const BEGINS_APART: usize = 4;
 /// The longest one that a misdeed gets which had no time in its turns.
 const TURN_MAX: Duration = Duration::from_secs(10);
 /// Connections that the hoarder opens at most; the daemon stops it earlier.
@@ -50,6 +53,8 @@ pub struct Tenant {
     rng: SmallRng,
     home: Neighbourhood,
     until: Instant,
+    /// What it does in its first turns.
+    order: Vec<Misdeed>,
     done: BTreeMap<&'static str, u64>,
 }
 
@@ -73,18 +78,26 @@ const MISDEEDS: &[Misdeed] = &[
     ("never_takes_completions", Tenant::never_take_completions),
 ];
 
+/// The rounds of a siege have one order between them and each begins further on, so none is left out by chance.
+fn first_order(seed: u64, round: usize) -> Vec<Misdeed> {
+    let mut order = MISDEEDS.to_vec();
+    order.shuffle(&mut SmallRng::seed_from_u64(seed));
+    order.rotate_left(round * BEGINS_APART % MISDEEDS.len());
+    order
+}
+
 impl Tenant {
-    /// A tenant whose choices follow from `seed`.
-    pub fn new(seed: u64, home: Neighbourhood) -> Self {
-        Self { rng: SmallRng::seed_from_u64(seed), home, until: Instant::now(), done: BTreeMap::new() }
+    /// A tenant whose choices follow from the seed of its siege and the number of its round.
+    pub fn new(seed: u64, round: usize, home: Neighbourhood) -> Self {
+        let rng = SmallRng::seed_from_u64(seed.wrapping_add(round as u64));
+        Self { rng, home, until: Instant::now(), order: first_order(seed, round), done: BTreeMap::new() }
     }
 
     /// Misbehaves for a time; returns how often it did each misdeed.
     pub fn misbehave(&mut self, time: Duration) -> Result<BTreeMap<&'static str, u64>, (&'static str, RawError)> {
         let end = Instant::now() + time;
-        let mut order = MISDEEDS.to_vec();
+        let mut order = std::mem::take(&mut self.order);
         while Instant::now() < end {
-            order.shuffle(&mut self.rng);
             for misdeed in &order {
                 self.until = (Instant::now() + TURN).min(end);
                 if !self.has_time() {
@@ -92,6 +105,7 @@ impl Tenant {
                 }
                 self.commit(misdeed)?;
             }
+            order.shuffle(&mut self.rng);
         }
         self.catch_up()?;
         Ok(std::mem::take(&mut self.done))
@@ -369,5 +383,21 @@ impl Tenant {
             }
         }
         Ok(times)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nine_rounds_do_every_misdeed_even_where_each_has_time_for_three() {
+        for seed in 0..100 {
+            let mut done: Vec<_> =
+                (0..9).flat_map(|round| first_order(seed, round).into_iter().take(3)).map(|(name, _)| name).collect();
+            done.sort_unstable();
+            done.dedup();
+            assert_eq!(done.len(), MISDEEDS.len(), "seed {seed}: {done:?}");
+        }
     }
 }
