@@ -26,8 +26,8 @@ use crate::words::{self, Step, attach_patiently};
 
 /// Time for one misdeed before the next.
 const TURN: Duration = Duration::from_millis(100);
-/// So many misdeeds further on the next round of a siege begins: a round on a slow machine has time for no more. It has no
-/// divisor in common with their number, so the rounds begin at different ones.
+/// So many misdeeds further on the next round of a siege begins: a slow machine has time for few
+/// in one. It has no divisor in common with their number, so the rounds begin at different ones.
 const BEGINS_APART: usize = 4;
 /// The longest one that a misdeed gets which had no time in its turns.
 const TURN_MAX: Duration = Duration::from_secs(10);

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use verbs::Time;
 
-/// A wait that ends within this time ends soon. A sleep and a wake take 15 to 50 us, so above it they change little.
+/// A wait that ends within this time ends soon. A wake takes 15 to 25 us ([`shm::Backoff`]), so above it they change little.
 const SOON: Duration = Duration::from_micros(200);
 /// Looks of an engine that expects work soon. A look costs 0.5 us on an idle core, and up to 5 us with the device's system
 /// call where another thread on the core yields too, so they reach over a wait of [`SOON`] or a good part of it.
