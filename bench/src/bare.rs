@@ -1,7 +1,7 @@
 //! A bare ring: two byte rings between two processes and nothing else, the limit of a path over shared memory.
 //!
 //! Owns the memory's layout and the order of copies and cursors. It must stay as plain as it can be: each check or wait
-//! that a service needs, and this program does not have, is a cost that the comparison must show. docs/benchmarks.md
+//! that a service needs, and this program does not have, is a cost that the comparison must show. docs/proof/benchmarks.md
 //! lists what it leaves out.
 //!
 //! Each side trusts the other. There is one thread for each process. A side that waits looks repeatedly, and never

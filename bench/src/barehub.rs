@@ -1,7 +1,7 @@
 //! Bare relays in a star: one in the middle carries messages out of a bare ring to the TCP connections of many leaves, and
 //! each leaf carries what comes into a bare ring of its own. With as many of them as there are daemons, they are the limit
 //! of a service with a daemon on each host: what so many processes, wakes and sockets cost that do nothing else.
-//! docs/benchmarks.md lists what it leaves out.
+//! docs/proof/benchmarks.md lists what it leaves out.
 #![forbid(unsafe_code)]
 
 use std::io::{self, Read, Write};

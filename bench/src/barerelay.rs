@@ -1,5 +1,5 @@
 //! A bare relay: carries bytes between a bare ring of this host and a UDP socket, and does nothing else. With two of
-//! them and two applications it is the limit of a service with a daemon on each host. docs/benchmarks.md lists what it
+//! them and two applications it is the limit of a service with a daemon on each host. docs/proof/benchmarks.md lists what it
 //! leaves out: what is lost stays lost, so only loads with little under way fit it.
 #![forbid(unsafe_code)]
 

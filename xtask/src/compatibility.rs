@@ -1,7 +1,7 @@
 //! An older library with a newer daemon, the reverse, and daemons of two releases: with `--full`, in stage `packaging`.
 //!
 //! The older release is a commit of this repository, which is taken out of its history and built once. What may speak is
-//! decided by the versions that both binaries print (docs/compatibility.md): equal numbers must carry a file unchanged,
+//! decided by the versions that both binaries print (docs/operate/upgrades.md): equal numbers must carry a file unchanged,
 //! different ones must be refused with the documented code, by a message that names the cause. So the verdict stays right
 //! when a version is raised. Owns the choice of the commit and the pairs.
 
@@ -21,7 +21,7 @@ const OLDER: &str = "5cbd9763b7337d97aac849159632395e12d8c5d6";
 const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
 const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 const FILE_BYTES: usize = 3_000_000;
-/// Exit code of a command that a daemon refused (docs/cli.md).
+/// Exit code of a command that a daemon refused (docs/operate/commands.md).
 const REFUSED: i32 = 4;
 const PORT: &str = "7001";
 

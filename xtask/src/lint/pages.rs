@@ -10,13 +10,18 @@ use std::path::Path;
 const FOLDERS: &[&str] = &["crates/", "xtask/", "bench/src/", "docs/", "fuzz/", "tests/", "lints/"];
 /// Versions: where the constant is, and the words after which a page has its value.
 const VERSIONS: &[(&str, &str, &str, &str)] = &[
-    ("crates/base/shm/src/layout.rs", "LAYOUT_VERSION", "docs/shm-layout.md", "# Shared-memory layout, version "),
-    ("crates/base/shm/src/layout.rs", "LAYOUT_VERSION", "docs/shm-layout.md", "| 8 | 4 | layout_version | "),
-    ("crates/base/control/src/lib.rs", "WIRE_VERSION", "docs/wire.md", "This page describes version "),
+    (
+        "crates/base/shm/src/layout.rs",
+        "LAYOUT_VERSION",
+        "docs/inside/shared-memory.md",
+        "# Shared-memory layout, version ",
+    ),
+    ("crates/base/shm/src/layout.rs", "LAYOUT_VERSION", "docs/inside/shared-memory.md", "| 8 | 4 | layout_version | "),
+    ("crates/base/control/src/lib.rs", "WIRE_VERSION", "docs/inside/wire.md", "This page describes version "),
 ];
 /// Folders whose files a page has a name for, each in backquotes.
 const LISTED: &[(&str, &str)] =
-    &[("fuzz/fuzz_targets", "docs/testing.md"), ("crates/proof/vm/src/registry.rs", "docs/vm.md")];
+    &[("fuzz/fuzz_targets", "docs/proof/testing.md"), ("crates/proof/vm/src/registry.rs", "docs/proof/guests.md")];
 
 /// Every file that a page names is there.
 pub(super) fn paths(repo: &Repo) -> Result<Vec<String>> {

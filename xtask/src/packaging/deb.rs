@@ -1,7 +1,7 @@
 //! The Debian package, made by Debian's own debhelper out of what `cargo build --release` left. Owns which file goes
 //! where, and the judgement of the result on this host; a guest installs it (`tests/vm/package`).
 //!
-//! cargo-deb would do the same; but it has to be compiled first, and debhelper and lintian are packages (docs/packaging.md).
+//! cargo-deb would do the same; but it has to be compiled first, and debhelper and lintian are packages (docs/operate/packaging.md).
 
 use super::{put, succeed};
 use anyhow::{Context as _, Result, bail};
@@ -26,10 +26,10 @@ const FILES: &[(&str, &str, u32)] = &[
     ("packaging/systemd/raasd.service", "debian/raas.raasd.service", 0o644),
     ("packaging/prometheus/raas.rules.yml", "usr/share/doc/raas/examples/raas.rules.yml", 0o644),
     ("packaging/grafana/raas.json", "usr/share/doc/raas/examples/grafana.json", 0o644),
-    ("docs/cli.md", "usr/share/doc/raas/cli.md", 0o644),
-    ("docs/configuration.md", "usr/share/doc/raas/configuration.md", 0o644),
-    ("docs/packaging.md", "usr/share/doc/raas/packaging.md", 0o644),
-    ("docs/troubleshooting.md", "usr/share/doc/raas/troubleshooting.md", 0o644),
+    ("docs/operate/commands.md", "usr/share/doc/raas/commands.md", 0o644),
+    ("docs/operate/configuration.md", "usr/share/doc/raas/configuration.md", 0o644),
+    ("docs/operate/packaging.md", "usr/share/doc/raas/packaging.md", 0o644),
+    ("docs/operate/troubleshooting.md", "usr/share/doc/raas/troubleshooting.md", 0o644),
     ("docs/reasons.md", "usr/share/doc/raas/reasons.md", 0o644),
 ];
 const MANUAL: &str = "usr/share/man/man1";

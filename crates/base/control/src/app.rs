@@ -35,12 +35,12 @@ pub enum Kind {
     Stream,
     /// Messages with boundaries, framed by the library.
     Message,
-    /// Messages that may be lost (docs/unreliable.md). On the lane they are looked at by the daemons.
+    /// Messages that may be lost (docs/use/unreliable.md). On the lane they are looked at by the daemons.
     Unreliable,
 }
 
 impl Kind {
-    /// Its number in an Open on the lane (docs/wire.md).
+    /// Its number in an Open on the lane (docs/inside/wire.md).
     pub const fn code(self) -> u32 {
         match self {
             Self::Stream => 0,
@@ -164,7 +164,7 @@ pub enum Request {
         /// Ring size in bytes, 0 for the daemon's default.
         ring_bytes: u32,
     },
-    /// Open an operation queue, for operations on regions of other hosts (docs/memory.md). Answered by
+    /// Open an operation queue, for operations on regions of other hosts (docs/use/regions.md). Answered by
     /// [`Reply::Connected`], with a connection on a lane that has no peer. Closing its slot closes the queue.
     OpenOperations {
         /// Repeated in the answer.
@@ -209,7 +209,7 @@ pub enum Request {
         /// Opened by a lease ([`Reply::RegionLent`]) and its key. The name then does not count, and the access is
         /// [`RegionAccess::READ`].
         lease: Option<u64>,
-        /// Of another host: its operations are to have a lane of their own (docs/leased-lanes.md).
+        /// Of another host: its operations are to have a lane of their own (docs/inside/lanes.md).
         leased_lane: bool,
     },
     /// A handle is not used any more. The owner's: the region ends, unless it outlives its owner. Not answered.
@@ -281,7 +281,7 @@ pub enum Request {
         count: u32,
     },
     /// The program has one end of a kernel TCP connection, and would replace it by a stream if the other end would too
-    /// (docs/run.md). One descriptor: the connected socket, which the daemon looks at and closes. Answered by
+    /// (docs/use/run.md). One descriptor: the connected socket, which the daemon looks at and closes. Answered by
     /// [`Reply::Met`] when the other end is found, or cannot be.
     Meet {
         /// Repeated in the answer.
@@ -295,7 +295,7 @@ pub enum Request {
         request: u64,
     },
     /// Let the program at the other end of a connection read a region of this host, so that slices of it can be messages
-    /// (docs/memory.md). Answered by [`Reply::RegionLent`].
+    /// (docs/use/regions.md). Answered by [`Reply::RegionLent`].
     RegionLend {
         /// Repeated in the answer.
         request: u64,
@@ -332,7 +332,7 @@ pub enum Request {
         /// The lease.
         lease: u64,
     },
-    /// The session of an application whose daemon ended, for the daemon that came after it (docs/restart.md). The next
+    /// The session of an application whose daemon ended, for the daemon that came after it (docs/operate/restart.md). The next
     /// message after the Hello of [`Role::Returning`]. One descriptor: the session segment.
     Return {
         /// Slots of the segment.
@@ -383,21 +383,21 @@ pub enum Request {
         bytes: Vec<u8>,
     },
     /// Another daemon is to take this one's place: end without a word to programs and peers, which then wait for it
-    /// (docs/restart.md). Only root and the daemon's own user may ask. Answered by [`InspectAnswer::HandsOver`].
+    /// (docs/operate/restart.md). Only root and the daemon's own user may ask. Answered by [`InspectAnswer::HandsOver`].
     HandOver {
         /// Repeated in the answer.
         request: u64,
         /// The other daemon.
         successor: Successor,
     },
-    /// Which hosts of the cluster have or serve a name (docs/clusters.md). Answered by [`InspectAnswer::Found`].
+    /// Which hosts of the cluster have or serve a name (docs/operate/clusters.md). Answered by [`InspectAnswer::Found`].
     Lookup {
         /// Repeated in the answer.
         request: u64,
         /// The name. Upper and lower case are the same.
         name: String,
     },
-    /// A region of this program that ended with the daemon before this one is to be made again (docs/restart.md). Answered
+    /// A region of this program that ended with the daemon before this one is to be made again (docs/operate/restart.md). Answered
     /// by [`Reply::RegionOpened`]; nobody else gets the region before the owner says [`Request::RegionMoved`].
     RegionReturn {
         /// Repeated in the answer.
@@ -742,7 +742,7 @@ pub enum Reply {
         /// The lease.
         lease: u64,
     },
-    /// A TCP connection to the application at the other end of a stream of bulk (docs/tcp-direct.md). One descriptor.
+    /// A TCP connection to the application at the other end of a stream of bulk (docs/inside/kernel-tcp.md). One descriptor.
     /// The application may drop it: then the stream stays on the lane.
     Direct {
         /// The connection.

@@ -2,7 +2,7 @@
 //!
 //! A table may be long, and its reader slow. So an answer is one page, and the reader names the place of the next one.
 //! The daemon keeps nothing for a reader except the page that it has not taken yet. Root and the daemon's user see all
-//! rows; other users see their own (docs/cli.md).
+//! rows; other users see their own (docs/operate/commands.md).
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -248,7 +248,7 @@ pub struct DatagramRow {
     pub tx_bytes: u64,
     /// Bytes of those received.
     pub rx_bytes: u64,
-    /// Datagrams from or for it that were dropped, by reason (docs/datagrams.md).
+    /// Datagrams from or for it that were dropped, by reason (docs/use/datagrams.md).
     pub drops: Vec<(String, u64)>,
     /// Process of the application.
     pub app_pid: u32,
@@ -302,7 +302,7 @@ pub struct LaneRow {
     /// Microseconds for which datagrams to the host are dropped without dialing it again. 0: the next datagram makes
     /// the daemon dial it. A connect dials at once.
     pub redial_in_us: u64,
-    /// The addresses between which it goes, if the host may be reached by several (docs/failover.md) and there is a link.
+    /// The addresses between which it goes, if the host may be reached by several (docs/operate/failover.md) and there is a link.
     pub link_path: Option<String>,
     /// Why between these, in a clause for people.
     pub link_path_reason: Option<String>,
@@ -326,7 +326,7 @@ pub struct AppRow {
     pub rx_bytes: u64,
     /// Bytes of its memory registered with the device.
     pub pinned_bytes: u64,
-    /// READs of regions of other hosts that it began (docs/memory.md).
+    /// READs of regions of other hosts that it began (docs/use/regions.md).
     pub reads: u64,
     /// WRITEs, likewise.
     pub writes: u64,
@@ -335,13 +335,13 @@ pub struct AppRow {
     /// Kernels, likewise.
     #[serde(default)]
     pub kernels: u64,
-    /// Its tenant (docs/policy.md).
+    /// Its tenant (docs/operate/policy.md).
     pub tenant: String,
     /// Number of its session. A daemon with several engines tells a row for each engine, which the reader adds up.
     pub session: u64,
 }
 
-/// What the programs of a tenant have, and what they may have (docs/policy.md); none: no bound of the policy's.
+/// What the programs of a tenant have, and what they may have (docs/operate/policy.md); none: no bound of the policy's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(not(feature = "rows"), non_exhaustive)]
 pub struct TenantRow {
@@ -374,7 +374,7 @@ pub struct TenantRow {
     pub operations_per_s: Option<u64>,
 }
 
-/// How long messages spent in a stage (docs/trace.md): a histogram.
+/// How long messages spent in a stage (docs/operate/metrics.md): a histogram.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(not(feature = "rows"), non_exhaustive)]
 pub struct StageRow {

@@ -1,4 +1,4 @@
-//! Messages by which the two ends of a kernel TCP connection find each other (docs/run.md).
+//! Messages by which the two ends of a kernel TCP connection find each other (docs/use/run.md).
 
 use std::net::SocketAddr;
 

@@ -2,7 +2,7 @@
 //!
 //! Both sides send [`PeerMessage::Hello`] first, in the clear. Then each sends a message of a Noise handshake with the
 //! cluster key ([`PeerMessage::Noise`]); the key itself is never sent. Only then do lanes follow, in sealed frames. What
-//! the handshake binds: docs/wire.md.
+//! the handshake binds: docs/inside/wire.md.
 
 use std::net::IpAddr;
 
@@ -30,7 +30,7 @@ pub enum PeerMessage {
         challenge: [u8; CHALLENGE_BYTES],
     },
     /// The sender's message of the Noise handshake, with [`LinkTerms`] as its payload: readable with the cluster key
-    /// alone. See docs/wire.md.
+    /// alone. See docs/inside/wire.md.
     Noise {
         /// The message.
         message: Vec<u8>,
@@ -77,7 +77,7 @@ pub enum PeerMessage {
         /// The incarnation of the sender's offer.
         incarnation: u32,
     },
-    /// The sender offers a TCP connection of its own to a stream of bulk (docs/tcp-direct.md): the receiver connects to
+    /// The sender offers a TCP connection of its own to a stream of bulk (docs/inside/kernel-tcp.md): the receiver connects to
     /// the sender's port of control links.
     DirectOffer {
         /// Number of the offer among the sender's.
@@ -133,17 +133,17 @@ pub enum PeerMessage {
 pub struct LinkTerms {
     /// Engines of the sender. There are as many lanes as the daemon with fewer engines has, numbered from 0. 0 means 1.
     pub engines: u32,
-    /// The link whose place this one takes, by the number that both ends gave it; 0: none (docs/failover.md).
+    /// The link whose place this one takes, by the number that both ends gave it; 0: none (docs/operate/failover.md).
     pub replaces: u64,
     /// How often the sender says something at least, in milliseconds.
     pub heartbeat_ms: u32,
 }
 
-/// Lanes from this number on are leased: each carries the operations of one handle alone (docs/leased-lanes.md). Lanes
+/// Lanes from this number on are leased: each carries the operations of one handle alone (docs/inside/lanes.md). Lanes
 /// below it are shared, and have the numbers of engines.
 pub const LEASED_LANE_FIRST: u32 = 1 << 16;
 
-/// What two daemons say of regions (docs/memory.md). The asker is the daemon whose program opens a region; it numbers
+/// What two daemons say of regions (docs/use/regions.md). The asker is the daemon whose program opens a region; it numbers
 /// its handles itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RegionMessage {
@@ -260,10 +260,10 @@ pub struct LaneOffer {
     pub lane: u32,
     /// Raised with each reset.
     pub incarnation: u32,
-    /// The end itself, as the sender's device describes it to the receiver's (docs/wire.md, "Endpoints"). It is empty
+    /// The end itself, as the sender's device describes it to the receiver's (docs/inside/wire.md, "Endpoints"). It is empty
     /// in no offer that is well-formed, and at most 128 bytes long.
     pub endpoint: Vec<u8>,
-    /// What the sender's device does beyond the least (docs/wire.md, "Capabilities"). Bits that the receiver does not
+    /// What the sender's device does beyond the least (docs/inside/wire.md, "Capabilities"). Bits that the receiver does not
     /// know are ignored.
     pub capabilities: u32,
     /// Longest message it takes.

@@ -1,4 +1,4 @@
-//! Regions: memory with a name that other programs read and write (docs/memory.md). What both control protocols say
+//! Regions: memory with a name that other programs read and write (docs/use/regions.md). What both control protocols say
 //! of them.
 
 use std::fmt;
@@ -213,7 +213,7 @@ pub struct RegionSpec {
 }
 
 /// Which region it is, over all daemons that have it one after the other, and how often it was revoked. A handle of one of
-/// these daemons goes on at the next one if nothing of this has changed (docs/restart.md).
+/// these daemons goes on at the next one if nothing of this has changed (docs/operate/restart.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionLine {
     /// Drawn when the region was made. It is no secret.
@@ -269,7 +269,7 @@ pub enum RegionPath {
     },
 }
 
-/// Values of a word of the stamp page (docs/shm-layout.md).
+/// Values of a word of the stamp page (docs/inside/shared-memory.md).
 pub mod region_stamp {
     /// Bits of [`of`] that say what the region is.
     const KIND_BITS: u32 = 2;

@@ -1,5 +1,5 @@
 //! What a daemon that would take another one's place says of itself, and why the other one goes on instead
-//! (docs/restart.md).
+//! (docs/operate/restart.md).
 
 use std::net::SocketAddr;
 

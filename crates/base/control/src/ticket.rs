@@ -1,5 +1,5 @@
 //! What a daemon must know of a connection through a lane, or of a datagram socket, to go on with it for the daemon
-//! that made it (docs/restart.md).
+//! that made it (docs/operate/restart.md).
 //!
 //! The program holds it, sealed by its daemon. It must never have anything of which the program could make use.
 

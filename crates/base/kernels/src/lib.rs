@@ -1,4 +1,4 @@
-//! Programs that run where a region's bytes are (docs/kernels.md).
+//! Programs that run where a region's bytes are (docs/use/kernels.md).
 //!
 //! Owns what kernels do, what they may touch, and how long they run. It has no I/O, thread or clock: whoever runs a
 //! [`Job`] gives it the memory and a slice of fuel, and gets it back when the slice is spent. It must never touch a byte

@@ -2,7 +2,7 @@
 //! for it survives.
 //!
 //! It needs `vm.overcommit_memory=2`, which is of the whole machine, so it runs in a guest: `cargo xtask vm --suite
-//! overcommit`. Prints a result line for each case (docs/vm.md).
+//! overcommit`. Prints a result line for each case (docs/proof/guests.md).
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode};

@@ -1,4 +1,4 @@
-//! Values of the flag words of docs/shm-layout.md: the description of each word says which side may set them.
+//! Values of the flag words of docs/inside/shared-memory.md: the description of each word says which side may set them.
 
 /// Bits of `app_flags` and of a pair slot's `flags`.
 pub mod app_flag {

@@ -1,4 +1,4 @@
-//! Typed views of the segments of docs/shm-layout.md.
+//! Typed views of the segments of docs/inside/shared-memory.md.
 //!
 //! Owns the offsets and sizes of that document; its limits are in `limits`, its flag values in `flags`. It must
 //! never take offsets or sizes from a shared page. The caller passes what the control message said, the header is

@@ -1,7 +1,7 @@
 //! Memory shared with a peer that may be hostile: mappings, sealed segments, rings, doorbells, waiting.
 //!
 //! Owns every byte that two processes of one host share, and the only `unsafe` code of the data path. Byte tables and
-//! the protocol in words: docs/shm-layout.md. It must never make a Rust reference to shared data (only copies and
+//! the protocol in words: docs/inside/shared-memory.md. It must never make a Rust reference to shared data (only copies and
 //! atomics), never index or size anything by a value that it read from a shared page without a check, and never trust
 //! a published cursor beyond [`check_cursor`].
 //!

@@ -1,4 +1,4 @@
-//! Sizes that the layout of docs/shm-layout.md allows, and the check of a count or a size against its bounds.
+//! Sizes that the layout of docs/inside/shared-memory.md allows, and the check of a count or a size against its bounds.
 
 use crate::RegionError;
 

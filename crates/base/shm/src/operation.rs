@@ -1,6 +1,6 @@
 //! The records in the rings of an operation queue: submissions of the application, completions of the engine.
 //!
-//! Owns their bytes (docs/shm-layout.md, "Submission", "Completion"). A record must never be read in place: its taker
+//! Owns their bytes (docs/inside/shared-memory.md, "Submission", "Completion"). A record must never be read in place: its taker
 //! copies the head once, and uses the copy. What a head says of lengths is checked here against the limits, and by the
 //! taker against what the ring holds.
 

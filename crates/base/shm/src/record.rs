@@ -1,6 +1,6 @@
 //! The header in front of each datagram in the rings of a datagram socket.
 //!
-//! Owns its bytes (docs/shm-layout.md, "Datagram record"). A record must never be read in place: its taker copies the
+//! Owns its bytes (docs/inside/shared-memory.md, "Datagram record"). A record must never be read in place: its taker copies the
 //! header once, and uses the copy.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};

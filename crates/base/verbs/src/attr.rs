@@ -86,7 +86,7 @@ bitflags::bitflags! {
         /// Its packets of connections say that they may be marked instead of dropped (ECN), and it slows down when the
         /// peer notifies it of marks, as RoCEv2 has it (IBTA annex A17.9).
         const CONGESTION_CONTROL = 1 << 8;
-        /// Unreliable connections, and a consumer that carries messages on them (docs/unreliable.md).
+        /// Unreliable connections, and a consumer that carries messages on them (docs/use/unreliable.md).
         const UNRELIABLE = 1 << 9;
         /// With [`Self::UNRELIABLE`]: a consumer that has places for WRITEs on them.
         const UNRELIABLE_WRITES = 1 << 10;

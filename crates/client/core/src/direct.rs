@@ -1,4 +1,4 @@
-//! A stream's own TCP connection (docs/tcp-direct.md): what the two ends say on it before the stream's bytes.
+//! A stream's own TCP connection (docs/inside/kernel-tcp.md): what the two ends say on it before the stream's bytes.
 //!
 //! Owns the order `Q`, `G`, `W`, and what follows from it: whether this side may switch, where the peer switched, and
 //! whether more can come. It must never read a byte of the stream as one of these, and never let a connection that broke

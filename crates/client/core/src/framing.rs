@@ -1,5 +1,5 @@
 //! The framing of messages: four bytes of length, little-endian, before each. A header with its highest bit set is
-//! followed by a record about messages by reference (docs/wire.md).
+//! followed by a record about messages by reference (docs/inside/wire.md).
 //!
 //! Owns the message that is being received. It must never give out a part of a message, and never keep more than one.
 

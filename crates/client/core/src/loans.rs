@@ -1,4 +1,4 @@
-//! Records about messages by reference: a lease for the other end, and a slice that is lent by one (docs/wire.md).
+//! Records about messages by reference: a lease for the other end, and a slice that is lent by one (docs/inside/wire.md).
 //!
 //! Owns their bytes. It must never take a record that cannot be for one that can.
 

@@ -1,5 +1,5 @@
 //! A handle whose daemon, or whose way to the region's host, has ended, and by which the region is to be opened again
-//! (docs/restart.md).
+//! (docs/operate/restart.md).
 //!
 //! Owns what counts as such an end, which region may be gone on with, and how long it is tried. It must never take another
 //! region for that of before, nor one that was revoked.

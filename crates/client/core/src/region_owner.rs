@@ -1,4 +1,4 @@
-//! An owner's region on its way to the daemon that comes after the one that ended (docs/restart.md).
+//! An owner's region on its way to the daemon that comes after the one that ended (docs/operate/restart.md).
 //!
 //! Owns what the next daemon is told, and what of its answer is followed. It must never copy before the dead daemon's word
 //! says that it has ended: until then accesses by others count as done in the memory that the region leaves.

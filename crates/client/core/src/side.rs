@@ -16,7 +16,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// Its bit in a slot's `app_wait` and in a pair's `waiting` (docs/shm-layout.md).
+    /// Its bit in a slot's `app_wait` and in a pair's `waiting` (docs/inside/shared-memory.md).
     pub const fn bit(self) -> u32 {
         match self {
             Self::Read => shm::waiting::READABLE,

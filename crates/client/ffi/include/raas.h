@@ -1,5 +1,5 @@
 /* libraas: sockets over RDMA as a Service. Made by cbindgen from the sources of crate raas-ffi: do not edit.
- * docs/c.md and raas(3) say how to use it, docs/paper.md how it relates to the paper. */
+ * docs/use/c.md and raas(3) say how to use it, docs/proof/paper.md how it relates to the paper. */
 
 #ifndef RAAS_H
 #define RAAS_H

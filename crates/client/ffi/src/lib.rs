@@ -12,7 +12,7 @@
 //! | `failure` | errno and the text of `raas_error` |
 //!
 //! A function returns -1 (`RAAS_FAILED` where it counts bytes), sets errno, and leaves a text for `raas_error`. No panic
-//! leaves the library, and nothing is done with a pointer that is null. docs/c.md is for users.
+//! leaves the library, and nothing is done with a pointer that is null. docs/use/c.md is for users.
 
 pub mod connections;
 mod failure;

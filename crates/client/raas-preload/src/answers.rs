@@ -1,5 +1,5 @@
 //! Answers to the other end while the program makes no call: the other end of a connection wants it on TCP again, or
-//! waits for a word of the switch (docs/run.md).
+//! waits for a word of the switch (docs/use/run.md).
 //!
 //! Owns one thread of the process, which sleeps until a connection that was upgraded has something on TCP, and looks now
 //! and then at those whose upgrade is under way. It must never keep a connection, and never take a byte of the program's.

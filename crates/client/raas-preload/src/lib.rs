@@ -1,4 +1,4 @@
-//! Sockets of unmodified programs over RaaS: the library that `raas run` preloads (docs/run.md).
+//! Sockets of unmodified programs over RaaS: the library that `raas run` preloads (docs/use/run.md).
 //!
 //! It stands between a program and the C library's socket calls. A descriptor that is no TCP socket of the program's
 //! goes through untouched, and so does a TCP connection until it is upgraded. Nothing here is for other crates; the

@@ -1,5 +1,5 @@
 //! Looking for a while before a thread sleeps, where kernel TCP has the bytes: on connections whose two ends are both
-//! under `raas run`, between hosts without RDMA hardware (docs/run.md).
+//! under `raas run`, between hosts without RDMA hardware (docs/use/run.md).
 //!
 //! Decides whether a look is worth its time: it must not make idle programs busy.
 

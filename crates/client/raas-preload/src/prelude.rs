@@ -1,5 +1,5 @@
 //! What the two libraries say to each other beside the program's bytes: hello, `G` and `W` on a stream before them, and
-//! the words on TCP by which a connection goes back there (docs/run.md).
+//! the words on TCP by which a connection goes back there (docs/use/run.md).
 //!
 //! Owns the formats and the reading of them; no I/O. It must never take a byte that is the program's.
 

@@ -69,7 +69,7 @@ fn errno(kind: ErrorKind) -> Errno {
     }
 }
 
-/// The stable key of what happened: of docs/reasons.md where a daemon gave the reason, else of docs/python.md.
+/// The stable key of what happened: of docs/reasons.md where a daemon gave the reason, else of docs/use/python.md.
 fn reason(error: &io::Error) -> Option<&'static str> {
     let inner = error.get_ref()?;
     if let Some(reason) = StreamError::reason_of(error) {

@@ -101,7 +101,7 @@ struct Seen {
     clients: u32,
 }
 
-/// The rule (docs/rpc.md). `now` is what the client has, whose bounds are wider.
+/// The rule (docs/use/rpc.md). `now` is what the client has, whose bounds are wider.
 fn rule(seen: &Seen, now: Transport) -> (Transport, Reason) {
     let Seen { is_one_host, calls, apart, takes, clients } = *seen;
     let wide = if now == Transport::Messages { 1 } else { 2 };

@@ -33,7 +33,7 @@ impl fmt::Debug for ClientId {
     }
 }
 
-/// How requests and responses travel (docs/rpc.md).
+/// How requests and responses travel (docs/use/rpc.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Transport {

@@ -2,7 +2,7 @@
 //!
 //! A [`Service`] makes response bytes of request bytes; a codec stands on it. A [`Client`] calls it with a deadline, with
 //! several calls under way, from any number of threads and tasks. Each call is executed **at most once**, whatever is
-//! repeated, lost or connected anew meanwhile. How requests travel is chosen by name ([`Transport`]); docs/rpc.md says
+//! repeated, lost or connected anew meanwhile. How requests travel is chosen by name ([`Transport`]); docs/use/rpc.md says
 //! what each costs, and when not to use this crate.
 //!
 //! ```no_run

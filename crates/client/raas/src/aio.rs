@@ -2,7 +2,7 @@
 //!
 //! [`Stream`] is tokio's [`AsyncRead`](tokio::io::AsyncRead) and [`AsyncWrite`](tokio::io::AsyncWrite), so that hyper,
 //! tonic and the like run on it; [`Incoming`] is the stream of connections that servers take; [`MessageStream`] keeps
-//! boundaries. Tasks are woken by the session's watcher thread, or one for kernel TCP (docs/client.md); no runtime is
+//! boundaries. Tasks are woken by the session's watcher thread, or one for kernel TCP (docs/use/client.md); no runtime is
 //! bound to a stream, which may move from one to another.
 //!
 //! It must never block a task, except for the daemon's locks, which are held only briefly.

@@ -92,7 +92,7 @@ impl Connecting {
     }
 
     /// A descriptor that turns readable when [`Connecting::try_finish`] has something to say. It starts the session's
-    /// watcher thread; see docs/client.md.
+    /// watcher thread; see docs/use/client.md.
     pub fn ready_fd(&self) -> std::io::Result<BorrowedFd<'_>> {
         self.attachment.ensure_watched()?;
         let fd = self.poller.fd()?;

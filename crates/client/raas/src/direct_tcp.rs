@@ -1,4 +1,4 @@
-//! The socket of a stream's own TCP connection (docs/tcp-direct.md), in the session's epoll set.
+//! The socket of a stream's own TCP connection (docs/inside/kernel-tcp.md), in the session's epoll set.
 //!
 //! Owns the descriptor, and what of it the set is to tell. It must never tell what nobody waits for: a stream that
 //! flows would wake the session's leader for each segment.

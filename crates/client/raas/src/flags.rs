@@ -13,11 +13,11 @@ use shm::slot_verb;
 use crate::debug_words::debug_says_the_words;
 
 bitflags! {
-    /// What a program asks of the service: at most one transport and at most one verb (docs/paper.md). Empty, the
+    /// What a program asks of the service: at most one transport and at most one verb (docs/proof/paper.md). Empty, the
     /// default, leaves both to the service. What does not exist or is not carried is refused with a [`FlagsError`] when
     /// the flags are used.
     ///
-    /// On one host the bytes pass through shared memory and no verb carries them, whatever was asked for; docs/paper.md
+    /// On one host the bytes pass through shared memory and no verb carries them, whatever was asked for; docs/proof/paper.md
     /// names the cases in which kernel TCP carries them.
     ///
     /// ```
@@ -31,7 +31,7 @@ bitflags! {
     pub struct Flags: u32 {
         /// Reliable connection: streams and messages.
         const RC = 0x01;
-        /// Unreliable connection: messages that may be lost (docs/unreliable.md).
+        /// Unreliable connection: messages that may be lost (docs/use/unreliable.md).
         const UC = 0x02;
         /// Unreliable datagrams.
         const UD = 0x04;

@@ -104,7 +104,7 @@ pub struct ClusterState {
     pub directories: Vec<DirectoryRow>,
 }
 
-/// The hosts of the cluster as the daemon's directories know them (docs/clusters.md). `socket` as in [`connections`].
+/// The hosts of the cluster as the daemon's directories know them (docs/operate/clusters.md). `socket` as in [`connections`].
 pub fn cluster(socket: Option<&Path>) -> Result<ClusterState, SessionError> {
     let mut state = ClusterState::default();
     ask_pages(socket, InspectQuery::Members, |answer| match answer {
@@ -187,7 +187,7 @@ pub fn reset_lane(socket: Option<&Path>, peer: IpAddr) -> Result<bool, SessionEr
 }
 
 /// Asks the daemon to end without a word to its programs and peers, because another one takes its place: they wait for that
-/// one (docs/restart.md). `Ok(Ok(()))`: it does; `Ok(Err(_))`: why it goes on. Only root and the daemon's user may ask. `socket` as in
+/// one (docs/operate/restart.md). `Ok(Ok(()))`: it does; `Ok(Err(_))`: why it goes on. Only root and the daemon's user may ask. `socket` as in
 /// [`connections`].
 pub fn hand_over(socket: Option<&Path>, successor: Successor) -> Result<Result<(), HandOverRefusal>, SessionError> {
     let mut inspector = Inspector::attach(socket)?;

@@ -1,5 +1,5 @@
 //! Messages by reference: slices of regions that are lent to the other end of a connection of messages
-//! (docs/memory.md).
+//! (docs/use/regions.md).
 //!
 //! Owns both directions of one connection. It must never keep the connection open.
 

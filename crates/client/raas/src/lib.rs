@@ -48,7 +48,7 @@
 //! ```
 //!
 //! What a read or write does at each end of a connection, what threads and `fork` may do, and what each error means:
-//! docs/client.md.
+//! docs/use/client.md.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -131,7 +131,7 @@ pub use dial::ConnectOptions;
 pub use error::{AcceptError, BindError, ConnectError, SessionError, StreamError};
 pub use fallback::{Fallback, FallbackCause, NotOverTcp};
 pub use flags::{Flags, FlagsError, Transport, Verb};
-/// Kernels: what can be run at a region by [`Region::call`], and why one has no answer (docs/kernels.md).
+/// Kernels: what can be run at a region by [`Region::call`], and why one has no answer (docs/use/kernels.md).
 pub use kernels;
 pub use lend::{Lent, View};
 pub use listen_options::ListenOptions;

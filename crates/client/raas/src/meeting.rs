@@ -1,4 +1,4 @@
-//! Looking for the other end of a kernel TCP connection, to replace the connection by a stream (docs/run.md): for
+//! Looking for the other end of a kernel TCP connection, to replace the connection by a stream (docs/use/run.md): for
 //! libraries that stand between a program and its sockets.
 
 use std::fmt;

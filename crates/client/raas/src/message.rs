@@ -37,7 +37,7 @@ type Read<'a> = dyn FnMut(&mut [u8]) -> io::Result<usize> + 'a;
 /// **On UC** ([`Flags::UC`] at both ends, [`ConnectOptions::flags`](crate::ConnectOptions::flags) and
 /// [`ListenOptions::flags`](crate::ListenOptions::flags)) a message arrives whole, once and in order, or not at all, and
 /// nothing waits for one that was lost. What finds no room in the receiver's ring is lost too. The last messages before a
-/// close may be lost. On one host nothing is lost: there a send waits for room. docs/unreliable.md has the rest.
+/// close may be lost. On one host nothing is lost: there a send waits for room. docs/use/unreliable.md has the rest.
 ///
 /// Both ends are of this kind: a [`Stream`] that connects to a [`MessageListener`](crate::MessageListener), and the
 /// other way round, is refused with [`Reason::WrongKind`].

@@ -1,7 +1,7 @@
 //! `NAME:PORT`: a service of the cluster, the host of that name, or a name that the system knows.
 //!
 //! Owns the order in which a name is looked for: an address means itself, then the cluster's hosts count as this host's
-//! daemon knows them (docs/clusters.md), then what the system says. It must never ask anybody about an address.
+//! daemon knows them (docs/operate/clusters.md), then what the system says. It must never ask anybody about an address.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -53,7 +53,9 @@ fn next(directories: &[DirectoryRow]) -> String {
     let of = |row: &DirectoryRow| Some(format!("{}: {}", row.source, row.error.as_ref()?));
     let silent: Vec<String> = directories.iter().filter_map(of).collect();
     match (directories.is_empty(), silent.is_empty()) {
-        (true, _) => "the daemon's configuration has no [cluster] that names its hosts (docs/clusters.md)".to_owned(),
+        (true, _) => {
+            "the daemon's configuration has no [cluster] that names its hosts (docs/operate/clusters.md)".to_owned()
+        }
         (false, true) => "`raas cluster` lists all names".to_owned(),
         (false, false) => format!("`raas cluster` lists all names, and {}", silent.join("; ")),
     }

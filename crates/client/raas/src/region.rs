@@ -46,7 +46,7 @@ pub(crate) use way::Held;
 use way::Way;
 
 /// A handle to a region: memory with a name, a size and a key, that programs read and write without its owner taking
-/// part (docs/memory.md).
+/// part (docs/use/regions.md).
 ///
 /// The program that makes a region with [`RegionOptions::create`] owns it. It ends when the owner drops it or dies,
 /// unless [`RegionOptions::outlives`] was set. Others open it with [`Region::open`] by host, name and key. On one host
@@ -81,7 +81,7 @@ impl Region {
     /// host (the unspecified one stands for it), or another's.
     ///
     /// When a daemon ends, of this host or of the region's, the next use opens the region again and goes on, if it is the
-    /// same one and was not revoked (docs/restart.md). It waits for that as long as the session waits for a daemon.
+    /// same one and was not revoked (docs/operate/restart.md). It waits for that as long as the session waits for a daemon.
     pub fn open(session: &Session, host: IpAddr, name: &str, key: RegionKey) -> Result<Self, RegionError> {
         Self::open_for(session, host, name, key, RegionAccess::ALL)
     }
@@ -104,7 +104,7 @@ impl Region {
     /// revokes the region, its daemon destroys that queue pair at once, and asks this host for nothing. The lane ends
     /// with the handle and with the program. The daemons bound how many there are (`leased_lanes_max`), and refuse one
     /// more with [`RegionRefusal::TooMany`](crate::RegionRefusal::TooMany). For a region of this host, which is mapped,
-    /// this is [`Region::open_for`]. See docs/leased-lanes.md.
+    /// this is [`Region::open_for`]. See docs/inside/lanes.md.
     pub fn open_leased(
         session: &Session,
         host: IpAddr,
@@ -308,7 +308,7 @@ impl Region {
     // ---- kernels
 
     /// Runs a kernel at this region, on its host, and returns what it answers: one round trip, whatever it does
-    /// (docs/kernels.md). The handle needs [`RegionAccess::EXECUTE`]. It runs exactly once, unless the error says that
+    /// (docs/use/kernels.md). The handle needs [`RegionAccess::EXECUTE`]. It runs exactly once, unless the error says that
     /// nobody knows.
     pub fn run(&self, kernel: &str, args: &[u8]) -> Result<Vec<u8>, RegionError> {
         self.run_with(kernel, args, &[])
@@ -333,7 +333,7 @@ impl Region {
 
     /// Installs a user kernel at this region of this owner: a WebAssembly module of at most 48 KiB, which from then on
     /// any handle with [`RegionAccess::EXECUTE`] can run by `kernel`'s name. One of the same name is
-    /// replaced. What a module exports, and may import, is in docs/kernels.md. [`RegionError::NotOwner`] if this handle
+    /// replaced. What a module exports, and may import, is in docs/use/kernels.md. [`RegionError::NotOwner`] if this handle
     /// is not the owner's.
     pub fn install_kernel(&self, kernel: &str, module: &[u8]) -> Result<(), RegionError> {
         self.0.now().install(kernel, module)

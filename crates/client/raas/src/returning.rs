@@ -1,5 +1,5 @@
 //! A session whose daemon ended without a word: waiting for the daemon that comes after it, and going on with that one
-//! (docs/restart.md).
+//! (docs/operate/restart.md).
 //!
 //! Owns when the next try is due, and that the new daemon takes the old one's place. It must never wait for a daemon
 //! without a bound, and never have two daemons at a time.

@@ -30,7 +30,7 @@ const SEAT_WORDS: u64 = 2;
 /// Looks at its own seat after which a waiter looks whether the lock is broken.
 const LOOKS: u32 = 64;
 
-/// A lock for clients of its own host and of others (docs/rmem.md). On its own host nothing costs a verb. From another
+/// A lock for clients of its own host and of others (docs/use/structures.md). On its own host nothing costs a verb. From another
 /// one, without contention: to lock costs one atomic, one WRITE and one READ, to unlock one atomic. To take it over from
 /// somebody of the same cohort: one atomic and one WRITE; to hand it over: one atomic and one WRITE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! What stands in the first bytes of each node.
 //!
-//! Owns the places there (docs/rmem.md has them as a table), and how a node becomes part of a pool.
+//! Owns the places there (docs/use/structures.md has them as a table), and how a node becomes part of a pool.
 
 use std::time::Duration;
 

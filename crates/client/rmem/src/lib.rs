@@ -26,7 +26,7 @@
 //! ```
 //!
 //! What it is for, when not to use it, what each operation costs and what happens when clients and hosts die:
-//! docs/rmem.md.
+//! docs/use/structures.md.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -22,7 +22,7 @@ pub const BUCKETS_MAX: u64 = 1 << 24;
 pub const VALUE_BYTES_MAX: u64 = ((1 << TAG_BITS) - 2) * 8;
 
 /// A hash map from `u64` to bytes. With *n* nodes before the key's in its bucket, on other hosts and without contention
-/// (docs/rmem.md):
+/// (docs/use/structures.md):
 ///
 /// | | READs | WRITEs | atomics |
 /// |---|---|---|---|

@@ -16,7 +16,7 @@ const KIND: u64 = u64::from_le_bytes(*b"rmem set");
 const PRESENT: u64 = 1;
 
 /// A sorted linked list as a set of `u64`. With *n* nodes whose keys are less than the one asked for, on other hosts and
-/// without contention (docs/rmem.md):
+/// without contention (docs/use/structures.md):
 ///
 /// | | READs | WRITEs | atomics |
 /// |---|---|---|---|

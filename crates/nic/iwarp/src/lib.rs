@@ -1,7 +1,7 @@
 //! iWARP as a state machine: MPA (RFC 5044, RFC 6581), DDP (RFC 5041) and RDMAP (RFC 5040, RFC 7306) over a TCP
 //! connection, without I/O.
 //!
-//! What is spoken, what is not, and which error answers what: docs/iwarp.md.
+//! What is spoken, what is not, and which error answers what: docs/inside/iwarp.md.
 //!
 //! Memory, completion and receive queues are those of [`rnic::Device`]. Sockets, threads, clocks and randomness stay
 //! outside; bytes and time are arguments, and everything replays. Bytes of a peer never panic and never reach memory

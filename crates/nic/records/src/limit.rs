@@ -1,6 +1,6 @@
 //! How many records one key protects.
 //!
-//! A list of two numbers and their order. The reasons are in docs/encryption.md, "How much under one key".
+//! A list of two numbers and their order. The reasons are in docs/operate/encryption.md, "How much under one key".
 
 /// Most records under one key: 2^24.5, rounded down. With records of full length AES-GCM keeps its advantage below 2^-57 up
 /// to there (RFC 8446, 5.5).

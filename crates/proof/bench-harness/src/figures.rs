@@ -1,5 +1,5 @@
 //! Bench `figures`: the figures of the RaaS paper that measure RDMA (1, 2, 6 to 12), with RaaS and its rivals on one
-//! device in one run. Owns which figures there are, what is written, and where; docs/figures.md says what they mean.
+//! device in one run. Owns which figures there are, what is written, and where; docs/proof/figures.md says what they mean.
 
 mod atomics;
 pub(crate) mod data;
@@ -32,12 +32,12 @@ use hosts::Hosts;
 const ROUNDS_QUICK: u32 = 1;
 /// Where drawings and data lie, and the page about them.
 const FOLDER: &str = "docs/figures";
-const PAGE: &str = "docs/figures.md";
+const PAGE: &str = "docs/proof/figures.md";
 
 /// What `figures` alone takes.
 #[derive(clap::Args, Debug)]
 pub(super) struct FigureArgs {
-    /// Of `figures`: what RaaS and its rivals run on; `rxe` boots a guest (docs/vm.md).
+    /// Of `figures`: what RaaS and its rivals run on; `rxe` boots a guest (docs/proof/guests.md).
     #[arg(long, value_enum, default_value = "softnic")]
     device: Device,
     /// Of `figures`: points of a line, at most; the first and the last are kept, and those that a bar is about.

@@ -267,7 +267,7 @@ fn figure(case: &str, side: &str, bytes: u32, runs: &[Run]) -> Value {
     })
 }
 
-/// The tables of docs/benchmarks.md: of streams for a gigabyte, of small messages for a thousand of them.
+/// The tables of docs/proof/benchmarks.md: of streams for a gigabyte, of small messages for a thousand of them.
 fn markdown(figure: &Value) -> String {
     let bytes = figure["size_bytes"].as_u64().and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or_default();
     let (key, scale, unit) =

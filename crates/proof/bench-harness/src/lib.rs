@@ -1,6 +1,6 @@
 //! `cargo xtask bench`: measures against rivals in alternating rounds, writes a file with values, ratios and verdicts,
 //! and prints a table. Owns the command line; each bench lives in its own module, and what figures mean stands in
-//! docs/benchmarks.md.
+//! docs/proof/benchmarks.md.
 
 #![forbid(unsafe_code)]
 
@@ -77,11 +77,11 @@ pub struct Args {
     /// one the results go to a folder of their own.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     engines: u32,
-    /// Of `two-hosts`: streams of bulk stay on the lane, and get no TCP connection of their own (docs/tcp-direct.md). Of
-    /// `programs`: connections between the two hosts go over the lane (docs/run.md).
+    /// Of `two-hosts`: streams of bulk stay on the lane, and get no TCP connection of their own (docs/inside/kernel-tcp.md). Of
+    /// `programs`: connections between the two hosts go over the lane (docs/use/run.md).
     #[arg(long)]
     lane_only: bool,
-    /// Of `two-hosts`: the lanes are encrypted (docs/encryption.md), and so are all streams, beside other daemons
+    /// Of `two-hosts`: the lanes are encrypted (docs/operate/encryption.md), and so are all streams, beside other daemons
     /// whose streams go over lanes in the clear.
     #[arg(long)]
     encrypt: bool,

@@ -38,7 +38,7 @@ const PORTS: u16 = 32;
 /// MTU of the link between two hosts.
 const MTU: u32 = 1500;
 /// The page about the figures.
-const PAGE: &str = "docs/figures-programs.md";
+const PAGE: &str = "docs/proof/figures-programs.md";
 
 /// Lines of figures.
 const TCP: &str = "TCP";

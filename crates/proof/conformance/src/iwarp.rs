@@ -2,7 +2,7 @@
 
 use crate::Difference;
 
-/// Where iWARP differs from what the IBTA has (docs/conformance.md).
+/// Where iWARP differs from what the IBTA has (docs/proof/conformance.md).
 pub const ON_IWARP: &[Difference] = &[
     differs("state.responder_works_in_rtr", NO_RTR),
     differs("access.send_with_wrong_lkey", TOLD_OF_FAULT),

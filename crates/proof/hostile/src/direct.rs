@@ -1,4 +1,4 @@
-//! TCP connections of their own for streams of bulk (docs/tcp-direct.md), under strangers who come for them, somebody
+//! TCP connections of their own for streams of bulk (docs/inside/kernel-tcp.md), under strangers who come for them, somebody
 //! between the daemons, and applications that lie on them.
 //!
 //! Owns the polite streams beside them: each says what it sent and got by length and SHA-256, and those that nobody

@@ -74,7 +74,7 @@ impl Word {
 
 /// Bytes of the header that have a meaning.
 const HEADER_BYTES: u64 = 192;
-/// Where the application's doorbells begin (docs/shm-layout.md).
+/// Where the application's doorbells begin (docs/inside/shared-memory.md).
 const A2E_AT: u64 = 8192;
 
 /// Every word of the session, with names, except most of the doorbells and of other slots.

@@ -1,4 +1,4 @@
-//! The table of docs/benchmarks.md about many hosts that send to one: `cargo run --release -p sim --example incast`.
+//! The table of docs/proof/benchmarks.md about many hosts that send to one: `cargo run --release -p sim --example incast`.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! A simulated process: an application over the client core.
 //!
-//! It sleeps by the handshake of docs/shm-layout.md whenever it has nothing to do, and is woken by the engine's wake or
+//! It sleeps by the handshake of docs/inside/shared-memory.md whenever it has nothing to do, and is woken by the engine's wake or
 //! by its own clock alone. It must never reach into the engine: it has shared memory and messages.
 
 mod connections;

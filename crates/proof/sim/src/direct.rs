@@ -1,4 +1,4 @@
-//! The TCP connections of streams of bulk (docs/tcp-direct.md), from application to application.
+//! The TCP connections of streams of bulk (docs/inside/kernel-tcp.md), from application to application.
 //!
 //! Owns what was sent, what of it has arrived, and how a connection ends. It must never decide when something arrives:
 //! that is the world's.

@@ -2,7 +2,7 @@
 //!
 //! A host is the real `roce::Nic`, the real `iwarp::Qp` where a lane is on TCP, the real `engine::Engine` and the real control plane (`plane`); network, TCP and
 //! applications are simulated. A seed draws a [`Plan`]: which faults are on and how strong, what applications do. A run
-//! is a function of its plan alone, so a seed that broke a promise breaks it again. docs/testing.md tells how to use
+//! is a function of its plan alone, so a seed that broke a promise breaks it again. docs/proof/testing.md tells how to use
 //! it.
 #![forbid(unsafe_code)]
 

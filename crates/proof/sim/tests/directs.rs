@@ -1,4 +1,4 @@
-//! Streams of bulk that get a TCP connection of their own (docs/tcp-direct.md), run to the end with every checker on.
+//! Streams of bulk that get a TCP connection of their own (docs/inside/kernel-tcp.md), run to the end with every checker on.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! `cargo xtask vm`: runs a command in one or two guests that boot the distribution's stock kernel on the host's own
-//! root file system, with kernel soft-RoCE up as `rxe0` or software iWARP as `siw0`. Owns the command line; how to use it stands in docs/vm.md.
+//! root file system, with kernel soft-RoCE up as `rxe0` or software iWARP as `siw0`. Owns the command line; how to use it stands in docs/proof/guests.md.
 
 #![forbid(unsafe_code)]
 

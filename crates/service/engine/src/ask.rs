@@ -1,6 +1,6 @@
 //! What the owner's engine does for another host, as a record in a control frame says it.
 //!
-//! Owns the numbers of these (docs/wire.md). It must never judge where: bounds and access are checked where the record
+//! Owns the numbers of these (docs/inside/wire.md). It must never judge where: bounds and access are checked where the record
 //! is used.
 
 use shm::{AtomicOp, Opcode, Submission};

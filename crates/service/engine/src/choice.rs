@@ -1,6 +1,6 @@
 //! By which verb the bytes of a connection leave: SEND, WRITE with immediate, or READ by the receiver.
 //!
-//! Owns the rule, which is a function of what the engine knows, and its thresholds (docs/verbs-choice.md). It must never
+//! Owns the rule, which is a function of what the engine knows, and its thresholds (docs/inside/lanes.md). It must never
 //! choose what a device cannot do. Without a wish of the application's, and with nothing that speaks against it, the
 //! verb is WRITE with immediate.
 
@@ -62,7 +62,7 @@ impl Load {
 /// Least change of a load, in percent, that a peer is told.
 const LOAD_STEP: u8 = 5;
 
-/// Where one verb becomes better than another. The defaults are those of docs/verbs-choice.md; `raas calibrate` measures
+/// Where one verb becomes better than another. The defaults are those of docs/inside/lanes.md; `raas calibrate` measures
 /// the sizes on a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thresholds {

@@ -61,7 +61,7 @@ pub struct EngineConfig {
     pub ring_memory_per_app_max: u64,
     /// Peer hosts.
     pub lanes_max: u32,
-    /// Leased lanes, of programs of this host and to regions of this host together (docs/leased-lanes.md).
+    /// Leased lanes, of programs of this host and to regions of this host together (docs/inside/lanes.md).
     pub leased_lanes_max: u32,
     /// Most SRQ entries granted to one lane (8..=65,536). A lane that is not used has 8.
     pub lane_credits: u32,

@@ -4,7 +4,7 @@
 //! lane some entries, and a sum over all lanes that never exceeds the entries posted. It gives credits by an absolute
 //! total in the header of any control frame: for entries that were used and posted again, and more where the peer uses
 //! many. It takes back what an idle peer holds by asking (Reclaim), and the peer answers by giving up (Yield).
-//! docs/wire.md, "Credits", has the rules.
+//! docs/inside/wire.md, "Credits", has the rules.
 //!
 //! Owns these counts. It must never let a sender use an entry that it was not given, because an RNR NAK would stop every
 //! connection of the lane. The size of a grant is the receiver's decision alone.

@@ -1,4 +1,4 @@
-//! Control frames on a lane: the bytes of docs/wire.md, section "Lane frames".
+//! Control frames on a lane: the bytes of docs/inside/wire.md, section "Lane frames".
 //!
 //! Owns layout, syntax, and what can be said of a value alone ([`check_ring`], [`check_route`]). It must never judge
 //! meaning: whether a route exists or a number is allowed is decided where the record is used. All integers are
@@ -289,7 +289,7 @@ pub(crate) struct RunRegion {
     pub(crate) access: RegionAccess,
 }
 
-/// Memory into which the receiver of the record may WRITE pieces of messages on UC: docs/unreliable.md.
+/// Memory into which the receiver of the record may WRITE pieces of messages on UC: docs/use/unreliable.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WritePlaces {
     pub(crate) first: RemoteAddr,

@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 
 /// The lane that all programs share, or a leased one, which carries the operations of one handle alone
-/// (docs/leased-lanes.md).
+/// (docs/inside/lanes.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LaneAt {
     /// The other host.

@@ -2,8 +2,8 @@
 //!
 //! One [`Engine`] drives one device ([`verbs::Provider`]) for all applications of a host: one CQ, one SRQ, one RC queue
 //! pair ("lane") to each peer host. A connection is a *virtual queue pair*: two rings in memory shared with the
-//! application, a route id, and no device object of its own. The bytes of docs/shm-layout.md are what an application
-//! sees of it, those of docs/wire.md (section "Lane frames") what a peer daemon sees.
+//! application, a route id, and no device object of its own. The bytes of docs/inside/shared-memory.md are what an application
+//! sees of it, those of docs/inside/wire.md (section "Lane frames") what a peer daemon sees.
 //!
 //! The way of a byte: the application copies it into its tx ring and rings the session's doorbell; [`Engine::run`]
 //! takes the doorbell (`engine::tenant`), checks the tail (`vqp`), puts the connection into its lane's ready list

@@ -9,7 +9,7 @@ use std::time::Duration;
 pub(crate) const GONE_MAX: usize = 65_536;
 /// How often connections without their other ends are looked at.
 pub(crate) const AWAY_TICK: Duration = Duration::from_millis(100);
-/// Smallest and largest ring in bytes (docs/shm-layout.md).
+/// Smallest and largest ring in bytes (docs/inside/shared-memory.md).
 pub(crate) use shm::{RING_BYTES_MAX, RING_BYTES_MIN};
 
 /// Most entries of any of the engine's tables: connections, applications, lanes.

@@ -1,6 +1,6 @@
 //! One-sided operations of applications on regions of other hosts, and the regions of this host that others may use.
 //!
-//! Owns operation queues, operations in flight, and the tables of regions (docs/memory.md). It must never post what it
+//! Owns operation queues, operations in flight, and the tables of regions (docs/use/regions.md). It must never post what it
 //! did not check: an access error would break the queue pair that other applications share. It must never let an
 //! operation end twice, or without its completion.
 //!

@@ -1,6 +1,6 @@
 //! Registrations of memory that programs bring: kept, made in pieces, and given up later, in batches.
 //!
-//! Owns the four ways of keeping the cost of pinning away from transfers (docs/verbs-choice.md, "Registrations"), and the
+//! Owns the four ways of keeping the cost of pinning away from transfers (docs/inside/lanes.md, "Registrations"), and the
 //! bounds of what is pinned. It must never give up a registration that somebody uses, never take one memory for another,
 //! and never have more registered than its limits.
 

@@ -1,4 +1,4 @@
-//! What both ends of a lane tell each other after a reset, before its connections go on (docs/wire.md).
+//! What both ends of a lane tell each other after a reset, before its connections go on (docs/inside/wire.md).
 //!
 //! Owns which connections were reported by each end. It must never say that all is done before both ends have reported
 //! everything.

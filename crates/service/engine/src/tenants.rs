@@ -1,7 +1,7 @@
 //! The tenants of the host, as the engine serves them: their weights, and how much they may send in a second.
 //!
 //! Owns which application is whose, and what is left of each rate. It must never stop a tenant without keeping who waits
-//! for it: a lane is told when the tenant may send again. Who is whose is decided elsewhere (docs/policy.md).
+//! for it: a lane is told when the tenant may send again. Who is whose is decided elsewhere (docs/operate/policy.md).
 //!
 //! A rate is a leaky bucket that is paid afterwards: a tenant may send while it owes nothing, and owes the time that the
 //! rate gives for what it sent. What it did not use it keeps for [`BURST`] (ITU-T I.371, the virtual scheduling

@@ -1,4 +1,4 @@
-//! What the engine holds for connections of messages on UC (docs/unreliable.md): the memory of pieces, the UC queue pairs
+//! What the engine holds for connections of messages on UC (docs/use/unreliable.md): the memory of pieces, the UC queue pairs
 //! of its lanes, whose turn it is, and what was lost.
 //!
 //! Owns the memory that the UC queue pairs share. It must never let them use a receive that is promised to a lane.

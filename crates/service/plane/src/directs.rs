@@ -1,4 +1,4 @@
-//! TCP connections for streams of bulk, from the engine's report to both applications (docs/tcp-direct.md).
+//! TCP connections for streams of bulk, from the engine's report to both applications (docs/inside/kernel-tcp.md).
 //!
 //! Decides which streams get one, who connects, and who may have the socket; no I/O. It must never give a socket to a
 //! program before its other end has proven the token, and never keep a token longer than [`OFFER_TIME`].

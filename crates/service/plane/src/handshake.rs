@@ -1,4 +1,4 @@
-//! Identifies the other end of a control link: Hello, then a Noise handshake with the cluster key. docs/wire.md has the
+//! Identifies the other end of a control link: Hello, then a Noise handshake with the cluster key. docs/inside/wire.md has the
 //! bytes.
 //!
 //! Owns what is bound and what the two sides tell each other under the key, no I/O. It must never send the key, and must

@@ -1,4 +1,4 @@
-//! Where the two ends of a kernel TCP connection find each other, so that a stream can replace it (docs/run.md).
+//! Where the two ends of a kernel TCP connection find each other, so that a stream can replace it (docs/use/run.md).
 //!
 //! Owns which ends wait, and which hosts have no daemon; no I/O. It must answer each request at most once, and never
 //! bring two ends together that are not those of one connection. That a program has the end that it names was checked

@@ -2,7 +2,7 @@
 //!
 //! A *tenant* is a group of programs that the operator names: those of some users, groups, units or control groups. A
 //! program belongs to the first tenant that takes it. It must never leave a program without a tenant: the last one
-//! takes every program. Reading the file is the daemon's (docs/policy.md); counting is [`crate::Admission`]'s and
+//! takes every program. Reading the file is the daemon's (docs/operate/policy.md); counting is [`crate::Admission`]'s and
 //! [`crate::Directory`]'s.
 
 use std::collections::BTreeSet;

@@ -1,5 +1,5 @@
 //! Seals tickets: what a daemon must know to go on with what a daemon before it made, kept by the program
-//! (docs/restart.md).
+//! (docs/operate/restart.md).
 //!
 //! Owns the seal, which only a daemon with the socket's secret can make, and only for one user. It must never say of a
 //! ticket what it says before the seal was checked.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::config_error::ConfigError;
 use crate::limits::{LIMITS, check_range};
 
-/// The values; see docs/verbs-choice.md.
+/// The values; see docs/inside/lanes.md.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
@@ -71,7 +71,7 @@ impl Calibration {
 
 impl fmt::Display for Calibration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "# Written by `raas calibrate`; docs/verbs-choice.md has the meaning of the keys.")?;
+        writeln!(f, "# Written by `raas calibrate`; docs/inside/lanes.md has the meaning of the keys.")?;
         f.write_str(&toml::to_string(self).map_err(|_| fmt::Error)?)
     }
 }

@@ -1,4 +1,4 @@
-//! Which hosts there are, and which names they serve (docs/clusters.md).
+//! Which hosts there are, and which names they serve (docs/operate/clusters.md).
 //!
 //! Owns the threads that ask the directories. A directory is asked by one trait, [`Directory`]: the list of the
 //! configuration, DNS, or etcd, where this host also says that it is there. Each has a thread of its own, so that a slow

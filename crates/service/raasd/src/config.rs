@@ -103,7 +103,7 @@ pub struct PeerConfig {
     /// Whether the lane to it is encrypted; none means the daemon's own `encrypt`.
     pub encrypt: Option<Encrypt>,
     /// Further addresses of the host, in order of preference, by which it is reached if `address` fails
-    /// (docs/failover.md).
+    /// (docs/operate/failover.md).
     pub standby: Vec<IpAddr>,
 }
 
@@ -121,7 +121,7 @@ pub struct Config {
     pub listen: IpAddr,
     /// Further addresses that name this host.
     pub addresses: Vec<IpAddr>,
-    /// Further addresses at which other hosts reach this one, in order of preference (docs/failover.md).
+    /// Further addresses at which other hosts reach this one, in order of preference (docs/operate/failover.md).
     pub standby: Vec<IpAddr>,
     /// Silence of a peer with standby addresses after which another path to it is tried.
     pub failover: Duration,
@@ -145,7 +145,7 @@ pub struct Config {
     /// The control socket, where the service manager has opened it: it listens at `socket`, with the owner and the mode
     /// that the manager gave it, and stays when the daemon ends.
     pub given_socket: Option<Arc<OwnedFd>>,
-    /// Who keeps regions that nobody owns over the end of this daemon, and what was kept for it (docs/restart.md). None:
+    /// Who keeps regions that nobody owns over the end of this daemon, and what was kept for it (docs/operate/restart.md). None:
     /// they end with it.
     pub kept: Option<Arc<Kept>>,
     /// How long a start waits for a daemon that serves the socket and was told to end. Zero: it does not.
@@ -155,9 +155,9 @@ pub struct Config {
     pub peer_port: u16,
     /// The device.
     pub device: DeviceChoice,
-    /// Engines: threads that move data, each with a context of the device, 1 to 16 (docs/engines.md).
+    /// Engines: threads that move data, each with a context of the device, 1 to 16 (docs/inside/engine.md).
     pub engines: u32,
-    /// What is spread over them (docs/engines.md).
+    /// What is spread over them (docs/inside/engine.md).
     pub engines_by: SpreadBy,
     /// Why this device, once it is chosen.
     pub(crate) device_reason: String,
@@ -191,7 +191,7 @@ pub struct Config {
     pub calibration: Option<PathBuf>,
     /// What that file says.
     pub(crate) calibrated: Option<Calibration>,
-    /// The file that says which programs may do what (docs/policy.md); none: all may do everything.
+    /// The file that says which programs may do what (docs/operate/policy.md); none: all may do everything.
     pub policy: Option<PathBuf>,
     /// What to log, in the syntax of `RUST_LOG`. The daemon itself does not use it: the program that runs the daemon
     /// sets the logger up.
@@ -308,7 +308,7 @@ impl Config {
     /// Sets a limit by its name; refuses unknown names and values out of range, with the reason.
     pub fn set_limit(&mut self, key: &str, value: u64) -> Result<(), String> {
         let Some(limit) = LIMITS.iter().find(|l| l.key == key) else {
-            return Err(format!("`{key}` is no limit; see docs/configuration.md"));
+            return Err(format!("`{key}` is no limit; see docs/operate/configuration.md"));
         };
         check_range(value, limit.min, limit.max).map_err(|e| format!("`{key}`: {e}"))?;
         if limit.power_of_two && !value.is_power_of_two() {

@@ -1,5 +1,5 @@
 //! What the process of a daemon may still do: it becomes an ordinary user, loses its rights, and is held by the kernel to
-//! the system calls and the files that a daemon needs (docs/configuration.md, "Sandbox").
+//! the system calls and the files that a daemon needs (docs/operate/configuration.md, "Sandbox").
 //!
 //! Owns the order: first the user, then Landlock, then the filter of system calls, each read back. All of it happens in
 //! a process with one thread, so that each thread that comes later has it. It must never be silent about what the kernel

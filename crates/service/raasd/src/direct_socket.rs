@@ -1,5 +1,5 @@
 //! TCP connections for streams of bulk: connecting to the daemon that offered one, and proving the token on both sides
-//! (docs/tcp-direct.md).
+//! (docs/inside/kernel-tcp.md).
 //!
 //! Owns the sockets until the control plane has them. It must never read a byte behind the proof: those are the
 //! applications', and never wait without a bound.

@@ -1,6 +1,6 @@
 //! The RaaS daemon as a library: one per host, owner of the device, shared by all applications of the host.
 //!
-//! Two threads, or more with several engines (docs/engines.md): `raas-engine` owns the engine and its context of the
+//! Two threads, or more with several engines (docs/inside/engine.md): `raas-engine` owns the engine and its context of the
 //! device and does nothing but move data; `raas-control` owns every socket, and speaks with each engine through bounded
 //! queues. This crate has no data path of its own and no unsafe code.
 //!

@@ -1,7 +1,7 @@
 //! Every bound of the daemon, with its name in the configuration, its meaning, range and default.
 //!
 //! Owns the table behind `[limits]`; the bounds of the data path belong to the engine, whose check decides. It fits
-//! limits that are not set to the machine (`machine.rs`). docs/configuration.md lists the same names. It must never
+//! limits that are not set to the machine (`machine.rs`). docs/operate/configuration.md lists the same names. It must never
 //! hold a bound that the table does not name: bounds that nobody can set are constants beside the code that they bound.
 
 use std::ops::RangeInclusive;

@@ -1,6 +1,6 @@
 //! The policy's file: what each key may hold, and errors that name the line.
 //!
-//! Owns the keys of docs/policy.md. It must never accept a key that it does not know: a misspelt right would silently
+//! Owns the keys of docs/operate/policy.md. It must never accept a key that it does not know: a misspelt right would silently
 //! not hold. Names of users and groups are looked up once, when the file is read.
 
 use std::collections::BTreeSet;

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stop {
     InOrder,
-    /// Without a word to programs and peers, as one that is killed: the next daemon takes over (docs/restart.md).
+    /// Without a word to programs and peers, as one that is killed: the next daemon takes over (docs/operate/restart.md).
     HandsOver,
 }
 

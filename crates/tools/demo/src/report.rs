@@ -1,4 +1,4 @@
-//! The demo's result as one JSON object, with the keys of docs/cli.md. What was not reached is null. The module `text`
+//! The demo's result as one JSON object, with the keys of docs/operate/commands.md. What was not reached is null. The module `text`
 //! prints it.
 
 use std::net::IpAddr;

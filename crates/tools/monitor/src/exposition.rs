@@ -1,6 +1,6 @@
 //! A daemon's state as text for Prometheus (OpenMetrics 1.0).
 //!
-//! Owns the names of the series, which docs/metrics.md lists. It must never make a label of what a program or a peer
+//! Owns the names of the series, which docs/operate/metrics.md lists. It must never make a label of what a program or a peer
 //! chose (names are hostile, and there is no end of them), and never more series than the limits allow: of lanes the
 //! first [`LANES_MAX`], of users the first [`crate::TENANTS_MAX`], all others are one sum each.
 

@@ -278,7 +278,7 @@ pub(crate) struct DemoAppArgs {
 /// `raas daemon`.
 #[derive(Debug, Args)]
 pub(crate) struct DaemonArgs {
-    /// Configuration file (TOML, docs/configuration.md); options on the command line take precedence
+    /// Configuration file (TOML, docs/operate/configuration.md); options on the command line take precedence
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Address of this host that peers use

@@ -32,7 +32,7 @@ fn to_json(state: &ClusterState) -> Value {
 fn to_text(state: &ClusterState) -> String {
     if state.directories.is_empty() {
         return table::paragraph(
-            "the daemon's configuration names no hosts: see [cluster] in docs/clusters.md. Programs reach hosts by address, \
+            "the daemon's configuration names no hosts: see [cluster] in docs/operate/clusters.md. Programs reach hosts by address, \
              and by names that the system knows",
         );
     }

@@ -1,4 +1,4 @@
-//! `raas run`: starts a program with the library that puts its TCP sockets over RaaS (docs/run.md).
+//! `raas run`: starts a program with the library that puts its TCP sockets over RaaS (docs/use/run.md).
 //!
 //! Owns what is said before the program starts. It must never start a program without saying so if its connections
 //! will stay on kernel TCP.

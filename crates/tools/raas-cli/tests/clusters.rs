@@ -53,7 +53,7 @@ fn a_name_that_nobody_has_is_refused_with_what_to_do() {
     );
     let told = run(b.command(&["send"]).arg(cluster.key()).arg("stor.invalid:7000"));
     assert!(told.code() == 2 && told.stderr.contains("no [cluster]"), "{told:?}");
-    assert!(run(&mut b.command(&["cluster"])).stdout.contains("docs/clusters.md"));
+    assert!(run(&mut b.command(&["cluster"])).stdout.contains("docs/operate/clusters.md"));
     let error = raas::ConnectOptions::new().connect_named(&a.session(), "stor.invalid:7000").unwrap_err();
     let raas::ConnectError::Resolve(inner) = error else { panic!("{error}") };
     assert!(matches!(inner.get_ref().unwrap().downcast_ref(), Some(LookupError::Unknown { .. })), "{inner}");

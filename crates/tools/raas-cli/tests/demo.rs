@@ -10,7 +10,7 @@ use std::process::Command;
 use rig::{Running, address, pattern, raas, run, wait_until};
 use serde_json::json;
 
-const DOCUMENTATION: &str = include_str!("../../../../docs/cli.md");
+const DOCUMENTATION: &str = include_str!("../../../../docs/operate/commands.md");
 
 /// A few files of different sizes.
 fn small_files(dir: &Path) {
@@ -61,7 +61,7 @@ fn a_small_demo_verifies_every_byte_and_tells_every_figure() {
         report.as_object().unwrap().keys().chain(reset.as_object().unwrap().keys()).collect();
     undocumented.extend(report["kill"].as_object().unwrap().keys());
     undocumented.retain(|key| !DOCUMENTATION.contains(&format!("`{key}`")));
-    assert!(undocumented.is_empty(), "not in docs/cli.md: {undocumented:?}");
+    assert!(undocumented.is_empty(), "not in docs/operate/commands.md: {undocumented:?}");
     for key in ["cqs_per_host", "daemon_rss_bytes", "daemon_rss_idle_bytes"] {
         let both = report[key].as_array().unwrap();
         assert!(both.len() == 2 && both.iter().all(|v| v.as_u64().unwrap() > 0), "{key}: {report}");

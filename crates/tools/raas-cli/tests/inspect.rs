@@ -1,4 +1,4 @@
-//! `raas ss` with its filters, `raas stat --watch`, and that docs/cli.md names every key that they print.
+//! `raas ss` with its filters, `raas stat --watch`, and that docs/operate/commands.md names every key that they print.
 
 mod rig;
 
@@ -9,7 +9,7 @@ use raas::{DatagramSocket, Listener, Stream};
 use rig::{Cluster, Daemon, Running, raas, run, wait_until};
 use serde_json::Value;
 
-const DOCUMENTATION: &str = include_str!("../../../../docs/cli.md");
+const DOCUMENTATION: &str = include_str!("../../../../docs/operate/commands.md");
 
 /// Ids of the connections that `raas ss` shows with these options, in order, and how many datagram sockets.
 fn shown(daemon: &Daemon, options: &[&str]) -> (Vec<u64>, usize) {
@@ -139,5 +139,5 @@ fn every_key_is_documented() {
     }
     assert!(found.len() > 100, "{found:?}");
     found.retain(|key| !DOCUMENTATION.contains(&format!("`{key}`")));
-    assert!(found.is_empty(), "not in docs/cli.md: {found:?}");
+    assert!(found.is_empty(), "not in docs/operate/commands.md: {found:?}");
 }

@@ -239,7 +239,7 @@ fn series(expression: &str) -> impl Iterator<Item = &str> {
 #[test]
 fn alert_rules_and_dashboard_are_right_and_name_series_that_exist() {
     let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../packaging").canonicalize().unwrap();
-    let documented = include_str!("../../../../docs/metrics.md");
+    let documented = include_str!("../../../../docs/operate/metrics.md");
     let dashboard = std::fs::read(packaging.join("grafana/raas.json")).unwrap();
     let dashboard: serde_json::Value = serde_json::from_slice(&dashboard).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
@@ -248,7 +248,7 @@ fn alert_rules_and_dashboard_are_right_and_name_series_that_exist() {
     assert!(expressions.len() > 10);
     let rules = std::fs::read_to_string(packaging.join("prometheus/raas.rules.yml")).unwrap();
     for name in expressions.iter().copied().chain([rules.as_str()]).flat_map(series) {
-        assert!(documented.contains(&format!("`{name}`")), "{name} is not in docs/metrics.md");
+        assert!(documented.contains(&format!("`{name}`")), "{name} is not in docs/operate/metrics.md");
     }
     if !has("promtool", &["--version"]) {
         eprintln!("SKIP promtool: the Debian package `prometheus` is not installed");

@@ -8,7 +8,7 @@ use raas::{Listener, Stream};
 use rig::{Cluster, Daemon, run, wait_until};
 use serde_json::Value;
 
-/// Bytes of a stream from one message that is looked at to the next (docs/trace.md).
+/// Bytes of a stream from one message that is looked at to the next (docs/operate/metrics.md).
 const EVERY: u64 = 16_384;
 
 fn traced(daemon: &Daemon, options: &[&str]) -> Value {

@@ -58,7 +58,7 @@ pub trait Duplex: Send + Sync + 'static {
     fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()>;
     /// The other end.
     fn peer_addr(&self) -> SocketAddr;
-    /// How the bytes travel: a value of `path` in docs/cli.md.
+    /// How the bytes travel: a value of `path` in docs/operate/commands.md.
     fn path(&self) -> &'static str;
     /// Why kernel TCP carries it instead of a daemon, if it was made so.
     fn fallback(&self) -> Option<FallbackCause> {

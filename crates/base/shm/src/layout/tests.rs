@@ -1,11 +1,11 @@
-//! The numbers of docs/shm-layout.md against the constants, and headers of hostile makers.
+//! The numbers of docs/inside/shared-memory.md against the constants, and headers of hostile makers.
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use super::{LAYOUT_VERSION, LayoutError, header, pair, session};
 use crate::{ENGINES_MAX, EnginePage, Pair, Region, RegionError, Session, SessionShape};
 
-const DOCUMENT: &str = include_str!("../../../../../docs/shm-layout.md");
+const DOCUMENT: &str = include_str!("../../../../../docs/inside/shared-memory.md");
 
 /// The rows `| offset | size | field | ...` below a heading: field -> (offset, size).
 fn table(heading: &str) -> BTreeMap<String, (u64, u64)> {
@@ -24,15 +24,15 @@ fn table(heading: &str) -> BTreeMap<String, (u64, u64)> {
 /// The document's table has exactly these fields at these places.
 fn documented(heading: &str, expected: &[(&str, u64, u64)]) {
     let expected: BTreeMap<_, _> = expected.iter().map(|&(name, at, size)| (name.to_owned(), (at, size))).collect();
-    assert_eq!(table(heading), expected, "docs/shm-layout.md, {heading}");
+    assert_eq!(table(heading), expected, "docs/inside/shared-memory.md, {heading}");
 }
 
 #[test]
 fn the_version_is_as_documented() {
     let title = format!("# Shared-memory layout, version {LAYOUT_VERSION}\n");
-    assert!(DOCUMENT.starts_with(&title), "docs/shm-layout.md: its title is not `{}`", title.trim());
+    assert!(DOCUMENT.starts_with(&title), "docs/inside/shared-memory.md: its title is not `{}`", title.trim());
     let row = format!("| 8 | 4 | layout_version | {LAYOUT_VERSION} |");
-    assert!(DOCUMENT.contains(&row), "docs/shm-layout.md, header: no row `{row}`");
+    assert!(DOCUMENT.contains(&row), "docs/inside/shared-memory.md, header: no row `{row}`");
 }
 
 #[test]

@@ -115,7 +115,7 @@ fn codes_are_their_own_and_read_back() {
 
 /// Rows `| offset | size | field | ...` of the document.
 fn documented(heading: &str) -> Vec<(usize, usize, String)> {
-    const DOCUMENT: &str = include_str!("../../../../../docs/shm-layout.md");
+    const DOCUMENT: &str = include_str!("../../../../../docs/inside/shared-memory.md");
     let section = DOCUMENT.split("\n## ").find(|section| section.starts_with(heading)).expect("the document has it");
     let rows = section.lines().filter_map(|row| {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();

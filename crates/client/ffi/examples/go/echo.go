@@ -1,7 +1,7 @@
 // An echo server and its client in Go, over libraas by cgo. Go's own sockets do not go through the C library, so
-// `raas run` leaves them on TCP (docs/run.md); this is the way for Go programs.
+// `raas run` leaves them on TCP (docs/use/run.md); this is the way for Go programs.
 //
-//	export PKG_CONFIG_PATH=$HOME/.local/lib/pkgconfig LD_LIBRARY_PATH=$HOME/.local/lib   # docs/c.md installs libraas there
+//	export PKG_CONFIG_PATH=$HOME/.local/lib/pkgconfig LD_LIBRARY_PATH=$HOME/.local/lib   # docs/use/c.md installs libraas there
 //	go build -o echo echo.go
 //	./echo server 7500
 //	./echo client 127.0.0.1 7500 10000000

@@ -1,4 +1,4 @@
-//! The way back: a connection that was upgraded returns to kernel TCP, where anybody can have it (docs/run.md).
+//! The way back: a connection that was upgraded returns to kernel TCP, where anybody can have it (docs/use/run.md).
 //!
 //! An end that wants to go back *asks*: it ends its stream and says so on TCP. The other end *answers*: it ends its own
 //! stream and says so. The one that asked takes the bytes that no program has read out of its ring and returns them;

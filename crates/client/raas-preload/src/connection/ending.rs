@@ -1,4 +1,4 @@
-//! The end of what the program writes, while a connection is over a stream (docs/run.md).
+//! The end of what the program writes, while a connection is over a stream (docs/use/run.md).
 //!
 //! The other end may want to go back to TCP when its program has not read all. Then this end must send bytes again on
 //! TCP, so it keeps TCP's direction open: it says by a word that the stream's end is the end of the bytes, and *owes*

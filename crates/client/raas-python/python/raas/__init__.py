@@ -6,7 +6,7 @@ A daemon runs on each host (`raas daemon`). `raas.socket` has the methods of the
         sock.sendall(b"hello")
         print(sock.recv(100), sock.path)
 
-docs/python.md says what else there is, and what the package does not do.
+docs/use/python.md says what else there is, and what the package does not do.
 """
 
 from . import _raas

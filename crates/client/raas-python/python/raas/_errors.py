@@ -8,7 +8,7 @@ import errno as _errno
 
 
 class Error(OSError):
-    """What went wrong. `reason` is a stable key, of docs/reasons.md or docs/python.md, if there is one.
+    """What went wrong. `reason` is a stable key, of docs/reasons.md or docs/use/python.md, if there is one.
 
     `may_have_landed`: of an operation on a region, whether it may have been done although it failed.
     """

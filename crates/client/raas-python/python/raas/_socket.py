@@ -24,7 +24,7 @@ class socket:
     """A connection or a listener, with the methods of `socket.socket`.
 
     The bytes travel through memory. `fileno()` is a descriptor for waiting alone: it is readable when something can be
-    read or accepted (see docs/python.md for what select and selectors may expect of it).
+    read or accepted (see docs/use/python.md for what select and selectors may expect of it).
     """
 
     family = _std.AF_INET

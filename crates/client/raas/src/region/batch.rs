@@ -274,7 +274,7 @@ impl Batch {
 
     /// Submits, and does not wait. An error: nothing of the batch was done. Batches are begun in the order of their
     /// submission. If the queue is full, the batch waits in this program's memory, and goes in when somebody waits or
-    /// polls. While a region of it must be opened again, because a daemon ended (docs/restart.md), it waits for that in the
+    /// polls. While a region of it must be opened again, because a daemon ended (docs/operate/restart.md), it waits for that in the
     /// same way, with all that are submitted behind it; if the region cannot be opened, that is the error of each operation.
     pub fn submit(self) -> Result<Pending, RegionError> {
         for operation in &self.operations {

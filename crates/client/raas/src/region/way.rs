@@ -1,5 +1,5 @@
 //! What a `Region` stands for: a handle, and after the end of a daemon the handle by which the region goes on
-//! (docs/restart.md).
+//! (docs/operate/restart.md).
 //!
 //! Owns which handle counts now, and when the region is opened again. It must never go on with another region, nor with one
 //! that was revoked, and never do an operation again of which something may have been done.

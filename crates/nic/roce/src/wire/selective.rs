@@ -1,4 +1,4 @@
-//! The selective acknowledgement, which software NICs of our own send each other (docs/roce.md). Its opcode is one that
+//! The selective acknowledgement, which software NICs of our own send each other (docs/inside/roce.md). Its opcode is one that
 //! the IBTA leaves to manufacturers.
 //!
 //! The PSN and the AETH are those of an acknowledgement: everything up to the PSN was executed. Behind them are numbers

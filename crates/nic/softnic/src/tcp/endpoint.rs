@@ -1,4 +1,4 @@
-//! Endpoints that list wires, and the rule by which two ends choose one. The bytes are in docs/wire.md, "Endpoints".
+//! Endpoints that list wires, and the rule by which two ends choose one. The bytes are in docs/inside/wire.md, "Endpoints".
 //!
 //! No I/O. Owns the part about TCP and the rule, which must give both ends the same answer. Parsing never panics: the bytes are
 //! a peer's.

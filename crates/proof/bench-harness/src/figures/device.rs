@@ -8,7 +8,7 @@ pub(super) enum Device {
     /// The software NIC, in network namespaces of this machine.
     #[default]
     Softnic,
-    /// The kernel's soft-RoCE through rdma-core, in a guest (docs/vm.md).
+    /// The kernel's soft-RoCE through rdma-core, in a guest (docs/proof/guests.md).
     Rxe,
 }
 
@@ -28,7 +28,7 @@ impl Device {
         self == Self::Softnic || OF_RXE.contains(&figure)
     }
 
-    /// The name of a figure's files and of its block in docs/figures.md.
+    /// The name of a figure's files and of its block in docs/proof/figures.md.
     pub(super) fn name_of(self, figure: u32) -> String {
         match self {
             Self::Softnic => format!("fig{figure:02}"),

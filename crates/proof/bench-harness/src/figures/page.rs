@@ -1,4 +1,4 @@
-//! The measured parts of docs/figures.md and docs/figures-programs.md: for each figure a block between two comments,
+//! The measured parts of docs/proof/figures.md and docs/proof/figures-programs.md: for each figure a block between two comments,
 //! which the bench writes anew. The rest of a page is written by people.
 
 use std::collections::BTreeMap;

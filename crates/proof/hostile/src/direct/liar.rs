@@ -26,7 +26,7 @@ const PIECE: usize = 16 << 10;
 const LANE_BYTES_MAX: u64 = 256 << 20;
 /// What is written after the lie.
 const AFTER: u64 = 1 << 20;
-/// Words on such a connection (docs/tcp-direct.md).
+/// Words on such a connection (docs/inside/kernel-tcp.md).
 const READY: u8 = b'Q';
 const GRANT: u8 = b'G';
 const SWITCH: u8 = b'W';

@@ -56,7 +56,7 @@ impl Known {
             {
                 continue;
             }
-            // BTH, DETH, then the datagram's header (docs/wire.md).
+            // BTH, DETH, then the datagram's header (docs/inside/wire.md).
             return Some(Self {
                 qpn: word(payload, 4)? & 0xff_ffff,
                 qkey: word(payload, 12)?,

@@ -1,11 +1,11 @@
-//! The page of differences, docs/run-differences.md: which case differs where, and why. Owns its form.
+//! The page of differences, docs/use/run-differences.md: which case differs where, and why. Owns its form.
 
 use anyhow::{Context, Result};
 use harness::repo::Repo;
 
 use crate::place::Way;
 
-const PAGE: &str = "docs/run-differences.md";
+const PAGE: &str = "docs/use/run-differences.md";
 /// Everywhere where connections go over RaaS.
 const OVER_RAAS: &str = "over RaaS";
 /// Wherever an end is under `raas run`.

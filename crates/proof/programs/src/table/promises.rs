@@ -1,11 +1,11 @@
-//! The page of programs, docs/programs.md: which work under `raas run`, and which do not yet. Owns its form.
+//! The page of programs, docs/start/run.md: which work under `raas run`, and which do not yet. Owns its form.
 
 use anyhow::{Context, Result};
 use harness::repo::Repo;
 
 use crate::place::Way;
 
-const PAGE: &str = "docs/programs.md";
+const PAGE: &str = "docs/start/run.md";
 const NOT_YET: &str = "not yet: ";
 const ON_TCP: &str = "on TCP: ";
 const MAY_BE_ON_TCP: &str = "works, at times on TCP: ";

@@ -1,4 +1,4 @@
-//! A process whose daemon was killed: what it does meanwhile, and what it brings to the next one (docs/restart.md).
+//! A process whose daemon was killed: what it does meanwhile, and what it brings to the next one (docs/operate/restart.md).
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

@@ -4,7 +4,7 @@
 //!
 //! Datagrams are known by what is in them: a number in the first eight bytes, and after it bytes that follow from the
 //! number. Shorter ones follow from sender, receiver and length, and are counted together. Packets are checked in the
-//! network too, by the layout in docs/wire.md, so that a copy that the network made is not taken for one that a host
+//! network too, by the layout in docs/inside/wire.md, so that a copy that the network made is not taken for one that a host
 //! made.
 
 use std::collections::{BTreeMap, BTreeSet};

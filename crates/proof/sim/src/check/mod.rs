@@ -58,7 +58,7 @@ impl Side {
 /// A promise that did not hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Violation {
-    /// Which promise, as docs/testing.md names it.
+    /// Which promise, as docs/proof/testing.md names it.
     pub kind: &'static str,
     /// Virtual time in nanoseconds.
     pub at_ns: u64,

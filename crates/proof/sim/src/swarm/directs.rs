@@ -1,4 +1,4 @@
-//! TCP connections for streams of bulk (docs/tcp-direct.md) in a plan: in half of those whose hosts all have TCP in the
+//! TCP connections for streams of bulk (docs/inside/kernel-tcp.md) in a plan: in half of those whose hosts all have TCP in the
 //! clear. Streams there are bulk after few bytes, or the path is long, and programs write large pieces.
 //!
 //! It is drawn apart from everything else, as datagram sockets are.

@@ -1,4 +1,4 @@
-//! Hosts with two addresses (docs/failover.md) in a plan: in most of those whose hosts all have TCP, and in a part of the
+//! Hosts with two addresses (docs/operate/failover.md) in a plan: in most of those whose hosts all have TCP, and in a part of the
 //! others, with lanes on RoCEv2, datagram sockets and regions. Paths go down and come up again, one at a time or both.
 //!
 //! It is drawn apart from everything else, as datagram sockets are. Streams of bulk keep to the lane there, as towards any

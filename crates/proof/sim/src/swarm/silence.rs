@@ -1,5 +1,5 @@
 //! Wires that fail alone, in a part of the plans whose hosts have two: one of them carries nothing for a while, and
-//! everything else works (docs/failover.md, "A wire that fails").
+//! everything else works (docs/operate/failover.md, "A wire that fails").
 //!
 //! It is drawn apart from everything else, as datagram sockets are. Plans that are over before silence is noticed have none.
 

@@ -1,5 +1,5 @@
 //! The owners of regions: on each host a program that makes one, uses it, moves it when it is revoked, and brings it to
-//! the next daemon (docs/restart.md). What it does with its memory and with the daemons' answers the client core decides.
+//! the next daemon (docs/operate/restart.md). What it does with its memory and with the daemons' answers the client core decides.
 //!
 //! Owns the order in which an owner does things, as the client library's threads have it, and how long each takes.
 

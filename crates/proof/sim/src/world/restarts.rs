@@ -1,4 +1,4 @@
-//! Daemons that are killed and started again while their processes live (docs/restart.md).
+//! Daemons that are killed and started again while their processes live (docs/operate/restart.md).
 //!
 //! Owns what the kernel and the shipped daemon do between the two: sockets that end, processes that come back at
 //! different times, and what of them is taken. What they bring is read by the shipped engine.

@@ -1,6 +1,6 @@
 //! Why datagrams are dropped, and how many were.
 //!
-//! Owns the reasons and their names in `raas stat` and `raas ss` (docs/datagrams.md). A list, no behaviour.
+//! Owns the reasons and their names in `raas stat` and `raas ss` (docs/use/datagrams.md). A list, no behaviour.
 
 /// Why a datagram was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

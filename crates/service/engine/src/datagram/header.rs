@@ -1,4 +1,4 @@
-//! The header of a datagram between two daemons: the bytes of docs/wire.md, section "Datagrams".
+//! The header of a datagram between two daemons: the bytes of docs/inside/wire.md, section "Datagrams".
 //!
 //! Owns layout and syntax. It must never judge meaning: whether the sender is linked and the port bound is decided
 //! where the datagram is taken. All integers are big-endian; parsing never panics, whatever the bytes are.

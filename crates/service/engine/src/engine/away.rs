@@ -1,5 +1,5 @@
 //! Connections whose other ends cannot be reached, because a daemon or the link between two was lost: they wait, and go on
-//! when both daemons have a lane again (docs/restart.md).
+//! when both daemons have a lane again (docs/operate/restart.md).
 //!
 //! Owns for how long they wait, and that the daemons try meanwhile. It must never keep a connection for longer, and must
 //! never let one that waits hold memory that its peer may still write: the queue pair is destroyed first.

@@ -1,4 +1,4 @@
-//! Streams of bulk, for which the daemons make TCP connections (docs/tcp-direct.md).
+//! Streams of bulk, for which the daemons make TCP connections (docs/inside/kernel-tcp.md).
 //!
 //! Owns what the daemon learns of such a stream, and how long its writer is held back. It must never name a connection of another peer, or one of messages.
 

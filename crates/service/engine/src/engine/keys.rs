@@ -1,4 +1,4 @@
-//! Lanes whose keys are worn: they are made anew, and the next queue pair has keys of its own (docs/encryption.md, "How
+//! Lanes whose keys are worn: they are made anew, and the next queue pair has keys of its own (docs/operate/encryption.md, "How
 //! much under one key").
 //!
 //! Owns when. It must never take a queue pair down while an operation is on it whose outcome would be unknown then: new

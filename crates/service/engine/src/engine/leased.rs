@@ -1,4 +1,4 @@
-//! Leased lanes: a queue pair that carries the operations of one handle alone (docs/leased-lanes.md).
+//! Leased lanes: a queue pair that carries the operations of one handle alone (docs/inside/lanes.md).
 //!
 //! Owns their beginning and their end. It must never keep one without its handle, at the holder, or one that the owner's
 //! daemon has ended, at the owner: then nothing that was posted before can reach the region any more.

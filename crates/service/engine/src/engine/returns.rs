@@ -1,4 +1,4 @@
-//! Applications that come back with what a daemon before this one made for them (docs/restart.md).
+//! Applications that come back with what a daemon before this one made for them (docs/operate/restart.md).
 //!
 //! Owns which of their slots and rings go on. It must never take memory, cursors or names for good that were not checked:
 //! the memory is a program's, and has been since the daemon that wrote to it died.

@@ -1,5 +1,5 @@
 //! Lanes that change their wire: one that is silent is left, and one that leads to the peer again is taken
-//! (docs/failover.md).
+//! (docs/operate/failover.md).
 //!
 //! Owns when that is right. It must never take a queue pair down that works while an operation is on it whose outcome
 //! would be unknown then.

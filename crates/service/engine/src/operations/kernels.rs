@@ -1,4 +1,4 @@
-//! Kernels that run at regions of this host for programs of others and of this one (docs/kernels.md).
+//! Kernels that run at regions of this host for programs of others and of this one (docs/use/kernels.md).
 //!
 //! Owns whose turn it is: each program of each host has a line, and the lines have slices of fuel, one after the other.
 //! It must never run one for longer than a slice, and never touch a region that the peer has not open: that is looked up

@@ -1,6 +1,6 @@
 //! Why messages on UC are lost, and how many were.
 //!
-//! Owns the reasons and their names in `raas stat` (docs/unreliable.md). A list, no behaviour.
+//! Owns the reasons and their names in `raas stat` (docs/use/unreliable.md). A list, no behaviour.
 
 /// Why a message did not arrive, or a piece of one was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

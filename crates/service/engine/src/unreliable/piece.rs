@@ -1,4 +1,4 @@
-//! The header in front of each piece of a message on UC: docs/wire.md, section "Messages on UC".
+//! The header in front of each piece of a message on UC: docs/inside/wire.md, section "Messages on UC".
 //!
 //! Owns its bytes, and what can be said of a header alone. All integers are big-endian; parsing never panics.
 

@@ -1,4 +1,4 @@
-//! Places for WRITEs on UC (docs/unreliable.md): those that this host has for a peer, and those that the peer has.
+//! Places for WRITEs on UC (docs/use/unreliable.md): those that this host has for a peer, and those that the peer has.
 //!
 //! Owns who may write which place when. It must never grant a place before its content was copied out, and never use a
 //! byte of a place that was not copied and checked. Both ends begin again with each queue pair.

@@ -1,5 +1,5 @@
 //! A connection whose other end cannot be reached, because a daemon or the link between two was lost, and how it goes on
-//! (docs/restart.md).
+//! (docs/operate/restart.md).
 //!
 //! Owns what each end tells the other then. It must never send anything of the connection before each end has the
 //! other's word, and never let what one program stored in its memory cost more than its own connection: those words are

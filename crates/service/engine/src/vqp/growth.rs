@@ -1,4 +1,4 @@
-//! How the rings of a connection grow, each direction by itself (docs/wire.md, "Rings that grow").
+//! How the rings of a connection grow, each direction by itself (docs/inside/wire.md, "Rings that grow").
 //!
 //! Owns the two state machines and the place from which on each ring uses all of its bytes. It must never let data
 //! beyond that place leave before the peer was told it, and never take a place of the peer's at which an honest sender

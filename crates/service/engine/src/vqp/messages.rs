@@ -1,4 +1,4 @@
-//! A connection of messages on UC (docs/unreliable.md): its rings hold messages, each behind four bytes of length.
+//! A connection of messages on UC (docs/use/unreliable.md): its rings hold messages, each behind four bytes of length.
 //!
 //! Owns the cursors of both rings and the message that is on its way in each direction. It must never give the
 //! application a part of a message, one twice, or one before an earlier one; and never take a length of the

@@ -1,5 +1,5 @@
 //! Bytes that the receiver fetches: the sender says up to where its transmit ring may be read, the receiver READs, and
-//! says when it reads no more (docs/wire.md, "Rendezvous").
+//! says when it reads no more (docs/inside/wire.md, "Rendezvous").
 //!
 //! Owns both ends of it. The sender must never end its direction, use another verb, or give the ring away while the peer
 //! may read it. The receiver must never say that it is done while a READ is in flight, and never count bytes before

@@ -8,7 +8,7 @@ use engine::{AppId, Viewer};
 
 use crate::world::{World, addr};
 
-/// Pauses between dials for datagrams, as docs/datagrams.md has them.
+/// Pauses between dials for datagrams, as docs/use/datagrams.md has them.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Time between two datagrams of a busy sender.

@@ -11,7 +11,7 @@ use std::str::FromStr;
 use super::{Admission, Program};
 use crate::ClientId;
 
-/// What is spread over the engines of a daemon (docs/engines.md).
+/// What is spread over the engines of a daemon (docs/inside/engine.md).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum SpreadBy {
     /// Connections: one program uses all engines.

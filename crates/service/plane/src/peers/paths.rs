@@ -1,4 +1,4 @@
-//! The ways to a peer that has more than one: pairs of addresses, from the configuration of both hosts (docs/failover.md).
+//! The ways to a peer that has more than one: pairs of addresses, from the configuration of both hosts (docs/operate/failover.md).
 //!
 //! Owns which of them a dial tries, in which order, and when a better one than the link's is tried again. It must never
 //! give a link up because another way may be better: the new link has to be there first.

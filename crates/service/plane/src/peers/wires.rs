@@ -1,4 +1,4 @@
-//! Lanes whose wire is silent: whether it is the wire that fails, or everything to the peer (docs/failover.md).
+//! Lanes whose wire is silent: whether it is the wire that fails, or everything to the peer (docs/operate/failover.md).
 //!
 //! Owns the question on the link. A lane leaves its wire only if the peer's daemon answers while the wire is silent, and
 //! soon: an answer that comes late says that the link was down as well.

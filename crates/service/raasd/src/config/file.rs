@@ -506,7 +506,7 @@ fn unknown<'a>(key: &str, known: impl Iterator<Item = &'a str>) -> String {
     let nearest = known.map(|k| (strsim::damerau_levenshtein(key, k), k)).min();
     match nearest {
         Some((distance, k)) if distance <= 2.max(key.len() / 3) => format!("unknown key `{key}`; did you mean `{k}`?"),
-        _ => format!("unknown key `{key}`; see docs/configuration.md"),
+        _ => format!("unknown key `{key}`; see docs/operate/configuration.md"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Which connections of programs under `raas run` go over lanes to other hosts (docs/run.md).
+//! Which connections of programs under `raas run` go over lanes to other hosts (docs/use/run.md).
 
 use std::str::FromStr;
 

@@ -1,5 +1,5 @@
 //! Hosts that reach each other in more than one way: which paths there are, and how soon another one is tried
-//! (docs/failover.md).
+//! (docs/operate/failover.md).
 //!
 //! Owns the pairs of addresses. It must never take one from anywhere but the configuration.
 

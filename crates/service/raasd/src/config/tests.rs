@@ -102,7 +102,7 @@ fn a_loopback_host_has_only_its_own_address() {
 fn mistakes_are_named_with_file_and_line() {
     let cases = [
         ("\npeer_prot = 1\n", "raas.toml:2: unknown key `peer_prot`; did you mean `peer_port`?"),
-        ("frobnicate = 1", "raas.toml:1: unknown key `frobnicate`; see docs/configuration.md"),
+        ("frobnicate = 1", "raas.toml:1: unknown key `frobnicate`; see docs/operate/configuration.md"),
         ("\n\npeer_port = 0", "raas.toml:3: `peer_port`: 0 is not allowed, 1..=65535 is"),
         ("peer_port = -1", "raas.toml:1: `peer_port`: -1 is not allowed, 1..=65535 is"),
         (
@@ -230,7 +230,8 @@ fn every_limit_takes_its_least_and_most() {
 
 #[test]
 fn the_documentation_names_every_key_and_default() {
-    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/configuration.md")).unwrap();
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/operate/configuration.md"))
+        .unwrap();
     assert!(file::top_level_keys().contains(&"peer_port".to_string()));
     let tables = |key: &String| ["limits", "peer", "cluster"].contains(&key.as_str());
     for key in file::top_level_keys()
@@ -238,12 +239,12 @@ fn the_documentation_names_every_key_and_default() {
         .filter(|key| !tables(key))
         .chain(["address", "port", "sources", "standby"].map(String::from))
     {
-        assert!(text.contains(&format!("`{key}`")), "docs/configuration.md does not name `{key}`");
+        assert!(text.contains(&format!("`{key}`")), "docs/operate/configuration.md does not name `{key}`");
     }
     let config = Config::new(IpAddr::V4(Ipv4Addr::LOCALHOST));
     for limit in LIMITS {
         let row = format!("| `{}` | {} |", limit.key, limit.value(&config));
-        assert!(text.contains(&row), "docs/configuration.md lacks the row {row}");
+        assert!(text.contains(&row), "docs/operate/configuration.md lacks the row {row}");
     }
 }
 

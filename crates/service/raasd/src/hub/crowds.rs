@@ -1,4 +1,4 @@
-//! TCP connections of streams that share the path to a host with many others (docs/tcp-direct.md).
+//! TCP connections of streams that share the path to a host with many others (docs/inside/kernel-tcp.md).
 //!
 //! Owns a descriptor of each such connection that began with a congestion control that paces, as long as its stream
 //! lives, and when they are looked at. Programs have no right to choose the control, and know nothing of each other.

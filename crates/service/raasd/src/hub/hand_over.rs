@@ -1,4 +1,4 @@
-//! Making way for another daemon that serves the same socket (docs/restart.md).
+//! Making way for another daemon that serves the same socket (docs/operate/restart.md).
 //!
 //! Owns who may ask for it, and whether programs and peers could go on with the other one. It must never end this daemon for
 //! one with which they could not.

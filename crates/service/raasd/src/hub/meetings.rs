@@ -90,7 +90,7 @@ impl Hub {
     }
 
     /// Whether a lane would give nothing to connections of programs under `raas run` that a host makes to this one: it
-    /// would be a software NIC's, in the clear, with one path, and so slower than kernel TCP (docs/run.md).
+    /// would be a software NIC's, in the clear, with one path, and so slower than kernel TCP (docs/use/run.md).
     fn keeps_on_tcp(&self, peer: IpAddr) -> bool {
         let config = &self.link_context.config;
         let gives_nothing = config.encrypt_to(peer) == Encrypt::Off && !config.has_standby(peer);

@@ -1,4 +1,4 @@
-//! Programs that come back with the session that a daemon before this one made (docs/restart.md).
+//! Programs that come back with the session that a daemon before this one made (docs/operate/restart.md).
 //!
 //! Owns the checks of what they bring. It must never use memory of theirs that was not checked, as it would any
 //! stranger's.

@@ -52,7 +52,7 @@ fn meets(from: &mut Host, to: &Host) -> Result<(), Option<Reason>> {
     }
 }
 
-/// The three steps of docs/encryption.md, with a connection that lives through all of them, and new daemons that come
+/// The three steps of docs/operate/encryption.md, with a connection that lives through all of them, and new daemons that come
 /// in each.
 #[test]
 fn the_key_of_a_cluster_changes_without_a_restart() {

@@ -1,5 +1,5 @@
 //! Handles to regions of other programs and hosts over the death of a daemon: they go on with the same region, and not
-//! with another one, nor with one that was revoked (docs/restart.md).
+//! with another one, nor with one that was revoked (docs/operate/restart.md).
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};

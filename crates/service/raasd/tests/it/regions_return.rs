@@ -1,5 +1,5 @@
 //! Regions go on over the death of their daemon: bytes and counts are all there, nothing of an older handle lands, and a
-//! region that the next daemon does not take ends with its reason (docs/restart.md).
+//! region that the next daemon does not take ends with its reason (docs/operate/restart.md).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

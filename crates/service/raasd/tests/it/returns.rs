@@ -1,4 +1,4 @@
-//! Programs go on with the daemon that comes after one that ended without a word (docs/restart.md).
+//! Programs go on with the daemon that comes after one that ended without a word (docs/operate/restart.md).
 
 use std::io::{Read, Write};
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! Datagram sockets go on with the daemon that comes after one that ended without a word: datagrams may be lost, and
-//! none comes torn or twice (docs/restart.md).
+//! none comes torn or twice (docs/operate/restart.md).
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

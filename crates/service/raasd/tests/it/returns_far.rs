@@ -1,4 +1,4 @@
-//! Connections between hosts go on over the death of either daemon, or of both (docs/restart.md).
+//! Connections between hosts go on over the death of either daemon, or of both (docs/operate/restart.md).
 
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};

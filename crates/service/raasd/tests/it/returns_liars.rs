@@ -1,4 +1,4 @@
-//! Programs that come back with lies: they lose what they lie about, and nobody else loses anything (docs/restart.md).
+//! Programs that come back with lies: they lose what they lie about, and nobody else loses anything (docs/operate/restart.md).
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,5 +1,5 @@
 //! Sessions with regions go on over the death of a daemon: their connections and own regions live, and so do handles to
-//! other programs' regions (docs/restart.md). What a handle must not go on with: `regions_reopen`.
+//! other programs' regions (docs/operate/restart.md). What a handle must not go on with: `regions_reopen`.
 
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! `raas daemon --replace`: tells the daemon that serves the socket to make way for this one (docs/restart.md).
+//! `raas daemon --replace`: tells the daemon that serves the socket to make way for this one (docs/operate/restart.md).
 //!
 //! Owns the order: nothing is asked of the old daemon before this one has seen that it could serve. The old one judges
 //! whether its programs and peers could go on with this one.

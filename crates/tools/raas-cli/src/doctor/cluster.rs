@@ -31,7 +31,7 @@ fn directory(row: &DirectoryRow, findings: &mut Findings) {
             "see whether it runs, and whether this host reaches it: curl ENDPOINT/version; the endpoints stand under [cluster.etcd]"
         }
         "dns" => "see what this host says: getent ahosts NAME; the names stand in `dns` under [cluster]",
-        _ => "see docs/clusters.md",
+        _ => "see docs/operate/clusters.md",
     };
     let since = row.failed_seconds.map(|seconds| format!(" for {seconds} s")).unwrap_or_default();
     findings.warn("cluster", source, format!("{hosts}, and is in trouble{since}: {error}"), fix);

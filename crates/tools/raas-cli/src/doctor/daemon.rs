@@ -232,7 +232,7 @@ fn sandbox(serving: &Serving, findings: &mut Findings) {
             "user",
             0,
             "the daemon runs as root, and needs no right of root",
-            "user = \"raas\" in its configuration (docs/configuration.md)",
+            "user = \"raas\" in its configuration (docs/operate/configuration.md)",
         ),
         Some(uid) => findings.ok("user", uid, format!("the daemon runs as user {uid}")),
         None => {}

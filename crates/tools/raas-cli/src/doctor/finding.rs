@@ -32,7 +32,7 @@ pub(crate) enum Code {
 /// One thing that was looked at.
 #[derive(Debug, Clone)]
 pub(crate) struct Finding {
-    /// Stable name; docs/cli.md lists all.
+    /// Stable name; docs/operate/commands.md lists all.
     id: &'static str,
     /// The host that it is about, if not this one.
     peer: Option<IpAddr>,

@@ -96,7 +96,7 @@ fn fix(reason: Reason) -> &'static str {
         Reason::LaneFailed | Reason::TimedOut => {
             "let UDP and TCP 4791 pass in both directions; `raas stat` counts drops"
         }
-        Reason::LocalLimit | Reason::PeerLimit => "raise the limit, docs/configuration.md",
+        Reason::LocalLimit | Reason::PeerLimit => "raise the limit, docs/operate/configuration.md",
         _ => "docs/reasons.md explains it; look into the logs of both daemons",
     }
 }

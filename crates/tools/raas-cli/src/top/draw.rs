@@ -89,7 +89,7 @@ fn stage_lines(view: &View) -> Vec<Line<'static>> {
     let (stages, whose) =
         fresh.map_or((&sample.stat.stages, "since the start"), |stages| (stages, "since the last look"));
     if stages.is_empty() {
-        return vec!["latency: no message was looked at (docs/trace.md)".into(), "".into()];
+        return vec!["latency: no message was looked at (docs/operate/metrics.md)".into(), "".into()];
     }
     let head = format!("{:<15}{:>7}{:>11}{:>11}  128 ns to 1 s, {whose}", "STAGE", "COUNT", "P50", "P99");
     let line = |s: &control::StageRow| {

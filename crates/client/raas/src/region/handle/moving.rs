@@ -1,5 +1,5 @@
 //! The way of an owner's region to other memory: at a revoke, and to the daemon that comes after the one that ended
-//! (docs/restart.md).
+//! (docs/operate/restart.md).
 //!
 //! Owns who copies in which thread, and who waits until the region is there. What the next daemon is told, and when the
 //! owner may copy, says [`raas_core::RegionKnown`].

@@ -1,6 +1,6 @@
 //! Regions: those of this host that others use, and those of others that applications of this host use.
 //!
-//! Owns what the daemon may ask for about them (docs/memory.md). It must never deregister memory of this host while a
+//! Owns what the daemon may ask for about them (docs/use/regions.md). It must never deregister memory of this host while a
 //! peer is allowed to reach it, unless the daemon says that the peer's lane is gone.
 
 use std::net::IpAddr;
