@@ -5,6 +5,7 @@
 
 use super::{put, succeed};
 use anyhow::{Context as _, Result, bail};
+use harness::build;
 use harness::repo::Repo;
 use harness::tally::Tally;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +13,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
 const TOOL_LIMIT: Duration = Duration::from_secs(10 * 60);
 /// The folder of the package's sources, and that of Debian's rules in it.
 const PACKAGING: &str = "packaging";
@@ -52,9 +52,9 @@ const ADDED: &[&str] = &[
 const PAGE: &str = "usr/share/man/man1/raas-daemon.1.gz";
 
 /// Builds the package; returns its file.
-pub(super) fn build(repo: &Repo) -> Result<PathBuf> {
+pub(super) fn package(repo: &Repo) -> Result<PathBuf> {
     let words = ["build", "--release", "--package", "raas-cli", "--package", "raas-preload"];
-    succeed(&mut repo.command("cargo", &words), BUILD_LIMIT)?;
+    build::must(&mut repo.command("cargo", &words))?;
     pack(repo, &repo.target.join("packaging"))
 }
 
@@ -112,7 +112,7 @@ fn pack(repo: &Repo, dir: &Path) -> Result<PathBuf> {
 pub(super) fn judge(repo: &Repo, full: bool, tally: &mut Tally) -> bool {
     let mut built = None;
     tally.check("package: debhelper builds it", || {
-        built = Some(build(repo)?);
+        built = Some(package(repo)?);
         Ok(vec![])
     });
     let Some(file) = built else { return false };
