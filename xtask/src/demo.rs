@@ -2,8 +2,8 @@
 //! itself. Owns the list of keys that bind; each group of demands is one case.
 
 use crate::context::Context;
+use crate::release;
 use anyhow::Result;
-use harness::build;
 use harness::child::{self, Ended, Stream};
 use harness::tally::Tally;
 use serde_json::Value;
@@ -62,7 +62,7 @@ const KEYS: &[&str] = &[
 pub(crate) fn run(context: &Context) -> Result<Tally> {
     let mut tally = Tally::default();
     let begin = Instant::now();
-    build::must(&mut context.repo.command("cargo", &["build", "--release"]))?;
+    release::ready(&context.repo)?;
     tally.case("demo: release build", begin.elapsed(), &[]);
     let args = ["run", "--release", "--quiet", "--", "demo", "--json"];
     let demo = child::run_quiet(&mut context.repo.command("cargo", &args), DEMO_LIMIT)?;

@@ -92,6 +92,12 @@ pub(crate) fn rules(context: &Context, tally: &mut Tally) -> Result<()> {
     tally.check("pages: the files that they name are there", || pages::paths(&context.repo));
     tally.check("pages: versions are the code's", || pages::versions(&context.repo));
     tally.check("pages: fuzz targets and suites are listed", || pages::lists(&context.repo));
+    tally.check("pages: links lead somewhere", || pages::links(&context.repo));
+    tally.check("pages: the book has each of them", || pages::book(&context.repo));
+    tally.check("pages: lengths of pages, cells and lines", || pages::lengths(&context.repo));
+    tally.check("pages: what is, not what was", || pages::history(&context.repo));
+    tally.check("pages: names of code exist", || pages::names(&context.repo));
+    tally.check("pages: results and figures are small", || pages::results(&context.repo));
     tally.check("floors: the table of crates is true", || floors::described(&context.repo));
     tally.check("floors: only the command knows the daemon", || Ok(floors::daemon(&context.repo.packages)));
     tally.check("floors: no I/O in the state machines", || floors::io_free(&context.repo));

@@ -12,6 +12,7 @@ mod lint;
 mod packaging;
 mod python;
 mod quick;
+mod release;
 mod sim_stage;
 mod test;
 mod unit;

@@ -4,6 +4,7 @@
 //! cargo-deb would do the same; but it has to be compiled first, and debhelper and lintian are packages (docs/operate/packaging.md).
 
 use super::{put, succeed};
+use crate::release;
 use anyhow::{Context as _, Result, bail};
 use harness::build;
 use harness::repo::Repo;
@@ -53,8 +54,10 @@ const PAGE: &str = "usr/share/man/man1/raas-daemon.1.gz";
 
 /// Builds the package; returns its file.
 pub(super) fn package(repo: &Repo) -> Result<PathBuf> {
-    let words = ["build", "--release", "--package", "raas-cli", "--package", "raas-preload"];
-    build::must(&mut repo.command("cargo", &words))?;
+    release::ready(repo)?;
+    build::must(
+        &mut repo.command("cargo", &["build", "--release", "--package", "raas-cli", "--package", "raas-preload"]),
+    )?;
     pack(repo, &repo.target.join("packaging"))
 }
 
