@@ -1,4 +1,4 @@
-//! What `raas --version` says: release, commit, and the versions that two parties must agree on. docs/operate/upgrades.md
+//! What `raas --version` says: release, commit, and the versions that two parties must agree on. docs/operate/packaging.md
 //! says what each means. Constants only.
 
 use std::sync::LazyLock;
