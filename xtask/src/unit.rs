@@ -21,6 +21,9 @@ const JUDGES: &[(&str, &str)] = &[
     ("etcd", "etcd-server"),
     ("iptables", "iptables"),
 ];
+/// What has tests. Examples have none: stage `lint` compiles each once, and linking them as test programs would only cost
+/// time.
+const TARGETS: &[&str] = &["--lib", "--bins", "--tests"];
 /// Cases per property with `--full`.
 const FULL_PROPERTY_CASES: &str = "4096";
 
@@ -33,7 +36,7 @@ pub(crate) fn run(context: &Context) -> Result<Tally> {
         tally.add(run_nextest(context)?);
     } else {
         println!("note: cargo-nextest is not installed, running cargo test");
-        let args = ["test", "--workspace", "--all-targets", "--no-fail-fast", "--", "--show-output"];
+        let args = [&["test", "--workspace"], TARGETS, &["--no-fail-fast", "--", "--show-output"]].concat();
         tally.add(run_libtest(context, "cargo test", &args)?);
     }
     tally.add(run_libtest(context, "doc tests", &["test", "--workspace", "--doc", "--no-fail-fast"])?);
@@ -50,16 +53,13 @@ fn command(context: &Context, args: &[&str]) -> Command {
 
 fn run_nextest(context: &Context) -> Result<Tally> {
     let args = [
-        "nextest",
-        "run",
-        "--workspace",
-        "--all-targets",
         "--no-fail-fast",
         "--no-tests=fail",
         "--success-output=immediate",
         "--failure-output=final",
         "--status-level=slow",
     ];
+    let args = [&["nextest", "run", "--workspace"], TARGETS, &args].concat();
     // Passing tests' output is read for skips and not shown; the build, failures and the summary are. All is read as it
     // comes, because tests print more lines than a child's end keeps.
     let mut testing = false;
