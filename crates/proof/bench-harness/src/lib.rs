@@ -13,6 +13,7 @@ mod idle;
 mod instructions;
 mod kernels;
 mod link;
+mod loads;
 mod loss;
 mod machine;
 mod matrix;

@@ -3,7 +3,6 @@
 //! A queue pair for each connection (Figures 1, 6, 10, 11, 12), queue pairs that q threads share under a lock (Figures 2
 //! and 7), and applications that each own a device context, a shared receive queue and buffers (Figures 8 and 9). It
 //! measures one point and prints it as JSON; `cargo xtask bench figures` makes the figures.
-#![forbid(unsafe_code)]
 
 mod application;
 mod end;
@@ -15,13 +14,12 @@ mod waiting;
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Result, ensure};
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 use verbs::{QpType, WirePolicy};
 
-#[derive(Debug, Parser)]
-#[command(name = "nativebench")]
-struct Cli {
+#[derive(Debug, Args)]
+pub(crate) struct Cli {
     #[command(subcommand)]
     role: Role,
 }
@@ -43,7 +41,7 @@ enum Role {
 }
 
 /// Which device, and how.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct DeviceArgs {
     /// The device that carries the address.
     #[arg(long, value_enum, default_value = "softnic")]
@@ -95,7 +93,7 @@ impl Verb {
 }
 
 /// The load. Both sides know it.
-#[derive(Debug, Clone, clap::Args, Serialize, Deserialize)]
+#[derive(Debug, Clone, Args, Serialize, Deserialize)]
 pub(crate) struct LoadArgs {
     /// The server's control address; several servers have as many connections each.
     #[arg(long, required = true, value_delimiter = ',')]
@@ -157,8 +155,8 @@ impl LoadArgs {
     }
 }
 
-fn main() -> Result<()> {
-    match Cli::parse().role {
+pub(crate) fn main(cli: Cli) -> Result<()> {
+    match cli.role {
         Role::Server { device } => server::run(&device),
         Role::Client { device, load } => {
             load.check()?;

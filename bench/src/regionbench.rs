@@ -3,21 +3,19 @@
 //! READs and additions on a region of another host, or of this one: by threads with sessions of their own or with one
 //! that several share, over handles that are opened like connections. It measures one point and prints it as JSON;
 //! `cargo xtask bench figures` makes the figures, beside nativebench, which has the same loads.
-#![forbid(unsafe_code)]
 
 mod client;
 
 use std::io::Read;
 use std::net::IpAddr;
 
+use crate::pattern;
 use anyhow::{Result, ensure};
-use bench::pattern;
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use raas::{RegionKey, RegionOptions, Session};
 
-#[derive(Debug, Parser)]
-#[command(name = "regionbench")]
-struct Cli {
+#[derive(Debug, Args)]
+pub(crate) struct Cli {
     #[command(subcommand)]
     role: Role,
 }
@@ -49,7 +47,7 @@ pub(crate) enum Verb {
 }
 
 /// The load.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct LoadArgs {
     /// The host of the region.
     #[arg(long)]
@@ -102,8 +100,8 @@ impl LoadArgs {
     }
 }
 
-fn main() -> Result<()> {
-    match Cli::parse().role {
+pub(crate) fn main(cli: Cli) -> Result<()> {
+    match cli.role {
         Role::Server { name, region_bytes, pattern } => serve(&name, region_bytes, pattern),
         Role::Client(load) => {
             load.check()?;

@@ -1,16 +1,15 @@
 //! gRPC as tonic does it, over kernel TCP or over RaaS (`raas-tonic`): what does a call take by size, and how many calls
 //! a second do clients reach that have one under way each? Server and clients are programs of their own. The client
 //! prints a line of JSON for each point. Each client is a thread with a connection of its own.
-#![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::grpc_echo::{Client, Echo};
+use crate::load::{Load, median_us};
 use anyhow::{Context, Result, bail, ensure};
-use bench::grpc_echo::{Client, Echo};
-use bench::load::{Load, median_us};
-use clap::{Args, Parser, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 use tokio::runtime::{Builder, Runtime};
 use tonic::transport::server::TcpIncoming;
@@ -21,9 +20,14 @@ const WARM_PART: u32 = 4;
 /// Longest message: what gRPC takes by default.
 const BYTES_MAX: usize = 4 << 20;
 
-#[derive(Debug, Parser)]
-#[command(name = "grpcbench")]
-enum Cli {
+#[derive(Debug, Args)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    role: Role,
+}
+
+#[derive(Debug, Subcommand)]
+enum Role {
     /// Serves until it is ended; prints `ready` first.
     Server {
         /// Where.
@@ -78,15 +82,15 @@ enum Over {
     Raas,
 }
 
-fn main() -> Result<()> {
-    match Cli::parse() {
-        Cli::Server { at, over } => runtime()?.block_on(serve(at, over)),
-        Cli::Times { to, sizes, calls } => sizes.into_iter().try_for_each(|size| {
+pub(crate) fn main(cli: Cli) -> Result<()> {
+    match cli.role {
+        Role::Server { at, over } => runtime()?.block_on(serve(at, over)),
+        Role::Times { to, sizes, calls } => sizes.into_iter().try_for_each(|size| {
             let us = time_us(&to, &words(size)?, calls)?;
             println!("{}", json!({ "bytes": size, "us": us }));
             Ok(())
         }),
-        Cli::Rates { to, clients, size, seconds } => {
+        Role::Rates { to, clients, size, seconds } => {
             ensure!(seconds > 0.0 && seconds <= 60.0, "--seconds is more than 0 and at most 60");
             clients.into_iter().try_for_each(|clients| {
                 let calls = rate(&to, &words(size)?, clients, Duration::from_secs_f64(seconds))?;

@@ -3,7 +3,6 @@
 //! Two daemons in this process are two hosts on loopback, each with a node of a pool. Threads of both hosts work with
 //! the tutorial's list set, and with locks: ALock, and beside it a plain compare-and-swap spin lock and an MCS lock. All
 //! sides of a case take turns in each round. Prints JSON.
-#![forbid(unsafe_code)]
 
 mod locks;
 mod set;
@@ -15,7 +14,7 @@ use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use clap::Parser;
+use clap::Args;
 use raas::{Region, RegionKey, RegionOptions, Session};
 use raas_embedded::Embedded;
 use rmem::{Client, Pool, Wait, format};
@@ -29,9 +28,8 @@ const LEASE: Duration = Duration::from_secs(10);
 /// Longer than anything takes; only a fault reaches it.
 pub(crate) const PATIENCE_US: u64 = 60_000_000;
 
-#[derive(Debug, Parser)]
-#[command(name = "remusbench")]
-struct Cli {
+#[derive(Debug, Args)]
+pub(crate) struct Cli {
     /// Rounds, in each of which every side of every case runs once.
     #[arg(long, default_value_t = 3)]
     rounds: u32,
@@ -130,8 +128,7 @@ pub(crate) struct Case<'a> {
     pub(crate) sides: Vec<Side<'a>>,
 }
 
-fn main() -> Result<()> {
-    let cli = Cli::parse();
+pub(crate) fn main(cli: Cli) -> Result<()> {
     ensure!(cli.seconds > 0.0 && cli.seconds <= 60.0, "--seconds is more than 0 and at most 60");
     let hosts = Hosts::start(&cli)?;
     let cases = [set::cases(&hosts)?, locks::cases(&hosts)?].into_iter().flatten();

@@ -3,13 +3,12 @@
 //! Two daemons in this process are two hosts on loopback. One has a region with lists of several lengths, and a program
 //! of the other looks for the last node: by one kernel, and by one READ for the head and for each node. The sides of a
 //! case take turns in each round; a value is the median time of a lookup. Prints JSON.
-#![forbid(unsafe_code)]
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use clap::Parser;
+use clap::Args;
 use raas::kernels::Chain;
 use raas::{Region, RegionAccess, RegionKey, RegionOptions};
 use serde_json::json;
@@ -25,9 +24,8 @@ const LENGTHS: [u64; 5] = [1, 2, 4, 16, 64];
 /// Bytes of a node: next, key, value.
 const NODE_BYTES: usize = 24;
 
-#[derive(Debug, Parser)]
-#[command(name = "kernelbench")]
-struct Cli {
+#[derive(Debug, Args)]
+pub(crate) struct Cli {
     /// Rounds, in each of which every side of every case runs once.
     #[arg(long, default_value_t = 3)]
     rounds: u32,
@@ -92,8 +90,7 @@ fn median_us(region: &Region, length: u64, seconds: f64, lookup: fn(&Region, u64
     Ok(times[times.len() / 2])
 }
 
-fn main() -> Result<()> {
-    let cli = Cli::parse();
+pub(crate) fn main(cli: Cli) -> Result<()> {
     ensure!(cli.seconds > 0.0 && cli.seconds <= 60.0, "--seconds is more than 0 and at most 60");
     let addresses: Vec<IpAddr> = ADDRESSES.iter().map(|a| a.parse()).collect::<Result<_, _>>()?;
     let start = |address: &IpAddr| raas_embedded::builder(*address).key(&[7; 32]).start();

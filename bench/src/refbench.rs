@@ -1,19 +1,16 @@
 //! A ping-pong of messages by reference between two processes of one host: each lends a slice of its region, and gives
 //! the other's back. Both ends touch the first and the last 8 bytes. The client prints one JSON object.
-#![forbid(unsafe_code)]
 
 mod end;
 
 use std::time::Duration;
 
+use crate::trips;
 use anyhow::Result;
-use bench::trips;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Subcommand};
 
-/// The command line.
-#[derive(Debug, Parser)]
-#[command(name = "refbench")]
-struct Cli {
+#[derive(Debug, Args)]
+pub(crate) struct Cli {
     #[command(subcommand)]
     role: Role,
 }
@@ -45,8 +42,8 @@ struct ClientArgs {
     seconds: f64,
 }
 
-fn main() -> Result<()> {
-    match Cli::parse().role {
+pub(crate) fn main(cli: Cli) -> Result<()> {
+    match cli.role {
         Role::Server(load) => end::serve(load.size),
         Role::Client(args) => {
             let mut end = end::connect(&args.to, args.load.size)?;

@@ -1,7 +1,6 @@
 //! `peersbench`: one daemon with many others, each a process with an address of its own on the loopback of a network
 //! namespace. How much goes through it with few and with many peers, what an idle lane costs it, and how long a lane
 //! that rests takes to wake. One JSON object on stdout.
-#![forbid(unsafe_code)]
 
 mod cluster;
 mod cost;
@@ -13,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use clap::Parser;
+use clap::Args;
 use serde_json::{Value, json};
 
 use cluster::{Cluster, loopback_of_an_own_namespace};
@@ -27,8 +26,8 @@ const RING_BYTES: u64 = 64 << 10;
 /// Most daemons of a run: each is a process.
 const DAEMONS_MAX: usize = 400;
 
-#[derive(Parser, Debug)]
-struct Args {
+#[derive(Debug, Args)]
+pub(crate) struct Cli {
     /// The `raas` binary, for the daemons.
     #[arg(long)]
     raas: PathBuf,
@@ -52,39 +51,38 @@ struct Args {
     seconds: f64,
 }
 
-fn main() -> Result<()> {
-    let args = Args::parse();
-    let daemons: usize = args.peers.iter().map(|peers| peers + 1).sum::<usize>() + args.idle_peers + 1;
+pub(crate) fn main(cli: Cli) -> Result<()> {
+    let daemons: usize = cli.peers.iter().map(|peers| peers + 1).sum::<usize>() + cli.idle_peers + 1;
     ensure!(daemons <= DAEMONS_MAX, "{daemons} daemons, of which {DAEMONS_MAX} are allowed");
-    ensure!(args.peers.iter().all(|peers| (1..=args.connections).contains(peers)), "each peer needs a connection");
-    ensure!(args.idle_peers >= 2, "the first lane is what others are compared with: give at least 2 idle peers");
+    ensure!(cli.peers.iter().all(|peers| (1..=cli.connections).contains(peers)), "each peer needs a connection");
+    ensure!(cli.idle_peers >= 2, "the first lane is what others are compared with: give at least 2 idle peers");
     loopback_of_an_own_namespace()?;
-    let idle = idle::measure(&args.raas, args.idle_peers, args.rounds).context("idle lanes")?;
+    let idle = idle::measure(&cli.raas, cli.idle_peers, cli.rounds).context("idle lanes")?;
     eprintln!("idle lanes: done");
     let mut sides = Vec::new();
-    for (place, peers) in args.peers.iter().enumerate() {
-        let cluster = Cluster::start(&args.raas, place + 1, *peers, &format!("ring_bytes = {RING_BYTES}\n"))?;
-        let flow = Flow::start(cluster, args.connections, args.size).with_context(|| format!("{peers} peers"))?;
-        let star = Star::start(place, *peers, args.size, (args.connections, RING_BYTES)).context("bare relays")?;
+    for (place, peers) in cli.peers.iter().enumerate() {
+        let cluster = Cluster::start(&cli.raas, place + 1, *peers, &format!("ring_bytes = {RING_BYTES}\n"))?;
+        let flow = Flow::start(cluster, cli.connections, cli.size).with_context(|| format!("{peers} peers"))?;
+        let star = Star::start(place, *peers, cli.size, (cli.connections, RING_BYTES)).context("bare relays")?;
         sides.push((flow, star));
-        eprintln!("{peers} peers: {} connections", args.connections);
+        eprintln!("{peers} peers: {} connections", cli.connections);
     }
     let mut values: Vec<(Vec<Turn>, Vec<BareTurn>)> = vec![Default::default(); sides.len()];
-    let turn = Duration::from_secs_f64(args.seconds);
-    for round in 0..args.rounds {
+    let turn = Duration::from_secs_f64(cli.seconds);
+    for round in 0..cli.rounds {
         for step in 0..sides.len() {
             // Each begins as often as the others.
             let place = (step + round as usize) % sides.len();
             let (flow, star) = sides.get_mut(place).context("a place of the list")?;
             flow.run(Duration::ZERO)?;
             values[place].0.push(flow.run(turn)?);
-            star.run(Duration::ZERO, args.connections)?;
-            values[place].1.push(star.run(turn, args.connections)?);
+            star.run(Duration::ZERO, cli.connections)?;
+            values[place].1.push(star.run(turn, cli.connections)?);
         }
         eprintln!("round {round}: done");
     }
-    let cases: Vec<_> = args.peers.iter().zip(&values).map(|(peers, (ours, bare))| case(*peers, ours, bare)).collect();
-    println!("{}", json!({ "rounds": args.rounds, "connections": args.connections, "cases": cases, "idle": idle }));
+    let cases: Vec<_> = cli.peers.iter().zip(&values).map(|(peers, (ours, bare))| case(*peers, ours, bare)).collect();
+    println!("{}", json!({ "rounds": cli.rounds, "connections": cli.connections, "cases": cases, "idle": idle }));
     Ok(())
 }
 

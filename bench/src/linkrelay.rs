@@ -5,7 +5,6 @@
 //! long queue (`txqueuelen`): the relay's own queue is the one that counts, and theirs must hold what comes while the
 //! relay waits for a processor. On its stdin it takes lines: `set SETTINGS`, with settings as JSON, and `stats`. It ends
 //! with its stdin.
-#![forbid(unsafe_code)]
 
 mod ecn;
 mod port;
@@ -19,20 +18,18 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use clap::Parser;
+use clap::Args;
 use verbs::Time;
 
-use crate::port::Tap;
-use crate::relay::Relay;
-use crate::settings::Settings;
+use self::port::Tap;
+use self::relay::Relay;
+use self::settings::Settings;
 
 /// Sleeps end this late by themselves, in nanoseconds; the kernel's default is 50 us.
 const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::MIN;
 
-/// The command line.
-#[derive(Debug, Parser)]
-#[command(name = "linkrelay")]
-struct Cli {
+#[derive(Debug, Args)]
+pub(crate) struct Cli {
     /// Name of the tap that stays.
     #[arg(long)]
     near: String,
@@ -41,8 +38,7 @@ struct Cli {
     far: String,
 }
 
-fn main() -> Result<()> {
-    let cli = Cli::parse();
+pub(crate) fn main(cli: Cli) -> Result<()> {
     let taps = [Tap::make(&cli.near)?, Tap::make(&cli.far)?];
     rustix::thread::set_current_timer_slack(Some(TIMER_SLACK_NS)).context("asking for exact timers")?;
     let (sender, lines) = channel();

@@ -1,7 +1,6 @@
 //! The same loads over RaaS streams, kernel TCP, Unix sockets and bare rings: ping-pong, streams of writes, and many
 //! connections. One process is the server, one the client; what each prints is one JSON object. Which rival runs when
 //! is for `cargo xtask bench`.
-#![forbid(unsafe_code)]
 
 mod link;
 mod load;
@@ -12,12 +11,10 @@ mod wire;
 use std::time::Duration;
 
 use anyhow::Result;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 
-/// The command line.
-#[derive(Debug, Parser)]
-#[command(name = "sockbench")]
-struct Cli {
+#[derive(Debug, Args)]
+pub(crate) struct Cli {
     #[command(subcommand)]
     role: Role,
 }
@@ -117,8 +114,8 @@ pub(crate) enum Test {
     Streams,
 }
 
-fn main() -> Result<()> {
-    match Cli::parse().role {
+pub(crate) fn main(cli: Cli) -> Result<()> {
+    match cli.role {
         Role::Server(args) => {
             let listener = link::Listener::bind(args.transport, &args.at, args.busy, args.ring_bytes)?;
             println!("ready {}", listener.address()?);

@@ -4,13 +4,12 @@
 //! and responses have 32 bytes, and the service gives back what it got. Case `1 client` is the median time of a call; the
 //! others are calls a second of so many clients, each of which has one call under way. All sides of a case take turns in
 //! each round, and another one begins each. Prints JSON.
-#![forbid(unsafe_code)]
 
 mod grpc;
 mod transports;
 
 use anyhow::{Result, ensure};
-use clap::Parser;
+use clap::Args;
 use grpc::Grpc;
 use raas_rpc::Transport;
 use serde_json::json;
@@ -23,9 +22,8 @@ pub(crate) const WORDS: [u8; 32] = [7; 32];
 const CLIENTS: [usize; 6] = [1, 10, 40, 100, 200, 400];
 const TRANSPORTS: [Transport; 4] = [Transport::Messages, Transport::Rfp, Transport::Herd, Transport::Scale];
 
-#[derive(Debug, Parser)]
-#[command(name = "rpcbench")]
-struct Cli {
+#[derive(Debug, Args)]
+pub(crate) struct Cli {
     /// Rounds, in each of which every side of every case runs once.
     #[arg(long, default_value_t = 3)]
     rounds: u32,
@@ -93,8 +91,7 @@ impl Case {
     }
 }
 
-fn main() -> Result<()> {
-    let cli = Cli::parse();
+pub(crate) fn main(cli: Cli) -> Result<()> {
     ensure!(cli.seconds > 0.0 && cli.seconds <= 60.0, "--seconds is more than 0 and at most 60");
     let bench = Bench { hosts: Hosts::start()?, grpc: Grpc::start()?, time: Duration::from_secs_f64(cli.seconds) };
     let wanted = |case: &Case| cli.only.as_ref().is_none_or(|only| case.name().contains(only.as_str()));

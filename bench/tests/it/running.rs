@@ -4,8 +4,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// The measuring programs.
+pub(crate) const BENCH: &str = env!("CARGO_BIN_EXE_bench");
 /// Nothing here takes longer unless it hangs.
-const WATCHDOG: Duration = Duration::from_secs(120);
+pub(crate) const WATCHDOG: Duration = Duration::from_secs(120);
 
 /// A running program, killed when dropped.
 pub(crate) struct Running {
@@ -14,6 +16,11 @@ pub(crate) struct Running {
 }
 
 impl Running {
+    /// A measuring program: its name, and its own words.
+    pub(crate) fn bench(words: &[&str]) -> Self {
+        Self::start(BENCH, words)
+    }
+
     pub(crate) fn start(program: &str, words: &[&str]) -> Self {
         let mut child =
             Command::new(program).args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
@@ -29,12 +36,10 @@ impl Running {
     }
 
     /// Writes a line to its stdin.
-    #[allow(dead_code, reason = "each test program has its own copy of this module, and not all speak to programs")]
     pub(crate) fn say(&mut self, line: &str) {
         writeln!(self.child.stdin.as_mut().expect("stdin is piped"), "{line}").expect("it listens");
     }
 
-    #[allow(dead_code, reason = "as above")]
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }

@@ -1,6 +1,5 @@
 //! `faultbench`: how long applications wait when something fails. Two daemons as two hosts on loopback, in a network
 //! namespace of their own, since the partition takes loopback down. One JSON object on stdout.
-#![forbid(unsafe_code)]
 
 mod cluster;
 mod many;
@@ -14,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use clap::{Parser, Subcommand};
+use clap::{Args, Subcommand};
 use raas::{Session, Stream};
 use serde_json::json;
 
@@ -31,8 +30,8 @@ const LONG: Duration = Duration::from_secs(12);
 /// Time of a flow before and after what is done to it.
 const AROUND: Duration = Duration::from_millis(300);
 
-#[derive(Parser, Debug)]
-struct Args {
+#[derive(Debug, Args)]
+pub(crate) struct Cli {
     #[command(subcommand)]
     what: What,
 }
@@ -55,8 +54,8 @@ enum What {
     Victim { socket: PathBuf, to: SocketAddr },
 }
 
-fn main() -> Result<()> {
-    match Args::parse().what {
+pub(crate) fn main(cli: Cli) -> Result<()> {
+    match cli.what {
         What::Victim { socket, to } => victim(&socket, to),
         What::Run { raas, rounds, only } => run(&raas, rounds, only.as_deref()),
     }
@@ -172,7 +171,7 @@ fn victim(socket: &std::path::Path, to: SocketAddr) -> Result<()> {
 fn application_death(cluster: &Cluster) -> Result<f64> {
     let (listener, to) = cluster.listener()?;
     let mut victim = Command::new(std::env::current_exe()?)
-        .arg("victim")
+        .args(["faultbench", "victim"])
         .args([cluster.socket(0), std::path::Path::new(&to.to_string())])
         .stdin(Stdio::null())
         .spawn()?;

@@ -3,7 +3,6 @@
 //!
 //! It must never change a network that is not its own: `veth` makes and removes its links, and is meant for a guest or
 //! a network namespace of its own.
-#![forbid(unsafe_code)]
 
 mod case;
 mod client;
@@ -20,18 +19,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use clap::{Parser, Subcommand};
+use clap::{Args, Subcommand};
 
-use crate::client::Measured;
-use crate::end::{DeviceKind, DeviceOptions};
-use crate::veth::Shape;
+use self::client::Measured;
+use self::end::{DeviceKind, DeviceOptions};
+use self::veth::Shape;
 
 /// Port of the control connection of the first device; each further device takes the next.
 const CONTROL_PORT: u16 = 18_515;
 
-#[derive(Debug, Parser)]
-#[command(about = "The same verbs load on several devices over one link")]
-struct Cli {
+#[derive(Debug, Args)]
+pub(crate) struct Cli {
     #[command(subcommand)]
     task: Task,
 }
@@ -74,7 +72,7 @@ enum Task {
 }
 
 /// What the measuring side takes.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Args)]
 struct Common {
     /// Devices to compare, in the order of their servers' control ports.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "softnic,rxe")]
@@ -95,7 +93,7 @@ struct Common {
     device: DeviceOptions,
 }
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Args)]
 struct ServerArgs {
     /// The device.
     #[arg(long, value_enum)]
@@ -110,8 +108,8 @@ struct ServerArgs {
     options: DeviceOptions,
 }
 
-fn main() -> Result<()> {
-    match Cli::parse().task {
+pub(crate) fn main(cli: Cli) -> Result<()> {
+    match cli.task {
         Task::Veth { common, links } => {
             let mut measured = vec![];
             let mut before = None;
