@@ -2,15 +2,13 @@
 //! itself. Owns the list of keys that bind; each group of demands is one case.
 
 use crate::context::Context;
+use crate::release;
 use anyhow::Result;
 use harness::child::{self, Ended, Stream};
-use harness::repo;
 use harness::tally::Tally;
 use serde_json::Value;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// A cold release build.
-const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
 /// The demo itself; it has its own, shorter limits inside.
 const DEMO_LIMIT: Duration = Duration::from_secs(15 * 60);
 /// The least the demo must carry.
@@ -63,16 +61,9 @@ const KEYS: &[&str] = &[
 
 pub(crate) fn run(context: &Context) -> Result<Tally> {
     let mut tally = Tally::default();
-    let build = child::run(&mut context.repo.command("cargo", &["build", "--release"]), BUILD_LIMIT, |_, line| {
-        if !repo::is_progress(line) {
-            println!("{line}");
-        }
-    })?;
-    let built = if build.success() { vec![] } else { vec![build.describe()] };
-    tally.case("demo: release build", build.took, &built);
-    if !build.success() {
-        return Ok(tally);
-    }
+    let begin = Instant::now();
+    release::ready(&context.repo)?;
+    tally.case("demo: release build", begin.elapsed(), &[]);
     let args = ["run", "--release", "--quiet", "--", "demo", "--json"];
     let demo = child::run_quiet(&mut context.repo.command("cargo", &args), DEMO_LIMIT)?;
     let report = serde_json::from_str::<Value>(demo.text(Stream::Out).trim());

@@ -11,6 +11,8 @@ mod languages;
 mod lint;
 mod packaging;
 mod python;
+mod quick;
+mod release;
 mod sim_stage;
 mod test;
 mod unit;
@@ -30,6 +32,8 @@ struct Cli {
 enum Task {
     /// Run the test stages; the last line is `N passed, N failed, N skipped`.
     Test(test::Args),
+    /// Judge what changed: format, clippy and tests of the changed crates and of those that use them, circles, pages.
+    Quick(quick::Args),
     /// Judge an older release beside this one, as `test packaging --full` does.
     Compatibility(compatibility::Args),
     /// Show circles among the modules of packages.
@@ -49,6 +53,7 @@ enum Task {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().task {
         Task::Test(args) => test::run(&args),
+        Task::Quick(args) => quick::run(&args),
         Task::Compatibility(args) => compatibility::run(&args),
         Task::Circles(args) => lint::circles(&args),
         Task::Bench(args) => bench_harness::run(&args),

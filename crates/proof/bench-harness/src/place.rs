@@ -414,12 +414,6 @@ fn port(number: usize) -> String {
     format!("port{number}")
 }
 
-/// Whether a program can be started.
-pub(crate) fn has(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|dir: PathBuf| Path::new(&dir).join(program).is_file())
-}
-
 /// An address and a port as one word.
 pub(crate) fn at(address: &str, port: u16) -> String {
     match address.parse::<IpAddr>() {

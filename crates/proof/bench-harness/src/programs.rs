@@ -8,7 +8,6 @@
 mod compare;
 mod database;
 mod grpc;
-mod install;
 mod parameters;
 mod serving;
 mod stores;
@@ -27,8 +26,8 @@ use super::place::{End, Place};
 use super::report::Findings;
 use super::stats::Row;
 use harness::child::{self, Stream};
+use harness::packages::{self, Need};
 use harness::repo::Repo;
-use install::Need;
 
 const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
 /// Ports: each part has so many, from here on.
@@ -138,7 +137,7 @@ const PARTS: [Part; 10] = [
 pub(super) fn prepare(args: &Args) {
     let wanted = PARTS.iter().filter(|part| places(part).iter().any(|place| args.wants(&full_name(part, place))));
     let needs: Vec<Need> = wanted.flat_map(|part| part.needs).copied().collect();
-    install::install(&needs);
+    packages::install(&needs);
 }
 
 fn places(part: &Part) -> &'static [&'static str] {
@@ -191,7 +190,7 @@ fn at_place(mut place: Place, repo: &Repo, args: &Args, findings: &mut Findings)
         if !places(part).contains(&host(&place)) || !args.wants(&name) {
             continue;
         }
-        let lacking: Vec<&str> = install::lacking(part.needs).into_iter().map(|(need, _)| need).collect();
+        let lacking = packages::lacking(part.needs);
         if !lacking.is_empty() {
             findings.rivals_missing.push(format!("{name}: {} cannot be installed here", lacking.join(", ")));
             println!("SKIP {name}: {} cannot be installed here", lacking.join(", "));
