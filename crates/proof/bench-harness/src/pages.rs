@@ -7,16 +7,14 @@
 
 mod table;
 
-use super::{figures, kept};
-use anyhow::{Context, Result, ensure};
+use super::kept;
+use anyhow::{Context, Result, bail, ensure};
 use harness::repo::Repo;
 use serde_json::Value;
 use std::path::Path;
 use std::process::ExitCode;
-use table::Wanted;
+use table::{Told, Wanted};
 
-/// What result files and drawings may weigh together, in bytes.
-const WEIGHT_MAX: u64 = 400_000;
 /// Where a block ends.
 const END: &str = "<!-- end -->";
 /// How blocks begin, and what each is.
@@ -56,7 +54,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What lint tells: pages that are not what this command writes, benches without one result file, and their weight.
+/// What lint tells: pages that are not what this command writes, and benches without one result file.
 pub fn findings(repo: &Repo) -> Result<Vec<String>> {
     let mut findings = kept_findings(&repo.root)?;
     for (page, text) in pages(repo)? {
@@ -83,23 +81,15 @@ fn pages(repo: &Repo) -> Result<Vec<(String, String)>> {
     files.filter(|path| repo.root.join(path).exists()).map(read).collect()
 }
 
-/// Each bench has one file that can be read, and all of it is light.
+/// Each bench has one file that can be read.
 fn kept_findings(root: &Path) -> Result<Vec<String>> {
-    let (mut findings, mut weight) = (vec![], 0);
+    let mut findings = vec![];
     let folder = root.join(kept::FOLDER);
     for entry in std::fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
         let bench = entry?.file_name().to_string_lossy().into_owned();
-        match kept::path(root, &bench).and_then(|path| kept::read(&path).map(|_| path)) {
-            Ok(path) => weight += path.metadata()?.len(),
-            Err(e) => findings.push(format!("{e:#}")),
+        if let Err(e) = kept::path(root, &bench).and_then(|path| kept::read(&path)) {
+            findings.push(format!("{e:#}"));
         }
-    }
-    for entry in std::fs::read_dir(root.join(figures::FOLDER))? {
-        weight += entry?.metadata()?.len();
-    }
-    if weight > WEIGHT_MAX {
-        let places = [kept::FOLDER, figures::FOLDER].join(" and ");
-        findings.push(format!("{places} have {weight} bytes, at most {WEIGHT_MAX} are kept"));
     }
     Ok(findings)
 }
@@ -134,56 +124,62 @@ fn drawn(root: &Path, page: &str, text: &str) -> Result<String> {
 
 /// What stands between the comments.
 fn block(root: &Path, words: &str, kind: Kind) -> Result<String> {
-    let (place, rest) = words.trim().split_once(char::is_whitespace).unwrap_or((words.trim(), ""));
-    let bench = place.strip_prefix(kept::FOLDER).and_then(|rest| rest.strip_prefix('/'));
-    let bench = bench.with_context(|| format!("`{place}` is no {}/NAME", kept::FOLDER))?;
-    let file = kept::read(&kept::path(root, bench)?)?;
-    let wanted = wanted(rest)?;
-    let rows = chosen(&file, bench, &wanted)?;
-    match kind {
-        Kind::Figures => Ok(table::figures(&file, &rows)),
-        Kind::Promises => table::promises(&file, bench, &rows),
+    let wanted = wanted(words)?;
+    let read = |(bench, _): &(String, _)| kept::read(&kept::path(root, bench)?);
+    let files: Vec<Value> = wanted.iter().map(read).collect::<Result<_>>()?;
+    let mut rows = vec![];
+    for ((bench, cases), file) in wanted.iter().zip(&files) {
+        rows.extend(chosen(file, bench, cases)?);
     }
+    Ok(match kind {
+        Kind::Figures => table::figures(&rows),
+        Kind::Promises => table::promises(&rows),
+    })
 }
 
-/// `"CASE" [beside "RIVAL"] [because "WORDS"]`, as often as there are cases.
-fn wanted(words: &str) -> Result<Vec<Wanted>> {
-    let mut all: Vec<Wanted> = vec![];
+/// `bench/results/NAME "CASE" [beside "RIVAL"]`, as often as there are benches and cases.
+fn wanted(words: &str) -> Result<Vec<(String, Vec<Wanted>)>> {
+    let mut all: Vec<(String, Vec<Wanted>)> = vec![];
     // Between quotes is every second part.
-    let mut parts = words.split('"');
-    while let Some(before) = parts.next() {
-        let Some(quoted) = parts.next() else {
-            ensure!(before.trim().is_empty(), "`{}`: a case stands in quotes", before.trim());
-            break;
-        };
-        // A comment may be broken between words.
-        let quoted = quoted.split_whitespace().collect::<Vec<_>>().join(" ");
-        match (before.trim(), all.last_mut()) {
-            ("", _) => all.push(Wanted { case: quoted, rival: None, because: None }),
-            ("beside", Some(last)) if last.rival.is_none() => last.rival = Some(quoted),
-            ("because", Some(last)) if last.because.is_none() => last.because = Some(quoted),
-            (word, _) => {
-                anyhow::bail!("`{word} \"{quoted}\"` is none of \"CASE\", beside \"RIVAL\", because \"WORDS\"")
+    for (number, part) in words.split('"').enumerate() {
+        if number % 2 == 1 {
+            // A comment may be broken between words.
+            let quoted = part.split_whitespace().collect::<Vec<_>>().join(" ");
+            let (_, cases) = all.last_mut().with_context(|| format!("\"{quoted}\" stands before its bench"))?;
+            match cases.last_mut().filter(|last| last.rival.as_deref() == Some("")) {
+                Some(last) => last.rival = Some(quoted),
+                None => cases.push(Wanted { case: quoted, rival: None }),
+            }
+            continue;
+        }
+        for word in part.split_whitespace() {
+            let bench = word.strip_prefix(kept::FOLDER).and_then(|rest| rest.strip_prefix('/'));
+            let last = all.last_mut().and_then(|(_, cases)| cases.last_mut());
+            match (bench, last) {
+                (Some(bench), _) => all.push((bench.to_owned(), vec![])),
+                // The name comes next.
+                (None, Some(last)) if word == "beside" && last.rival.is_none() => last.rival = Some(String::new()),
+                _ => bail!("`{word}` is none of {}/NAME, \"CASE\" and beside \"RIVAL\"", kept::FOLDER),
             }
         }
     }
+    ensure!(!all.is_empty(), "no {}/NAME", kept::FOLDER);
     Ok(all)
 }
 
-/// The rows of what is wanted, with what is said about them; without a wish all that have a bar. Rows that differ in
-/// the bar alone stand together.
-fn chosen<'f>(file: &'f Value, bench: &str, wanted: &'f [Wanted]) -> Result<Vec<table::Told<'f>>> {
+/// The rows of what is wanted; without a wish all that have a bar. Rows that differ in the bar alone stand together.
+fn chosen<'f>(file: &'f Value, bench: &'f str, wanted: &[Wanted]) -> Result<Vec<Told<'f>>> {
     let rows = || file["rows"].as_array().into_iter().flatten();
-    let mut all: Vec<table::Told<'f>> = vec![];
-    let mut add = |row: &'f Value, because: Option<&'f str>| match all
-        .iter_mut()
-        .find(|told| told.row["case"] == row["case"] && told.row["rival"] == row["rival"])
-    {
-        Some(told) => told.bars.push(row),
-        None => all.push(table::Told { row, bars: vec![row], because }),
+    let mut all: Vec<Told<'f>> = vec![];
+    let mut add = |row: &'f Value| {
+        let is_same = |told: &&mut Told<'_>| told.row["case"] == row["case"] && told.row["rival"] == row["rival"];
+        match all.iter_mut().find(is_same) {
+            Some(told) => told.bars.push(row),
+            None => all.push(Told { file, bench, row, bars: vec![row] }),
+        }
     };
     if wanted.is_empty() {
-        rows().filter(|row| !row["bar"].is_null()).for_each(|row| add(row, None));
+        rows().filter(|row| !row["bar"].is_null()).for_each(&mut add);
     }
     for wish in wanted {
         let mut found = rows().filter(|row| wish.is(row)).peekable();
@@ -192,7 +188,7 @@ fn chosen<'f>(file: &'f Value, bench: &str, wanted: &'f [Wanted]) -> Result<Vec<
             cases.dedup();
             format!("{bench} has no case {wish}; it has {}", cases.join("; "))
         })?;
-        found.for_each(|row| add(row, wish.because.as_deref()));
+        found.for_each(&mut add);
     }
     Ok(all)
 }
@@ -209,9 +205,9 @@ mod tests {
     }
 
     const TABLE: &str = "\
-| case | ours, median (p10 to p90) | beside | ratio (p10 to p90) | bar | verdict |
+| case | ours (p10..p90) | beside | ratio (p10..p90) | bar | verdict |
 |---|---|---|---|---|---|
-| x | 1.12 us (1.02 to 1.21) | tcp: 2.00 us | 0.56 (0.50 to 0.62) | must <= 0.6 | met |
+| x | 1.12 us (1.02..1.21) | tcp: 2.00 us | 0.56 (0.50..0.62) | <=0.6 | met |
 
 2 rounds on CPU of the test, 2 cores, load 0.1 before.
 ";
@@ -225,6 +221,12 @@ mod tests {
         let once = drawn(root.path(), "a.md", &page("old\n"))?;
         assert_eq!(once, page(TABLE));
         assert_eq!(drawn(root.path(), "a.md", &once)?, once);
+        let both = wanted("bench/results/b \"x\" bench/results/c \"y\" beside \"z\"")?;
+        assert_eq!(
+            both.iter().map(|(bench, cases)| (bench.as_str(), cases.len())).collect::<Vec<_>>(),
+            [("b", 1), ("c", 1)]
+        );
+        assert_eq!(both[1].1[0].rival.as_deref(), Some("z"));
         let code = "```text\n<!-- figures: bench/results/none -->\n```\nend";
         assert_eq!(drawn(root.path(), "a.md", code)?, code, "an example in a page is none");
         Ok(())
@@ -235,11 +237,13 @@ mod tests {
         let root = root()?;
         for (begin, told) in [
             ("figures: bench/results/none \"x\" -->", "no results of none"),
-            ("figures: results/b \"x\" -->", "`results/b` is no bench/results/NAME"),
+            ("figures: results/b \"x\" -->", "`results/b` is none of bench/results/NAME"),
+            ("figures: \"x\" -->", "\"x\" stands before its bench"),
+            ("figures: -->", "no bench/results/NAME"),
             ("figures: bench/results/b \"z\" -->", "b has no case \"z\"; it has x; y"),
             ("figures: bench/results/b \"x\" beside \"ucx\" -->", "b has no case \"x\" beside \"ucx\""),
-            ("figures: bench/results/b x -->", "`x`: a case stands in quotes"),
-            ("promises: bench/results/b \"x\" since \"y\" -->", "`since \"y\"` is none of"),
+            ("figures: bench/results/b x -->", "`x` is none of"),
+            ("promises: bench/results/b \"x\" since \"y\" -->", "`since` is none of"),
             ("figures: bench/results/b \"x\"", "does not end"),
         ] {
             let error = drawn(root.path(), "docs/a.md", &format!("# A\n\n<!-- {begin}\n"));
@@ -253,16 +257,15 @@ mod tests {
     }
 
     #[test]
-    fn results_that_are_too_heavy_or_not_one_are_told() -> Result<()> {
+    fn a_bench_with_two_files_or_a_broken_one_is_told() -> Result<()> {
         let root = root()?;
-        let figures = root.path().join(figures::FOLDER);
-        std::fs::create_dir_all(&figures)?;
-        std::fs::write(figures.join("fig01.svg"), "x".repeat(1000))?;
         assert_eq!(kept_findings(root.path())?, [""; 0]);
-        std::fs::write(figures.join("fig02.svg"), "x".repeat(400_000))?;
         std::fs::write(root.path().join("bench/results/b/other.json"), "{}")?;
-        let told = kept_findings(root.path())?;
-        assert!(told[0].contains("several result files") && told[1].contains("at most 400000"), "{told:?}");
+        std::fs::create_dir_all(root.path().join("bench/results/c"))?;
+        std::fs::write(root.path().join("bench/results/c/one.json"), "{}")?;
+        let mut told = kept_findings(root.path())?;
+        told.sort();
+        assert!(told[0].contains("c/one.json has no `schema`") && told[1].contains("several result files"), "{told:?}");
         Ok(())
     }
 }

@@ -2,12 +2,8 @@
 
 use crate::kept;
 use crate::stats::spread;
-use anyhow::{Result, ensure};
 use serde_json::Value;
 use std::fmt;
-
-/// A promise has at most so many letters.
-const LETTERS_MAX: usize = 200;
 
 /// A case that a block names.
 #[derive(Debug)]
@@ -15,8 +11,6 @@ pub(super) struct Wanted {
     pub(super) case: String,
     /// All of them if none is named.
     pub(super) rival: Option<String>,
-    /// Why it is missed or open.
-    pub(super) because: Option<String>,
 }
 
 impl Wanted {
@@ -32,13 +26,14 @@ impl fmt::Display for Wanted {
     }
 }
 
-/// A measured case, its bars, and what is said about it.
+/// A measured case beside one rival, and its bars.
 #[derive(Debug)]
 pub(super) struct Told<'f> {
+    pub(super) file: &'f Value,
+    pub(super) bench: &'f str,
     pub(super) row: &'f Value,
     /// The row once for each bar.
     pub(super) bars: Vec<&'f Value>,
-    pub(super) because: Option<&'f str>,
 }
 
 impl Told<'_> {
@@ -48,11 +43,17 @@ impl Told<'_> {
 
     /// The ratio and its spread; none if no round has both sides.
     fn ratio(&self) -> Option<String> {
-        let [median, p10, p90] = ["ratio_median", "ratio_p10", "ratio_p90"].map(|key| self.row[key].as_f64());
-        Some(format!("{} ({} to {})", short(median?), short(p10?), short(p90?)))
+        let [median, p10, p90] = self.ratios()?;
+        Some(format!("{median} ({p10}..{p90})"))
     }
 
-    /// Bars with their kind, as `must <= 0.5`; none for a rival that is reported.
+    /// Median, tenth and ninetieth percentile.
+    fn ratios(&self) -> Option<[String; 3]> {
+        let [median, p10, p90] = ["ratio_median", "ratio_p10", "ratio_p90"].map(|key| self.row[key].as_f64());
+        Some([short(median?), short(p10?), short(p90?)])
+    }
+
+    /// Bars, as `<=0.5`, or `goal <=0.5` where it binds nobody; none for a rival that is reported.
     fn bars(&self) -> Vec<(String, &str)> {
         let bars = self.bars.iter().filter_map(|row| {
             let bar = row["bar"].as_str()?.trim_start_matches("ours/rival ");
@@ -60,21 +61,22 @@ impl Told<'_> {
             // A third is written with more digits than anybody reads.
             let (sign, bound) = bar.split_once(' ')?;
             let bound = bound.parse::<f64>().ok().map(|bound| format!("{}", (bound * 1000.0).round() / 1000.0))?;
-            Some((format!("{} {sign} {bound}", row["kind"].as_str()?), verdict))
+            let goal = if row["kind"] == "goal" { "goal " } else { "" };
+            Some((format!("{goal}{sign}{bound}"), verdict))
         });
         bars.collect()
     }
 }
 
 /// A table of values, ratios, bars and verdicts, and what measured them.
-pub(super) fn figures(file: &Value, rows: &[Told<'_>]) -> String {
-    let mut out = "| case | ours, median (p10 to p90) | beside | ratio (p10 to p90) | bar | verdict |\n\
+pub(super) fn figures(rows: &[Told<'_>]) -> String {
+    let mut out = "| case | ours (p10..p90) | beside | ratio (p10..p90) | bar | verdict |\n\
                    |---|---|---|---|---|---|\n"
         .to_owned();
     for told in rows {
         let unit = told.word("unit");
         let ours = spread(&numbers(&told.row["ours"]));
-        let ours = ours.map(|s| format!("{} {unit} ({} to {})", short(s.median), short(s.p10), short(s.p90)));
+        let ours = ours.map(|s| format!("{} {unit} ({}..{})", short(s.median), short(s.p10), short(s.p90)));
         let rival = spread(&numbers(&told.row["rival_values"]));
         let rival = rival.map(|s| format!(": {} {unit}", short(s.median)));
         let bars = told.bars();
@@ -91,14 +93,14 @@ pub(super) fn figures(file: &Value, rows: &[Told<'_>]) -> String {
         let (bar, verdict) = (of(|(bar, _)| bar.clone()), of(verdict));
         out += &format!("| {} | {ours} | {rival} | {ratio} | {bar} | {verdict} |\n", told.word("case"));
     }
-    format!("{out}\n{}\n", measured(file, rows))
+    format!("{out}\n{}\n", measured(rows))
 }
 
 /// Rounds, machine and load of each run, with its rows where there are several.
-fn measured(file: &Value, rows: &[Told<'_>]) -> String {
+fn measured(rows: &[Told<'_>]) -> String {
     let mut runs: Vec<(String, Vec<String>)> = vec![];
     for (number, told) in (1..).zip(rows) {
-        let run = kept::run_of(file, told.row);
+        let run = kept::run_of(told.file, told.row);
         let machine = &run["machine"];
         let load = machine["load_before"].as_f64().map(|load| format!(", load {load:.1} before")).unwrap_or_default();
         let cpu = machine["cpu"].as_str().unwrap_or("a processor that has no name");
@@ -115,46 +117,54 @@ fn measured(file: &Value, rows: &[Told<'_>]) -> String {
     if let [(words, _)] = runs.as_slice() {
         return format!("{words}.");
     }
-    let runs = runs.iter().map(|(words, numbers)| format!("row {}: {words}", numbers.join(", ")));
-    let text = runs.collect::<Vec<_>>().join("; ");
-    text[..1].to_uppercase() + &text[1..] + "."
+    let runs = runs.iter().map(|(words, numbers)| {
+        let rows = if numbers.len() == 1 { "Row" } else { "Rows" };
+        format!("{rows} {}: {words}.", numbers.join(", "))
+    });
+    runs.collect::<Vec<_>>().join("\n")
 }
 
-/// A line for each promise: what, held or missed or open by how much, and the command.
-pub(super) fn promises(file: &Value, bench: &str, rows: &[Told<'_>]) -> Result<String> {
-    let command = file["command"].as_str().unwrap_or_default();
+/// A line for each case: what, held or missed or open beside which rival by how much, and the command.
+pub(super) fn promises(rows: &[Told<'_>]) -> String {
     let mut out = "| promise | state | command |\n|---|---|---|\n".to_owned();
-    for told in rows {
-        let line = format!(
-            "| {bench}: {}, beside {} | {} | `{command}` |\n",
-            told.word("case"),
-            told.word("rival"),
-            state(told)
-        );
-        let letters = line.trim_end().chars().count();
-        ensure!(letters <= LETTERS_MAX, "{letters} letters, a promise has at most {LETTERS_MAX}: {line}");
-        out += &line;
+    let mut names: Vec<(&str, &str)> = rows.iter().map(|told| (told.bench, told.word("case"))).collect();
+    names.dedup();
+    for (bench, case) in names {
+        let of_case: Vec<&Told<'_>> =
+            rows.iter().filter(|told| (told.bench, told.word("case")) == (bench, case)).collect();
+        let command = of_case.first().and_then(|told| told.file["command"].as_str()).unwrap_or_default();
+        out += &format!("| {bench}: {case} | {} | `{command}` |\n", state(&of_case));
     }
-    Ok(out)
+    out
 }
 
-/// `held`, `missed` or `open` by the first bar, which is the binding one, with the ratio; other bars say theirs.
-fn state(told: &Told<'_>) -> String {
-    let bars = told.bars();
-    let ratio = told.ratio().map_or("not measured".to_owned(), |ratio| format!("{ratio} x"));
-    let Some(((bar, verdict), others)) = bars.split_first() else { return format!("measured: {ratio}") };
-    let said = |verdict: &str| match verdict {
+/// `held`, `missed` or `open` by the binding bars, or by the goals where there is nothing else; then each rival with the
+/// ratio, its spread and its bars. A bar that came to something else than the whole says so.
+fn state(rows: &[&Told<'_>]) -> String {
+    let bars: Vec<(String, &str)> = rows.iter().flat_map(|told| told.bars()).collect();
+    let binding: Vec<&str> =
+        bars.iter().filter(|(bar, _)| !bar.starts_with("goal")).map(|(_, verdict)| *verdict).collect();
+    let judged = if binding.is_empty() { bars.iter().map(|(_, verdict)| *verdict).collect() } else { binding };
+    let worst = ["missed", "undecided", "met"].into_iter().find(|verdict| judged.contains(verdict));
+    let beside = rows.iter().map(|told| {
+        let Some([median, p10, p90]) = told.ratios() else {
+            return format!("not measured beside {}", told.word("rival"));
+        };
+        let bars = told.bars().into_iter().map(|(bar, verdict)| match Some(verdict) == worst {
+            true => format!(", {bar}"),
+            false => format!(", {bar} {}", said(verdict)),
+        });
+        format!("{median} x {} ({p10}..{p90}{})", told.word("rival"), bars.collect::<String>())
+    });
+    format!("{}: {}", worst.map_or("measured", said), beside.collect::<Vec<_>>().join("; "))
+}
+
+/// What readers call a verdict.
+fn said(verdict: &str) -> &'static str {
+    match verdict {
         "met" => "held",
         "missed" => "missed",
         _ => "open",
-    };
-    let mut text = format!("{}: {ratio}, {bar}", said(verdict));
-    for (bar, verdict) in others {
-        text += &format!("; {bar} {}", said(verdict));
-    }
-    match told.because.filter(|_| bars.iter().any(|(_, verdict)| *verdict != "met")) {
-        Some(words) => format!("{text}; {words}"),
-        None => text,
     }
 }
 
@@ -196,43 +206,43 @@ mod tests {
 
     fn told(file: &Value) -> Told<'_> {
         let rows = file["rows"].as_array().expect("rows");
-        Told { row: &rows[0], bars: rows.iter().collect(), because: Some("it is slow") }
+        Told { file, bench: "b", row: &rows[0], bars: rows.iter().collect() }
     }
 
     #[test]
-    fn a_promise_is_held_missed_or_open_by_its_binding_bar() {
+    fn a_promise_is_held_missed_or_open_by_its_binding_bars() {
         let must = |verdict| ("ours/rival <= 0.3333333333333333", "must", verdict);
         let goal = |verdict| ("ours/rival <= 0.1", "goal", verdict);
-        for (rows, said) in [
-            (vec![must("met")], "held: 0.56 (0.50 to 0.62) x, must <= 0.333"),
-            (vec![must("missed")], "missed: 0.56 (0.50 to 0.62) x, must <= 0.333; it is slow"),
-            (vec![must("undecided")], "open: 0.56 (0.50 to 0.62) x, must <= 0.333; it is slow"),
-            (
-                vec![must("met"), goal("missed")],
-                "held: 0.56 (0.50 to 0.62) x, must <= 0.333; goal <= 0.1 missed; it is slow",
-            ),
+        for (rows, words) in [
+            (vec![must("met")], "held: 0.56 x tcp (0.50..0.62, <=0.333)"),
+            (vec![must("missed")], "missed: 0.56 x tcp (0.50..0.62, <=0.333)"),
+            (vec![must("undecided")], "open: 0.56 x tcp (0.50..0.62, <=0.333)"),
+            (vec![must("met"), goal("missed")], "held: 0.56 x tcp (0.50..0.62, <=0.333, goal <=0.1 missed)"),
+            (vec![goal("missed")], "missed: 0.56 x tcp (0.50..0.62, goal <=0.1)"),
         ] {
-            assert_eq!(state(&told(&with(&rows))), said);
+            assert_eq!(state(&[&told(&with(&rows))]), words);
         }
+        let (held, missed) = (with(&[must("met")]), with(&[must("missed")]));
+        let words = state(&[&told(&held), &told(&missed)]);
+        assert!(words.starts_with("missed: ") && words.contains("<=0.333 held); "), "{words}");
     }
 
     #[test]
-    fn a_promise_that_is_too_long_is_refused() {
-        let file = with(&[("ours/rival <= 1", "must", "missed")]);
-        let long = "word ".repeat(30);
-        let told = Told { because: Some(&long), ..told(&file) };
-        let error = promises(&file, "b", &[told]).expect_err("too long").to_string();
-        assert!(error.contains("a promise has at most 200"), "{error}");
+    fn a_promise_is_a_line_with_its_command() {
+        let file = with(&[("ours/rival <= 1", "must", "met")]);
+        let text = promises(&[told(&file)]);
+        let line = "| b: x | held: 0.56 x tcp (0.50..0.62, <=1) | `cargo xtask bench b` |\n";
+        assert_eq!(text, format!("| promise | state | command |\n|---|---|---|\n{line}"));
     }
 
     #[test]
     fn a_missed_bar_is_seen_and_a_reported_rival_has_none() {
         let file = with(&[("ours/rival <= 0.5", "must", "missed"), ("ours/rival <= 0.1", "goal", "missed")]);
-        let text = figures(&file, &[told(&file)]);
-        assert!(text.contains("| must <= 0.5, goal <= 0.1 | **missed**, **missed** |"), "{text}");
+        let text = figures(&[told(&file)]);
+        assert!(text.contains("| <=0.5, goal <=0.1 | **missed**, **missed** |"), "{text}");
         let mut file = file;
         file["rows"] = json!([{ "case": "x", "unit": "us", "ours": [], "rival": "tcp", "bar": null }]);
-        let text = figures(&file, &[told(&file)]);
+        let text = figures(&[told(&file)]);
         assert!(text.contains("| x | - | tcp | - | - | - |"), "{text}");
     }
 
@@ -242,12 +252,10 @@ mod tests {
         file["rows"][1]["run"] = json!(0);
         file["runs"] = json!([{ "commit": "old", "machine": { "cpu": "Other", "cores": 4 } }]);
         let rows = file["rows"].as_array().expect("rows");
-        let rows: Vec<Told<'_>> = rows.iter().map(|row| Told { row, bars: vec![row], because: None }).collect();
-        let text = measured(&file, &rows);
-        assert_eq!(
-            text,
-            "Row 1: 2 rounds on CPU of the test, 2 cores, load 0.1 before; row 2: 2 rounds on Other, 4 cores."
-        );
+        let rows: Vec<Told<'_>> =
+            rows.iter().map(|row| Told { file: &file, bench: "b", row, bars: vec![row] }).collect();
+        let text = measured(&rows);
+        assert_eq!(text, "Row 1: 2 rounds on CPU of the test, 2 cores, load 0.1 before.\nRow 2: 2 rounds on Other, 4 cores.");
     }
 
     #[test]
