@@ -255,7 +255,10 @@ mod tests {
         let rows: Vec<Told<'_>> =
             rows.iter().map(|row| Told { file: &file, bench: "b", row, bars: vec![row] }).collect();
         let text = measured(&rows);
-        assert_eq!(text, "Row 1: 2 rounds on CPU of the test, 2 cores, load 0.1 before.\nRow 2: 2 rounds on Other, 4 cores.");
+        assert_eq!(
+            text,
+            "Row 1: 2 rounds on CPU of the test, 2 cores, load 0.1 before.\nRow 2: 2 rounds on Other, 4 cores."
+        );
     }
 
     #[test]
