@@ -90,6 +90,7 @@ pub(crate) fn rules(context: &Context, tally: &mut Tally) -> Result<()> {
     tally.check("no circle among the modules of a crate", || circles::check(&context.repo));
     tally.check("floors: nothing imports upward", || Ok(floors::floors(&context.repo)));
     tally.check("pages: the files that they name are there", || pages::paths(&context.repo));
+    tally.check("pages: figures are those of the result files", || bench_harness::pages::findings(&context.repo));
     tally.check("pages: versions are the code's", || pages::versions(&context.repo));
     tally.check("pages: fuzz targets and suites are listed", || pages::lists(&context.repo));
     tally.check("pages: links lead somewhere", || pages::links(&context.repo));

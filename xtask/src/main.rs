@@ -43,6 +43,8 @@ enum Task {
     Circles(lint::CirclesArgs),
     /// Measure against rivals and write ratios and verdicts.
     Bench(bench_harness::Args),
+    /// Draw figures of result files into pages.
+    Pages(bench_harness::pages::Args),
     /// Run a command in one or two guests with kernel soft-RoCE and return its exit code.
     Vm(vm::Args),
     /// Build the Debian package of this release.
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
         Task::Book => book::run(),
         Task::Circles(args) => lint::circles(&args),
         Task::Bench(args) => bench_harness::run(&args),
+        Task::Pages(args) => bench_harness::pages::run(&args),
         Task::Vm(args) => vm::run(&args),
         Task::Package => packaging::package(),
         Task::Programs(args) => programs::run(&args),

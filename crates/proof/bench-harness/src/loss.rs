@@ -304,8 +304,7 @@ fn figure(cell: Cell, sides: &[Side], runs: &[Vec<Run>]) -> Value {
         let reported = |key: &str| median(&|run| run.report[key].as_f64()).map(|s| s.median);
         let rate = median(&|run| Some(run.gbit_per_s));
         json!({
-            "gbit_per_s": rate.map(|s| s.median), "gbit_per_s_p10": rate.map(|s| s.p10),
-            "gbit_per_s_p90": rate.map(|s| s.p90), "fairness": reported("fairness"),
+            "gbit_per_s": rate.map(|s| s.median), "fairness": reported("fairness"),
             "slowest_gbit_per_s": reported("slowest_gbit_per_s"), "fastest_gbit_per_s": reported("fastest_gbit_per_s"),
             "failed": runs.iter().filter(|run| run.report.is_null()).count(),
             "frames": median(&|run| Some(run.carried.frames as f64)).map(|s| s.median),

@@ -4,7 +4,7 @@
 use super::Args;
 use super::figures::data::{Figure, Line, Point, Scale};
 use super::figures::{folder, write};
-use super::report::{Findings, Origin};
+use super::report::Findings;
 use super::stats::{Bar, Better, Kind, Row, Series};
 use anyhow::{Context, Result, ensure};
 use harness::child::{self, Stream};
@@ -22,14 +22,13 @@ const SECONDS: f64 = 0.3;
 /// What stands below the points of a drawing.
 const BELOW: &str = "two hosts, software NIC";
 
-pub(super) fn run(repo: &Repo, args: &Args, origin: &Origin) -> Result<Findings> {
+pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
     let measured = Duration::from_secs_f64(args.seconds(SECONDS)) * SIDES;
     let limit = (ROUND_LIMIT + measured) * args.rounds();
     let file = measure(repo, args, ("remusbench", SECONDS), limit)?;
     let findings = findings(&file)?;
-    let context = json!({ "setting": findings.setting, "machine": origin.machine(), "commit": origin.commit() });
     for (locks, figure) in figures(&file) {
-        write(&folder(repo, args), &format!("remus-locks-{locks}"), &figure, BELOW, &context)?;
+        write(&folder(repo, args), &format!("remus-locks-{locks}"), &figure, BELOW)?;
     }
     Ok(findings)
 }
