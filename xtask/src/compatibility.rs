@@ -17,8 +17,6 @@ use std::time::{Duration, Instant};
 
 /// The older release: wire 5, control 5, layout 3. To be moved when a release is made.
 const OLDER: &str = "5cbd9763b7337d97aac849159632395e12d8c5d6";
-/// A cold build for debugging.
-const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
 const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 const FILE_BYTES: usize = 3_000_000;
 /// Exit code of a command that a daemon refused (docs/operate/commands.md).
@@ -130,8 +128,7 @@ fn judge(repo: &Repo, args: &Args, tally: &mut Tally) -> Result<()> {
     let newer = match &args.newer {
         Some(given) => given.clone(),
         None => {
-            let build = programs::build(repo)?;
-            ensure!(build.success(), "{}", build.describe());
+            programs::build(repo)?;
             programs::path(repo, "raas")
         }
     };
@@ -175,12 +172,7 @@ fn build_older(repo: &Repo) -> Result<PathBuf> {
     ensure!(unpacked.success(), "tar: {}", unpacked.describe());
     let mut build = repo.command("cargo", &["build", "--locked", "--package", "raas-cli", "--bin", "raas"]);
     build.current_dir(&source).env("CARGO_TARGET_DIR", dir.join("build")).env("RAAS_COMMIT", OLDER);
-    let built = child::run(&mut build, BUILD_LIMIT, |_, line| {
-        if !harness::repo::is_progress(line) {
-            println!("{line}");
-        }
-    })?;
-    ensure!(built.success(), "the older release cannot be built: {}", built.describe());
+    harness::build::must(&mut build).context("the older release cannot be built")?;
     std::fs::copy(dir.join("build/debug/raas"), &kept).context("cannot keep the older release")?;
     Ok(kept)
 }

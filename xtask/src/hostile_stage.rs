@@ -1,75 +1,125 @@
 //! Stage `hostile`: daemons under tenants, processes and strangers that misbehave. The judges are in crate `hostile`;
-//! each prints a line for each case and its seed at the end. Owns the reading of these lines; a judge that cannot be
-//! read failed.
+//! each prints a line for each case and its seed at the end. Owns which of them run, which at the same time, and the
+//! reading of their lines; a judge that cannot be read failed.
 
 use crate::context::Context;
 use anyhow::Result;
 use harness::child::{self, Ended, Stream};
 use harness::programs;
 use harness::tally::{self, Tally};
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// One judge; each has its own, shorter limits inside.
-const JUDGE_LIMIT: Duration = Duration::from_secs(10 * 60);
-/// The judges, in order, the wire of the lanes under them, the engines of each daemon, and the fewest cases that each must
-/// have judged.
-const JUDGES: &[(&str, &str, &str, u64)] = &[
-    ("siege", "iwarp", "1", 26),
-    ("kills", "iwarp", "1", 29),
-    ("kernels", "iwarp", "1", 13),
-    ("network", "iwarp", "1", 22),
-    ("transfers", "iwarp", "1", 3),
-    ("direct", "iwarp", "1", 29),
-    ("siege", "roce", "1", 26),
-    ("kills", "roce", "1", 29),
-    ("kernels", "roce", "1", 13),
-    ("network", "roce", "1", 16),
-    ("transfers", "roce", "1", 3),
-    ("forger", "roce", "1", 12),
-    ("restarts", "iwarp", "1", 15),
-    ("restarts", "roce", "1", 15),
-    ("restarts", "auto", "2", 15),
-    ("siege", "auto", "2", 26),
-    ("kills", "auto", "2", 29),
-];
-
+/// One judge, on a machine that is busy too; each has its own, shorter limits inside.
+const JUDGE_LIMIT: Duration = Duration::from_secs(20 * 60);
+/// Judges at a time, of those that may have company.
+const AT_ONCE: usize = 2;
 /// Deaths of daemons in each of the judges `restarts` when everything is run: 200 or more together.
 const RESTARTS_FULL: &str = "70";
 
+struct Judge {
+    name: &'static str,
+    /// The wire of the lanes.
+    wire: &'static str,
+    /// Of each daemon.
+    engines: &'static str,
+    /// The fewest cases that it must have judged.
+    least: u64,
+    /// It compares rates, so nothing else runs beside it.
+    alone: bool,
+    full_only: bool,
+}
+
+const fn judge(name: &'static str, wire: &'static str, least: u64) -> Judge {
+    Judge { name, wire, engines: "1", least, alone: false, full_only: false }
+}
+
+const fn alone(name: &'static str, wire: &'static str, least: u64) -> Judge {
+    Judge { alone: true, ..judge(name, wire, least) }
+}
+
+const fn with_two_engines(name: &'static str, least: u64) -> Judge {
+    Judge { engines: "2", full_only: true, ..judge(name, "auto", least) }
+}
+
+/// The judges; the long ones first, so that the last one of two at a time does not run for long by itself.
+const JUDGES: &[Judge] = &[
+    judge("restarts", "iwarp", 15),
+    judge("restarts", "roce", 15),
+    judge("forger", "roce", 12),
+    judge("direct", "iwarp", 29),
+    judge("network", "iwarp", 22),
+    judge("network", "roce", 16),
+    judge("kills", "iwarp", 29),
+    judge("kills", "roce", 29),
+    judge("transfers", "iwarp", 3),
+    judge("transfers", "roce", 3),
+    with_two_engines("restarts", 15),
+    with_two_engines("kills", 29),
+    alone("siege", "iwarp", 26),
+    alone("siege", "roce", 26),
+    alone("kernels", "iwarp", 13),
+    alone("kernels", "roce", 13),
+    Judge { alone: true, ..with_two_engines("siege", 26) },
+];
+
 pub(crate) fn run(context: &Context) -> Result<Tally> {
-    let mut tally = Tally::default();
-    let build = programs::build(&context.repo)?;
-    let built = if build.success() { vec![] } else { vec![build.describe()] };
-    tally.case("hostile: build", build.took, &built);
-    if !build.success() {
-        return Ok(tally);
-    }
-    let [hostile, raas] = ["hostile", "raas"].map(|name| programs::path(&context.repo, name));
-    for (judge, wire, engines, least) in JUDGES {
-        let path = raas.to_string_lossy();
-        let mut args = vec![*judge, "--wire", wire, "--engines", engines, "--raas", &path];
-        if *judge == "restarts" && context.full {
-            args.extend(["--count", RESTARTS_FULL]);
-        }
-        println!("     {judge} over {wire}, engines {engines}");
-        let mut command = context.repo.command(&hostile.to_string_lossy(), &args);
-        let ended = child::run(&mut command, JUDGE_LIMIT, |_, line| println!("{line}"))?;
-        let (counted, findings) = verdict(&ended, judge, *least);
-        tally.add(counted);
-        tally.case(&format!("hostile: {judge} over {wire}, engines {engines}, came to its end"), ended.took, &findings);
-    }
+    programs::build(&context.repo)?;
+    let due = |judge: &&Judge| context.full || !judge.full_only;
+    let (alone, together): (Vec<&Judge>, Vec<&Judge>) = JUDGES.iter().filter(due).partition(|judge| judge.alone);
+    let mut tally = at_once(context, &together, AT_ONCE)?;
+    tally.add(at_once(context, &alone, 1)?);
     Ok(tally)
+}
+
+/// Runs judges, so many at a time. What one says is shown when it has ended.
+fn at_once(context: &Context, judges: &[&Judge], count: usize) -> Result<Tally> {
+    let [hostile, raas] = ["hostile", "raas"].map(|name| programs::path(&context.repo, name));
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Ok(Tally::default())));
+    std::thread::scope(|scope| {
+        for _ in 0..count {
+            scope.spawn(|| {
+                while let Some(judge) = judges.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let ended = start(context, &hostile, &raas, judge);
+                    let mut done = done.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                    match (ended, done.as_mut()) {
+                        (Ok(ended), Ok(tally)) => tally.add(said(judge, &ended)),
+                        (Err(error), Ok(_)) => *done = Err(error),
+                        (_, Err(_)) => return,
+                    }
+                }
+            });
+        }
+    });
+    done.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+fn start(context: &Context, hostile: &Path, raas: &Path, judge: &Judge) -> Result<Ended> {
+    let raas = raas.to_string_lossy();
+    let mut args = vec![judge.name, "--wire", judge.wire, "--engines", judge.engines, "--raas", &raas];
+    if judge.name == "restarts" && context.full {
+        args.extend(["--count", RESTARTS_FULL]);
+    }
+    child::run_quiet(&mut context.repo.command(&hostile.to_string_lossy(), &args), JUDGE_LIMIT)
+}
+
+/// Shows what a judge said, and counts it.
+fn said(judge: &Judge, ended: &Ended) -> Tally {
+    let name = format!("{} over {}, engines {}", judge.name, judge.wire, judge.engines);
+    println!("     {name}");
+    ended.lines.iter().for_each(|(_, line)| println!("{line}"));
+    let (mut tally, findings) = verdict(ended, judge.name, judge.least);
+    tally.case(&format!("hostile: {name}, came to its end"), ended.took, &findings);
+    tally
 }
 
 /// The judge's own cases, and what is wrong with the judge.
 fn verdict(ended: &Ended, judge: &str, least: u64) -> (Tally, Vec<String>) {
     let mut tally = Tally::default();
     let text = ended.text(Stream::Out);
-    for line in text.lines() {
-        tally.passed += u64::from(line.starts_with("ok   "));
-        tally.failed += u64::from(line.starts_with("FAIL "));
-        tally.skipped += u64::from(tally::skip_line(line).is_some());
-    }
+    text.lines().for_each(|line| tally::count_line(line, &mut tally));
     let mut findings = vec![];
     // A judge that cannot work here at all says so by its own name.
     let is_skipped = text.lines().filter_map(tally::skip_line).any(|(name, _)| name == judge);
@@ -84,4 +134,33 @@ fn verdict(ended: &Ended, judge: &str, least: u64) -> (Tally, Vec<String>) {
         findings.push(ended.describe());
     }
     (tally, findings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(text: &str) -> Ended {
+        let mut command = std::process::Command::new("printf");
+        child::run_quiet(command.arg(text), Duration::from_secs(60)).expect("printf starts")
+    }
+
+    #[test]
+    fn a_judge_that_says_too_little_failed() {
+        let (tally, findings) = verdict(&ended("ok   a (0.1 s)\\nhostile: seed 7\\n"), "kills", 2);
+        assert_eq!(tally, Tally { passed: 1, failed: 0, skipped: 0 });
+        assert_eq!(findings, ["1 cases were judged, not at least 2"]);
+        let (_, findings) = verdict(&ended("ok   a (0.1 s)\\n"), "kills", 1);
+        assert_eq!(findings, ["it printed no seed"]);
+    }
+
+    #[test]
+    fn both_wires_are_judged_each_time() {
+        for name in ["siege", "kills", "kernels", "network", "transfers", "restarts"] {
+            for wire in ["iwarp", "roce"] {
+                let found = JUDGES.iter().any(|judge| judge.name == name && judge.wire == wire && !judge.full_only);
+                assert!(found, "{name} over {wire}");
+            }
+        }
+    }
 }

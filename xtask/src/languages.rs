@@ -2,18 +2,18 @@
 //! for Go over libraas. Owns the scripts, each with a daemon of its own.
 
 use crate::context::Context;
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use harness::child::{self, Ended, Stream};
+use harness::packages::{Need, install, lacking};
 use harness::tally::Tally;
-use programs::{install, lacking};
+use harness::{build, programs};
 use std::process::Command;
 use std::time::Duration;
 
-const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
 const SCRIPT_LIMIT: Duration = Duration::from_secs(10 * 60);
-const NODE: &[(&str, &str)] = &[("node", "nodejs")];
+const NODE: &[Need] = &[("node", "nodejs")];
 /// More than 200 MB when it is installed, so only with `--full`.
-const GO: &[(&str, &str)] = &[("go", "golang-go"), ("gcc", "gcc"), ("pkg-config", "pkg-config")];
+const GO: &[Need] = &[("go", "golang-go"), ("gcc", "gcc"), ("pkg-config", "pkg-config")];
 /// A daemon that ends with the script, however that ends; `$d` is a directory of the script's.
 const DAEMON: &str = r#"set -eu
 d=$(mktemp -d)
@@ -55,7 +55,7 @@ server=
 /// A script of the shell with a daemon.
 pub(crate) fn under_daemon(context: &Context, script: &str, values: &[(&str, String)]) -> Result<Ended> {
     let mut command = Command::new("sh");
-    command.arg("-c").arg([DAEMON, script].concat()).env("RAAS", context.repo.target.join("release/raas"));
+    command.arg("-c").arg([DAEMON, script].concat()).env("RAAS", programs::path(&context.repo, "raas"));
     command.envs(values.iter().map(|(name, value)| (name, value))).env_remove("PYTHONPATH");
     child::run_quiet(&mut command, SCRIPT_LIMIT)
 }
@@ -69,7 +69,13 @@ pub(crate) fn findings(ended: &Ended, wanted: &str) -> Vec<String> {
     vec![ended.describe(), format!("no `{wanted}` in: {said}"), ended.text(Stream::Err)]
 }
 
-pub(crate) fn run(context: &Context, tally: &mut Tally) {
+/// What its programs need of Debian.
+pub(crate) fn needs(full: bool) -> Vec<Need> {
+    if full { [NODE, GO].concat() } else { NODE.to_vec() }
+}
+
+pub(crate) fn run(context: &Context, tally: &mut Tally) -> Result<()> {
+    programs::build(&context.repo)?;
     install(NODE);
     match &lacking(NODE)[..] {
         [] => tally.check("node: an echo under raas run, over shared memory, every byte checked", || {
@@ -80,14 +86,12 @@ pub(crate) fn run(context: &Context, tally: &mut Tally) {
         lacking => tally.skip("node", &format!("{} is not there and cannot be installed", lacking.join(", "))),
     }
     if !context.full {
-        return;
+        return Ok(());
     }
     install(GO);
     match &lacking(GO)[..] {
         [] => tally.check("go: an echo over libraas, every byte checked", || {
-            let words = ["build", "--release", "--package", "raas-ffi"];
-            let built = child::run_quiet(&mut context.repo.command("cargo", &words), BUILD_LIMIT)?;
-            ensure!(built.success(), "cargo {}: {}", words.join(" "), built.text(Stream::Err));
+            build::must(&mut context.repo.command("cargo", &["build", "--release", "--package", "raas-ffi"]))?;
             let (ffi, libraries) = (context.repo.root.join("crates/client/ffi"), context.repo.target.join("release"));
             let values = [("FFI", ffi), ("LIBRARIES", libraries)];
             let values = values.map(|(name, path)| (name, path.to_string_lossy().into_owned()));
@@ -95,4 +99,5 @@ pub(crate) fn run(context: &Context, tally: &mut Tally) {
         }),
         lacking => tally.skip("go", &format!("{} is not there and cannot be installed", lacking.join(", "))),
     }
+    Ok(())
 }

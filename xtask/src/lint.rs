@@ -12,14 +12,12 @@ mod tidy;
 
 use crate::context::Context;
 use anyhow::{Result, ensure};
-use harness::child::{self, Stream};
+use harness::build;
+use harness::child::Stream;
 use harness::repo::Repo;
 use harness::tally::Tally;
 use std::process::ExitCode;
-use std::time::Duration;
 
-/// A cold check of the whole workspace.
-const TOOL_LIMIT: Duration = Duration::from_secs(30 * 60);
 /// Lines of a failing tool that are shown.
 const SHOWN_LINES_MAX: usize = 150;
 
@@ -34,7 +32,7 @@ const RUSTDOC_FLAGS: (&str, &str) = ("RUSTDOCFLAGS", "-D warnings");
 
 /// Library and binary documentation are built one after the other: `raas` names a library and a binary, and their pages
 /// would land in one place at the same time. With examples among them the features are those of clippy's check, so that
-/// no dependency is checked again. Those of binaries are read by few and take long, so they are for full runs.
+/// no dependency is checked again. Both take long and find little, so they are for full runs.
 const TOOLS: &[Tool] = &[
     Tool { name: "fmt", args: &["fmt", "--all", "--", "--check", "-l"], env: &[], full_only: false },
     Tool { name: "lockfile", args: &["metadata", "--locked", "--format-version", "1"], env: &[], full_only: false },
@@ -48,7 +46,7 @@ const TOOLS: &[Tool] = &[
         name: "rustdoc, libraries",
         args: &["doc", "--quiet", "--workspace", "--no-deps", "--document-private-items", "--lib", "--examples"],
         env: &[RUSTDOC_FLAGS],
-        full_only: false,
+        full_only: true,
     },
     Tool {
         name: "rustdoc, binaries",
@@ -63,9 +61,11 @@ pub(crate) fn run(context: &Context) -> Result<Tally> {
     for tool in TOOLS.iter().filter(|tool| context.full || !tool.full_only) {
         let mut command = context.repo.command("cargo", tool.args);
         command.envs(tool.env.iter().copied());
-        let ended = child::run_quiet(&mut command, TOOL_LIMIT)?;
+        let ended = build::run_quiet(&mut command)?;
         let mut findings = vec![];
-        if !ended.success() {
+        if ended.status.is_none() {
+            findings.push(build::failure(&tool.args.join(" "), &ended));
+        } else if !ended.success() {
             findings.push(format!("cargo {}: {}", tool.args.join(" "), ended.describe()));
             // Standard output of `cargo metadata` is the metadata, not a finding.
             let said = if tool.name == "lockfile" { ended.text(Stream::Err) } else { all_text(&ended.lines) };
@@ -73,6 +73,12 @@ pub(crate) fn run(context: &Context) -> Result<Tally> {
         }
         tally.case(tool.name, ended.took, &findings);
     }
+    rules(context, &mut tally)?;
+    Ok(tally)
+}
+
+/// The rules of this repository.
+pub(crate) fn rules(context: &Context, tally: &mut Tally) -> Result<()> {
     let sources = source::Sources::read(&context.repo)?;
     tally.check("tidy: every Rust file says what it owns", || Ok(tidy::headers(&sources)));
     tally.check("tidy: files above 600 lines say why", || Ok(tidy::long_files(&sources)));
@@ -84,12 +90,19 @@ pub(crate) fn run(context: &Context) -> Result<Tally> {
     tally.check("no circle among the modules of a crate", || circles::check(&context.repo));
     tally.check("floors: nothing imports upward", || Ok(floors::floors(&context.repo)));
     tally.check("pages: the files that they name are there", || pages::paths(&context.repo));
+    tally.check("pages: figures are those of the result files", || bench_harness::pages::findings(&context.repo));
     tally.check("pages: versions are the code's", || pages::versions(&context.repo));
     tally.check("pages: fuzz targets and suites are listed", || pages::lists(&context.repo));
+    tally.check("pages: links lead somewhere", || pages::links(&context.repo));
+    tally.check("pages: the book has each of them", || pages::book(&context.repo));
+    tally.check("pages: lengths of pages, cells and lines", || pages::lengths(&context.repo));
+    tally.check("pages: what is, not what was", || pages::history(&context.repo));
+    tally.check("pages: names of code exist", || pages::names(&context.repo));
+    tally.check("pages: results and figures are small", || pages::results(&context.repo));
     tally.check("floors: the table of crates is true", || floors::described(&context.repo));
     tally.check("floors: only the command knows the daemon", || Ok(floors::daemon(&context.repo.packages)));
     tally.check("floors: no I/O in the state machines", || floors::io_free(&context.repo));
-    Ok(tally)
+    Ok(())
 }
 
 /// What `cargo xtask circles` takes.

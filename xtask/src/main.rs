@@ -2,6 +2,7 @@
 //! It must never be needed to build or run `raas` itself.
 #![forbid(unsafe_code)]
 
+mod book;
 mod compatibility;
 mod conformance;
 mod context;
@@ -11,6 +12,8 @@ mod languages;
 mod lint;
 mod packaging;
 mod python;
+mod quick;
+mod release;
 mod sim_stage;
 mod test;
 mod unit;
@@ -30,12 +33,18 @@ struct Cli {
 enum Task {
     /// Run the test stages; the last line is `N passed, N failed, N skipped`.
     Test(test::Args),
+    /// Judge what changed: format, clippy and tests of the changed crates and of those that use them, circles, pages.
+    Quick(quick::Args),
     /// Judge an older release beside this one, as `test packaging --full` does.
     Compatibility(compatibility::Args),
+    /// The pages as a book in target/book, by mdbook where it is installed.
+    Book,
     /// Show circles among the modules of packages.
     Circles(lint::CirclesArgs),
     /// Measure against rivals and write ratios and verdicts.
     Bench(bench_harness::Args),
+    /// Draw figures of result files into pages.
+    Pages(bench_harness::pages::Args),
     /// Run a command in one or two guests with kernel soft-RoCE and return its exit code.
     Vm(vm::Args),
     /// Build the Debian package of this release.
@@ -47,9 +56,12 @@ enum Task {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().task {
         Task::Test(args) => test::run(&args),
+        Task::Quick(args) => quick::run(&args),
         Task::Compatibility(args) => compatibility::run(&args),
+        Task::Book => book::run(),
         Task::Circles(args) => lint::circles(&args),
         Task::Bench(args) => bench_harness::run(&args),
+        Task::Pages(args) => bench_harness::pages::run(&args),
         Task::Vm(args) => vm::run(&args),
         Task::Package => packaging::package(),
         Task::Programs(args) => programs::run(&args),

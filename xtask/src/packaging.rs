@@ -10,16 +10,21 @@ use crate::compatibility;
 use crate::context::Context;
 use anyhow::{Context as _, Result, bail, ensure};
 use harness::child::{self, Stream};
+use harness::packages::{Need, install, lacking};
 use harness::repo::Repo;
 use harness::tally::Tally;
-use programs::{install, lacking};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 /// What is needed, and the Debian package that has it.
-const NEEDED: &[(&str, &str)] = &[("dpkg-deb", "dpkg"), ("dh", "debhelper"), ("lintian", "lintian")];
+const NEEDED: &[Need] = &[("dpkg-deb", "dpkg"), ("dh", "debhelper"), ("lintian", "lintian")];
+
+/// What it needs of Debian.
+pub(crate) fn needs(full: bool) -> Vec<Need> {
+    if full { [NEEDED, kubernetes::NEEDED, image::NEEDED].concat() } else { NEEDED.to_vec() }
+}
 
 pub(crate) fn run(context: &Context) -> Result<Tally> {
     let mut tally = Tally::default();
@@ -27,11 +32,10 @@ pub(crate) fn run(context: &Context) -> Result<Tally> {
     if context.full {
         compatibility::judge_history(&context.repo, &mut tally)?;
     }
-    let needed = [NEEDED, kubernetes::NEEDED].concat();
-    install(&needed);
-    let lacking = lacking(&needed);
+    install(NEEDED);
+    let lacking = lacking(NEEDED);
     if lacking.is_empty() {
-        if deb::judge(&context.repo, context.full, &mut tally) {
+        if deb::judge(&context.repo, context.full, &mut tally) && context.full {
             image::judge(&context.repo, &mut tally)?;
             kubernetes::judge(&context.repo, &mut tally)?;
             tally.add(vm::run_stage(&context.repo, vm::Stage::Packaging, context.full)?);
@@ -50,7 +54,7 @@ pub(crate) fn package() -> Result<ExitCode> {
     if !lacking.is_empty() {
         bail!("{} is not there: apt-get install debhelper", lacking.join(", "));
     }
-    println!("{}", deb::build(&Repo::open()?)?.display());
+    println!("{}", deb::package(&Repo::open()?)?.display());
     Ok(ExitCode::SUCCESS)
 }
 

@@ -6,14 +6,14 @@ use crate::context::Context;
 use crate::languages;
 use anyhow::{Context as _, Result, ensure};
 use harness::child::{self, Stream};
+use harness::packages::{Need, install, lacking};
 use harness::tally::Tally;
-use programs::{install, lacking};
+use harness::{build, programs};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
 const TESTS_LIMIT: Duration = Duration::from_secs(15 * 60);
 const PIP_LIMIT: Duration = Duration::from_secs(5 * 60);
 const PACKAGE: &str = "crates/client/raas-python";
@@ -21,7 +21,7 @@ const PACKAGE: &str = "crates/client/raas-python";
 const NATIVE: [&str; 2] = ["lib_raas.so", "_raas.abi3.so"];
 const PYTHON: &str = "/usr/bin/python3";
 /// What is needed, and the Debian package that has it.
-const NEEDED: &[(&str, &str)] = &[
+pub(crate) const NEEDED: &[Need] = &[
     (PYTHON, "python3"),
     ("/usr/lib/python3/dist-packages/pytest/__init__.py", "python3-pytest"),
     ("/usr/lib/python3/dist-packages/numpy/__init__.py", "python3-numpy"),
@@ -45,23 +45,19 @@ pub(crate) fn run(context: &Context) -> Result<Tally> {
         tally.skip("python", &format!("{} is not there and cannot be installed", lacking.join(", ")));
         return Ok(tally);
     }
-    tally.check("python: it builds, and no Python is asked for that", || build(context));
-    if tally.failed == 0 {
-        let place = lay_together(context)?;
-        pytest(context, &place, &mut tally)?;
+    programs::build(&context.repo)?;
+    let place = lay_together(context)?;
+    pytest(context, &place, &mut tally)?;
+    languages::run(context, &mut tally)?;
+    if context.full {
+        tally.check("python: it builds, and no Python is asked for that", || builds_without_python(context));
         wheel(context, &mut tally)?;
-        languages::run(context, &mut tally);
     }
     Ok(tally)
 }
 
-/// `raas` and the native part, which must not need a Python to be built.
-fn build(context: &Context) -> Result<Vec<String>> {
-    // Built together they would be built anew: the macros of PyO3 want other features of `syn` than those of `raas`.
-    let raas = child::run_quiet(&mut context.repo.command("cargo", &["build", "--release"]), BUILD_LIMIT)?;
-    if !raas.success() {
-        return Ok(vec![raas.describe(), raas.text(Stream::Err)]);
-    }
+/// The native part must not need a Python to be built.
+fn builds_without_python(context: &Context) -> Result<Vec<String>> {
     let words = ["build", "--release", "--package", "raas-python"];
     // Those that are asked for their version and paths fail.
     let none = context.repo.target.join("no-python");
@@ -73,8 +69,8 @@ fn build(context: &Context) -> Result<Vec<String>> {
     }
     let rest = std::env::var_os("PATH").unwrap_or_default();
     let path = std::env::join_paths(std::iter::once(none).chain(std::env::split_paths(&rest)))?;
-    let ended = child::run_quiet(context.repo.command("cargo", &words).env("PATH", path), BUILD_LIMIT)?;
-    Ok(if ended.success() { vec![] } else { vec![ended.describe(), ended.text(Stream::Err)] })
+    build::must(context.repo.command("cargo", &words).env("PATH", path))?;
+    Ok(vec![])
 }
 
 /// The package as a wheel has it; returns the directory for Python's path.
@@ -91,7 +87,7 @@ fn lay_together(context: &Context) -> Result<PathBuf> {
             std::fs::copy(&path, package.join(path.file_name().context("a file has a name")?))?;
         }
     }
-    let native = context.repo.target.join("release").join(NATIVE[0]);
+    let native = programs::path(&context.repo, NATIVE[0]);
     std::fs::copy(&native, package.join(NATIVE[1])).with_context(|| format!("no {}", native.display()))?;
     Ok(place)
 }
@@ -100,7 +96,7 @@ fn lay_together(context: &Context) -> Result<PathBuf> {
 fn pytest(context: &Context, place: &Path, tally: &mut Tally) -> Result<()> {
     let mut command = context.repo.command(PYTHON, &["-m", "pytest", "-v", "-rs", "-p", "no:cacheprovider"]);
     command.arg(context.repo.root.join(PACKAGE).join("tests")).env("PYTHONPATH", place);
-    command.env("RAAS", context.repo.target.join("release/raas")).env("PYTHONDONTWRITEBYTECODE", "1");
+    command.env("RAAS", programs::path(&context.repo, "raas")).env("PYTHONDONTWRITEBYTECODE", "1");
     let ended = child::run_quiet(&mut command, TESTS_LIMIT)?;
     let text = ended.text(Stream::Out);
     let (mut passed, mut findings) = (0, vec![]);
@@ -147,9 +143,9 @@ fn wheel(context: &Context, tally: &mut Tally) -> Result<()> {
             std::fs::remove_dir_all(&out)?;
         }
         let manifest = context.repo.root.join(PACKAGE).join("Cargo.toml");
-        let mut build = context.repo.command(&maturin.to_string_lossy(), &["build", "--release", "--quiet", "--out"]);
-        build.arg(&out).arg("--manifest-path").arg(manifest).args(["--compatibility", "linux"]);
-        succeed(&mut build, BUILD_LIMIT)?;
+        let mut wheel = context.repo.command(&maturin.to_string_lossy(), &["build", "--release", "--quiet", "--out"]);
+        wheel.arg(&out).arg("--manifest-path").arg(manifest).args(["--compatibility", "linux"]);
+        build::must(&mut wheel)?;
         let wheels: Vec<PathBuf> = std::fs::read_dir(&out)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
         let [wheel] = &wheels[..] else { return Ok(vec![format!("the wheels are {wheels:?}")]) };
         if !wheel.to_string_lossy().contains(ABI) {

@@ -5,32 +5,27 @@
 use crate::context::Context;
 use anyhow::{Context as _, Result};
 use harness::child::{self, Ended, Stream};
+use harness::programs;
 use harness::tally::Tally;
 use serde_json::Value;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// With the command that stage `demo` builds: by itself the simulator would have its dependencies with other features,
-/// and all of the protocol's crates would be compiled twice.
-const BUILD: &[&str] = &["build", "--release", "--package", "sim", "--package", "raas-cli"];
-/// Seeds that every run goes through.
-const FIXED: u64 = 4_000;
+/// Seeds that every run goes through, and a full one.
+const FIXED: u64 = 2_000;
+const FIXED_FULL: u64 = 4_000;
 /// Time for fresh seeds, in a full run.
 const FRESH_SECONDS: u64 = 900;
 /// Fewer fresh seeds than these say that something is wrong with the machine or the simulator.
 const FRESH_MIN: u64 = 50;
-/// A cold build and the longest run.
+/// The longest run, on a machine that is busy too.
 const RUN_LIMIT: Duration = Duration::from_secs(60 * 60);
 
 pub(crate) fn run(context: &Context) -> Result<Tally> {
     let mut tally = Tally::default();
-    let build = child::run_quiet(&mut context.repo.command("cargo", BUILD), RUN_LIMIT)?;
-    let built = if build.success() { vec![] } else { vec![build.describe(), build.text(Stream::Err)] };
-    tally.case("sim: build", build.took, &built);
-    if !build.success() {
-        return Ok(tally);
-    }
-    let fixed = sweep(context, &["--seed", "1", "--count", &FIXED.to_string()])?;
-    tally.case(&format!("seeds 1 to {FIXED}"), fixed.took, &findings(&fixed, FIXED));
+    programs::build(&context.repo)?;
+    let count = if context.full { FIXED_FULL } else { FIXED };
+    let fixed = sweep(context, &["--seed", "1", "--count", &count.to_string()])?;
+    tally.case(&format!("seeds 1 to {count}"), fixed.took, &findings(&fixed, count));
     if !context.full {
         return Ok(tally);
     }
@@ -46,7 +41,7 @@ fn sweep(context: &Context, which: &[&str]) -> Result<Ended> {
     let jobs = std::thread::available_parallelism().map_or(1, |n| n.get()).to_string();
     let mut args = vec!["--json", "--jobs", &jobs];
     args.extend(which);
-    let sim = context.repo.target.join("release/sim");
+    let sim = programs::path(&context.repo, "sim");
     child::run_quiet(&mut context.repo.command(&sim.to_string_lossy(), &args), RUN_LIMIT)
 }
 

@@ -2,18 +2,24 @@
 //! tests. Owns the reading of the runners' closing lines; a run that cannot be read counts as failed, never as passed.
 
 use crate::context::Context;
+use crate::release;
 use anyhow::Result;
 use harness::child::{self, Stream};
-use harness::repo;
+use harness::packages::{self, Need};
 use harness::result_lines::libtest_result;
 use harness::tally::{Tally, skip_line};
+use harness::{build, ledger};
 use std::process::Command;
 use std::time::Duration;
 
-/// A cold build and all tests; each single test has its own, shorter limit in .config/nextest.toml.
-const RUN_LIMIT: Duration = Duration::from_secs(45 * 60);
+/// All tests, on a machine that is busy too; each single test has its own, shorter limit in .config/nextest.toml.
+const RUN_LIMIT: Duration = Duration::from_secs(90 * 60);
+/// Asking for a version.
+const ASK_LIMIT: Duration = Duration::from_secs(60);
+/// Tests at a time where nextest is missing; with it .config/nextest.toml says how many.
+const AT_ONCE: &str = "6";
 /// Judges and tools of the tests that are not ours, each with its Debian package. Without one its test says SKIP.
-const JUDGES: &[(&str, &str)] = &[
+pub(crate) const JUDGES: &[Need] = &[
     ("prometheus", "prometheus"),
     ("promtool", "prometheus"),
     ("/usr/lib/python3/dist-packages/prometheus_client/parser.py", "python3-prometheus-client"),
@@ -21,20 +27,32 @@ const JUDGES: &[(&str, &str)] = &[
     ("etcd", "etcd-server"),
     ("iptables", "iptables"),
 ];
+/// What has tests. Examples have none: stage `lint` compiles each once, and linking them as test programs would only cost
+/// time.
+const TARGETS: &[&str] = &["--lib", "--bins", "--tests"];
 /// Cases per property with `--full`.
 const FULL_PROPERTY_CASES: &str = "4096";
 
 pub(crate) fn run(context: &Context) -> Result<Tally> {
     let mut tally = Tally::default();
-    programs::install(JUDGES);
-    let nextest = child::run_quiet(&mut context.repo.command("cargo", &["nextest", "--version"]), RUN_LIMIT)
+    packages::install(JUDGES);
+    let nextest = child::run_quiet(&mut context.repo.command("cargo", &["nextest", "--version"]), ASK_LIMIT)
         .is_ok_and(|ended| ended.success());
+    let built = |words: &[&str]| -> Result<()> {
+        build::must(&mut command(context, words))?;
+        if context.release_later {
+            release::begin(&context.repo);
+        }
+        Ok(())
+    };
     if nextest {
+        built(&[NEXTEST, TARGETS, &["--no-run"]].concat())?;
         tally.add(run_nextest(context)?);
     } else {
         println!("note: cargo-nextest is not installed, running cargo test");
-        let args = ["test", "--workspace", "--all-targets", "--no-fail-fast", "--", "--show-output"];
-        tally.add(run_libtest(context, "cargo test", &args)?);
+        let args = [&["test", "--workspace"], TARGETS, &["--no-fail-fast"]].concat();
+        built(&[&args[..], &["--no-run"]].concat())?;
+        tally.add(run_libtest(context, "cargo test", &[&args[..], &["--", "--show-output"]].concat())?);
     }
     tally.add(run_libtest(context, "doc tests", &["test", "--workspace", "--doc", "--no-fail-fast"])?);
     Ok(tally)
@@ -42,34 +60,35 @@ pub(crate) fn run(context: &Context) -> Result<Tally> {
 
 fn command(context: &Context, args: &[&str]) -> Command {
     let mut command = context.repo.command("cargo", args);
+    command.env("RUST_TEST_THREADS", AT_ONCE);
     if context.full {
         command.env("PROPTEST_CASES", FULL_PROPERTY_CASES).env("RAAS_TEST_FULL", "1");
     }
     command
 }
 
+const NEXTEST: &[&str] = &["nextest", "run", "--workspace"];
+
 fn run_nextest(context: &Context) -> Result<Tally> {
-    let args = [
-        "nextest",
-        "run",
-        "--workspace",
-        "--all-targets",
+    let how = [
         "--no-fail-fast",
         "--no-tests=fail",
         "--success-output=immediate",
         "--failure-output=final",
-        "--status-level=slow",
+        "--status-level=pass",
     ];
-    // Passing tests' output is read for skips and not shown; the build, failures and the summary are. All is read as it
-    // comes, because tests print more lines than a child's end keeps.
-    let mut testing = false;
+    let args = [NEXTEST, TARGETS, &how].concat();
+    // Passing tests' output is read for skips and not shown; failures and the summary are. All is read as it comes,
+    // because tests print more lines than a child's end keeps.
     let mut summary = None;
     let mut skips: Vec<(String, String)> = Vec::new();
     let ended = child::run(&mut command(context, &args), RUN_LIMIT, |_, line| {
-        testing |= line.trim_start().starts_with("Starting ");
         summary = summary.take().or_else(|| nextest_summary(line));
         skips.extend(skip_line(line).map(|(name, reason)| (name.to_owned(), reason.to_owned())));
-        if (!testing && !repo::is_progress(line)) || summary.is_some() || is_trouble(line) {
+        if let Some((name, took)) = passed_in(line) {
+            ledger::case(name, took);
+        }
+        if summary.is_some() || is_trouble(line) {
             println!("{line}");
         }
     })?;
@@ -86,6 +105,13 @@ fn run_nextest(context: &Context) -> Result<Tally> {
     }
     count_skips(skips.iter().map(|(name, reason)| (name.as_str(), reason.as_str())), &mut tally);
     Ok(tally)
+}
+
+/// Reads `        PASS [   0.251s] (  1/2) package::binary module::test`: the name and the time.
+fn passed_in(line: &str) -> Option<(&str, Duration)> {
+    let (took, rest) = line.trim_start().strip_prefix("PASS [")?.split_once("s] ")?;
+    let name = rest.split_once(") ").map_or(rest, |(_, name)| name);
+    Some((name.trim(), Duration::try_from_secs_f64(took.trim().parse().ok()?).ok()?))
 }
 
 fn is_trouble(line: &str) -> bool {
@@ -149,6 +175,17 @@ fn nextest_summary(line: &str) -> Option<Tally> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_of_tests_are_read() {
+        let line = "        PASS [   2.251s] (  1/2342) roce::it distance::far";
+        assert_eq!(passed_in(line), Some(("roce::it distance::far", Duration::from_millis(2251))));
+        assert_eq!(
+            passed_in("        PASS [   0.5s] roce::it far"),
+            Some(("roce::it far", Duration::from_millis(500)))
+        );
+        assert_eq!(passed_in("        SLOW [> 60.000s] roce::it far"), None);
+    }
 
     #[test]
     fn nextest_summaries_are_read() {

@@ -1,10 +1,18 @@
 //! What the pages say that the code decides: the files that they name, the versions, the lists of targets and benches.
 //! Owns the reading of the pages; a page that says nothing about a number is no finding, except the pages whose subject
-//! it is.
+//! it is. Links, shape and names of code are in the submodules.
+
+mod links;
+mod names;
+mod shape;
+
+pub(super) use links::{book, links};
+pub(super) use names::names;
+pub(super) use shape::{history, lengths, results};
 
 use anyhow::{Context, Result};
 use harness::repo::Repo;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Folders whose files pages name by their path from the root.
 const FOLDERS: &[&str] = &["crates/", "xtask/", "bench/src/", "docs/", "fuzz/", "tests/", "lints/"];
@@ -22,6 +30,47 @@ const VERSIONS: &[(&str, &str, &str, &str)] = &[
 /// Folders whose files a page has a name for, each in backquotes.
 const LISTED: &[(&str, &str)] =
     &[("fuzz/fuzz_targets", "docs/proof/testing.md"), ("crates/proof/vm/src/registry.rs", "docs/proof/guests.md")];
+
+/// One page.
+struct Page {
+    /// From the root.
+    path: PathBuf,
+    text: String,
+}
+
+impl Page {
+    /// Lines with their numbers, without those of fenced blocks.
+    fn prose(&self) -> impl Iterator<Item = (usize, &str)> {
+        let mut fenced = false;
+        (1..).zip(self.text.lines()).filter(move |(_, line)| {
+            let fence = line.trim_start().starts_with("```");
+            fenced ^= fence;
+            !fenced && !fence
+        })
+    }
+
+    /// The anchors of its headings, as GitHub and mdBook make them.
+    fn anchors(&self) -> Vec<String> {
+        let headings = self.prose().filter_map(|(_, line)| {
+            let text = line.trim_start_matches('#');
+            (text.len() < line.len()).then(|| text.strip_prefix(' ')).flatten()
+        });
+        let mut anchors: Vec<String> = vec![];
+        for heading in headings {
+            let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+            let anchor = kept.collect::<String>().to_lowercase().replace(' ', "-");
+            let same = anchors.iter().filter(|one| **one == anchor).count();
+            anchors.push(if same == 0 { anchor } else { format!("{anchor}-{same}") });
+        }
+        anchors
+    }
+}
+
+/// The pages of the repository.
+fn all(repo: &Repo) -> Result<Vec<Page>> {
+    let pages = repo.files()?.into_iter().filter(|path| path.extension().is_some_and(|ending| ending == "md"));
+    pages.map(|path| Ok(Page { text: read(&repo.root.join(&path))?, path })).collect()
+}
 
 /// Every file that a page names is there.
 pub(super) fn paths(repo: &Repo) -> Result<Vec<String>> {
@@ -105,6 +154,14 @@ fn read(path: &Path) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn anchors_are_those_of_headings() {
+        let text = "# `raas demo`: a run\n```sh\n# no heading\n```\n## Two\n## Two\n#no\n".to_owned();
+        let page = Page { path: PathBuf::new(), text };
+        assert_eq!(page.anchors(), ["raas-demo-a-run", "two", "two-1"]);
+        assert_eq!(page.prose().count(), 4);
+    }
 
     #[test]
     fn paths_are_read_from_backquotes_and_patterns_are_none() {

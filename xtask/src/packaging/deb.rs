@@ -4,7 +4,9 @@
 //! cargo-deb would do the same; but it has to be compiled first, and debhelper and lintian are packages (docs/operate/packaging.md).
 
 use super::{put, succeed};
+use crate::release;
 use anyhow::{Context as _, Result, bail};
+use harness::build;
 use harness::repo::Repo;
 use harness::tally::Tally;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +14,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
 const TOOL_LIMIT: Duration = Duration::from_secs(10 * 60);
 /// The folder of the package's sources, and that of Debian's rules in it.
 const PACKAGING: &str = "packaging";
@@ -52,9 +53,11 @@ const ADDED: &[&str] = &[
 const PAGE: &str = "usr/share/man/man1/raas-daemon.1.gz";
 
 /// Builds the package; returns its file.
-pub(super) fn build(repo: &Repo) -> Result<PathBuf> {
-    let words = ["build", "--release", "--package", "raas-cli", "--package", "raas-preload"];
-    succeed(&mut repo.command("cargo", &words), BUILD_LIMIT)?;
+pub(super) fn package(repo: &Repo) -> Result<PathBuf> {
+    release::ready(repo)?;
+    build::must(
+        &mut repo.command("cargo", &["build", "--release", "--package", "raas-cli", "--package", "raas-preload"]),
+    )?;
     pack(repo, &repo.target.join("packaging"))
 }
 
@@ -112,7 +115,7 @@ fn pack(repo: &Repo, dir: &Path) -> Result<PathBuf> {
 pub(super) fn judge(repo: &Repo, full: bool, tally: &mut Tally) -> bool {
     let mut built = None;
     tally.check("package: debhelper builds it", || {
-        built = Some(build(repo)?);
+        built = Some(package(repo)?);
         Ok(vec![])
     });
     let Some(file) = built else { return false };

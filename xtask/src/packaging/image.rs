@@ -3,13 +3,13 @@
 
 use anyhow::Result;
 use harness::child::{self, Stream};
+use harness::packages::{Need, install, lacking};
 use harness::repo::Repo;
 use harness::result_lines::counted;
 use harness::tally::Tally;
-use programs::{install, lacking};
 use std::time::Duration;
 
-const NEEDED: &[(&str, &str)] = &[("buildah", "buildah")];
+pub(super) const NEEDED: &[Need] = &[("buildah", "buildah")];
 const LIMIT: Duration = Duration::from_secs(10 * 60);
 
 /// Builds the image from the tree that debhelper packed, and runs containers of it.

@@ -4,6 +4,7 @@
 use super::succeed;
 use anyhow::Result;
 use harness::child::{self, Stream};
+use harness::packages::{self, Need};
 use harness::repo::Repo;
 use harness::result_lines::counted;
 use harness::tally::Tally;
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 const PYTHON: &str = "/usr/bin/python3";
 /// What the environment needs, and the Debian package that has it.
-pub(super) const NEEDED: &[(&str, &str)] = &[(PYTHON, "python3"), ("/usr/share/python-wheels", "python3-venv")];
+pub(super) const NEEDED: &[Need] = &[(PYTHON, "python3"), ("/usr/share/python-wheels", "python3-venv")];
 const VALIDATOR: &str = "kubernetes-validate>=1.37,<2";
 /// The oldest release whose schema the manifests must keep, and the newest that is known.
 const RELEASES: [&str; 2] = ["1.28", "1.37"];
@@ -21,6 +22,12 @@ const MANIFESTS: [&str; 2] = ["packaging/kubernetes/raas.yaml", "packaging/kuber
 const LIMIT: Duration = Duration::from_secs(5 * 60);
 
 pub(super) fn judge(repo: &Repo, tally: &mut Tally) -> Result<()> {
+    packages::install(NEEDED);
+    let lacking = packages::lacking(NEEDED);
+    if !lacking.is_empty() {
+        tally.skip("kubernetes", &format!("{} is not there and cannot be installed", lacking.join(", ")));
+        return Ok(());
+    }
     let venv = repo.target.join("kubernetes-venv");
     let validator = venv.join("bin/kubernetes-validate");
     if !validator.exists() && !install(&venv) {

@@ -1,5 +1,5 @@
 //! Bench `figures`: the figures of the RaaS paper that measure RDMA (1, 2, 6 to 12), with RaaS and its rivals on one
-//! device in one run. Owns which figures there are, what is written, and where; docs/proof/figures.md says what they mean.
+//! device in one run. Owns which figures there are, what is written, and where; docs/proof/paper.md says what they mean.
 
 mod atomics;
 pub(crate) mod data;
@@ -8,20 +8,18 @@ mod draw;
 mod guest;
 mod hosts;
 mod latency;
-pub(crate) mod page;
 mod resources;
 mod sharing;
 mod sweep;
 mod throughput;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use harness::repo::Repo;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::report::{Findings, Origin};
+use super::report::Findings;
 use super::{Args, Wire};
 use data::Figure;
 use device::Device;
@@ -30,9 +28,8 @@ use hosts::Hosts;
 
 /// Rounds of a quick run.
 const ROUNDS_QUICK: u32 = 1;
-/// Where drawings and data lie, and the page about them.
-const FOLDER: &str = "docs/figures";
-const PAGE: &str = "docs/proof/figures.md";
+/// Where drawings and data lie.
+pub(crate) const FOLDER: &str = "docs/figures";
 
 /// What `figures` alone takes.
 #[derive(clap::Args, Debug)]
@@ -43,19 +40,12 @@ pub(super) struct FigureArgs {
     /// Of `figures`: points of a line, at most; the first and the last are kept, and those that a bar is about.
     #[arg(long, value_parser = clap::value_parser!(u32).range(2..=100))]
     points: Option<u32>,
-    /// Of `figures` and `programs`: where drawings and data go, instead of docs/figures; then the page stays as it is.
+    /// Of `figures`, `programs` and `remus`: where drawings and data go, instead of docs/figures.
     #[arg(long)]
     out: Option<PathBuf>,
     /// Of `figures`: where the measured programs lie, built already.
     #[arg(long)]
     programs: Option<PathBuf>,
-}
-
-impl FigureArgs {
-    /// Whether the page takes what is measured.
-    pub(crate) fn is_page_written(&self) -> bool {
-        self.out.is_none()
-    }
 }
 
 /// How long, how often, and at how many points.
@@ -188,24 +178,19 @@ fn measure(
 struct Writer<'a> {
     folder: PathBuf,
     device: Device,
-    context: Value,
     findings: &'a mut Findings,
-    blocks: BTreeMap<String, String>,
 }
 
 impl Writer<'_> {
-    fn take(&mut self, number: u32, figure: &Figure, machine: &Value) -> Result<()> {
-        self.context["machine"] = machine.clone();
-        let name = self.device.name_of(number);
-        write(&self.folder, &name, figure, self.device.name(), &self.context)?;
+    fn take(&mut self, number: u32, figure: &Figure) -> Result<()> {
+        write(&self.folder, &self.device.name_of(number), figure, self.device.name())?;
         self.findings.rows.extend(figure.rows.iter().cloned());
-        self.findings.figures.push(json!({ "figure": number, "beside": figure.beside }));
-        self.blocks.insert(name.clone(), page::block(figure, &name, &self.context));
+        self.findings.figures.push(json!({ "case": format!("figure {number}"), "beside": figure.beside }));
         Ok(())
     }
 }
 
-pub(super) fn run(repo: &Repo, args: &Args, origin: &Origin) -> Result<Findings> {
+pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
     let (effort, device) = (Effort::of(args), args.figures.device);
     let wire = match args.wire {
         Some(Wire::Iwarp) => "iwarp",
@@ -218,25 +203,23 @@ pub(super) fn run(repo: &Repo, args: &Args, origin: &Origin) -> Result<Findings>
     if device == Device::Rxe {
         setting["emulation"] = json!("qemu tcg");
     }
-    let mut findings = Findings { rounds: effort.rounds, setting: setting.clone(), ..Findings::default() };
-    let context = json!({ "setting": setting, "machine": null, "commit": origin.commit() });
-    let folder = folder(repo, args);
-    let mut writer = Writer { folder, device, context, findings: &mut findings, blocks: BTreeMap::new() };
+    let mut findings = Findings { rounds: effort.rounds, setting, ..Findings::default() };
+    let mut writer = Writer { folder: folder(repo, args), device, findings: &mut findings };
     let failed = match device {
         Device::Softnic => {
             let mut hosts = Hosts::new(repo, args, wire)?;
-            measure(&mut hosts, args, effort, &mut |number, figure| writer.take(number, &figure, origin.machine()))?
+            measure(&mut hosts, args, effort, &mut |number, figure| writer.take(number, &figure))?
         }
         Device::Rxe => {
             let Left { found, missing } = guest::outside(repo, args)?;
-            found.iter().try_for_each(|(number, handed)| writer.take(*number, &handed.figure, &handed.machine))?;
+            if let Some((_, first)) = found.first() {
+                writer.findings.setting["guest"] = first.machine.clone();
+            }
+            found.iter().try_for_each(|(number, handed)| writer.take(*number, &handed.figure))?;
             missing
         }
     };
-    if args.figures.out.is_none() && !args.quick {
-        page::update(&repo.root.join(PAGE), &writer.blocks)?;
-    }
-    ensure!(failed.is_empty(), "figures {failed:?} could not be measured; the others are written");
+    findings.failed.extend(failed.iter().map(|number| format!("figure {number} could not be measured")));
     Ok(findings)
 }
 
@@ -248,25 +231,25 @@ pub(super) fn name(args: &Args) -> &'static str {
     }
 }
 
-/// The folder of drawings and data of a bench. Quick figures do not take the place of others.
+/// The folder of drawings and data of a bench. Quick figures, and those of other settings, do not take the place of
+/// others.
 pub(crate) fn folder(repo: &Repo, args: &Args) -> PathBuf {
     match &args.figures.out {
         Some(out) => out.clone(),
-        None if args.quick => repo.target.join("figures"),
+        None if args.quick || args.lane_only => repo.target.join("figures"),
         None => repo.root.join(FOLDER),
     }
 }
 
-/// Writes a figure's drawing, values and medians under this name; `below` stands with the points.
-pub(crate) fn write(folder: &Path, name: &str, figure: &Figure, below: &str, context: &Value) -> Result<()> {
+/// Writes a figure's drawing and medians under this name; `below` stands with the points.
+pub(crate) fn write(folder: &Path, name: &str, figure: &Figure, below: &str) -> Result<()> {
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let put = |extension: &str, text: String| {
         let path = folder.join(format!("{name}.{extension}"));
         std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
     };
-    put("svg", draw::svg(figure, below)?)?;
-    put("csv", figure.to_csv())?;
-    put("json", format!("{:#}\n", figure.to_json(context)))
+    put("svg", draw::svg(figure, below))?;
+    put("csv", figure.to_csv())
 }
 
 #[cfg(test)]

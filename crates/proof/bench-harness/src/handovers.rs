@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::place::{End, Place, at};
-use super::process::{Beside, READY_WITHIN};
+use super::loads::{stream_client, stream_server};
+use super::place::{End, Place};
+use super::process::Beside;
 use super::report::Findings;
+use super::rivals::any_port;
 use super::stats::{Better, Row, Series, spread};
 use super::threads::{self, Thread};
 use super::{Args, perf};
@@ -96,15 +98,10 @@ struct Look<'p> {
 impl Look<'_> {
     fn run(&self, transport: &str, test: &str, bytes: u32) -> Result<Run> {
         let place = self.place;
-        let program = place.program("sockbench");
-        let listen = at(place.server(), 0);
-        let words = [program.as_str(), "server", "--transport", transport, "--at", &listen];
-        let mut server = Beside::start(&mut place.command(End::Server, &words))?;
-        let to = server.wait_line("ready ", READY_WITHIN)?;
+        let (server, to) = stream_server(place, transport, &any_port(place))?;
         let size = bytes.to_string();
-        let words = [program.as_str(), "client", "--transport", transport, "--to", &to, "--test", test];
-        let words = [&words[..], &["--size", &size, "--seconds", LOAD_SECONDS]].concat();
-        let mut client = Beside::start(&mut place.command(End::Client, &words))?;
+        let words = [test, "--size", &size, "--seconds", LOAD_SECONDS];
+        let mut client = Beside::start(&mut stream_client(place, transport, &to, &words))?;
         std::thread::sleep(WARM_UP);
         let mut processes = vec![("client program", client.pid()), ("server program", server.pid())];
         if transport == "raas" {
@@ -247,17 +244,18 @@ fn is_stream(bytes: u32) -> bool {
     bytes >= 4096
 }
 
-/// Medians of the rounds, of a gigabyte and of a message.
+/// Medians of the rounds, of a message: of whom, and what.
 fn figure(case: &str, side: &str, bytes: u32, runs: &[Run]) -> Value {
     let medians = |of: fn(&Run) -> &Figures| {
         let keys: BTreeSet<&(String, String)> = runs.iter().flat_map(|run| of(run).keys()).collect();
-        let list = keys.into_iter().filter_map(|key| {
+        let mut all: BTreeMap<&str, BTreeMap<&str, f64>> = BTreeMap::new();
+        for key in keys {
             let values: Vec<f64> = runs.iter().map(|run| of(run).get(key).copied().unwrap_or_default()).collect();
-            let median = spread(&values)?.median;
-            let of_gb = median * 1e9 / f64::from(bytes);
-            (median > 0.0).then(|| json!({ "of": key.0, "what": key.1, "a_gb": of_gb, "a_message": median }))
-        });
-        list.collect::<Vec<_>>()
+            if let Some(s) = spread(&values).filter(|s| s.median > 0.0) {
+                all.entry(&key.0).or_default().insert(&key.1, s.median);
+            }
+        }
+        json!(all)
     };
     let rate = spread(&runs.iter().map(|run| run.msgs_per_s).collect::<Vec<_>>()).map(|s| s.median);
     json!({
@@ -267,29 +265,25 @@ fn figure(case: &str, side: &str, bytes: u32, runs: &[Run]) -> Value {
     })
 }
 
-/// The tables of docs/proof/benchmarks.md: of streams for a gigabyte, of small messages for a thousand of them.
+/// What the bench prints of a side: of streams for a gigabyte, of small messages for a thousand of them.
 fn markdown(figure: &Value) -> String {
     let bytes = figure["size_bytes"].as_u64().and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or_default();
-    let (key, scale, unit) =
-        if is_stream(bytes) { ("a_gb", 1.0, "a GB") } else { ("a_message", 1e3, "a thousand messages") };
-    let lines = |list: &str| figure[list].as_array().cloned().unwrap_or_default();
-    let word = |line: &Value, key: &str| line[key].as_str().unwrap_or_default().to_owned();
-    let count = |line: &Value| line[key].as_f64().unwrap_or_default() * scale;
-    let mut out = format!("\n{} over {}, {unit}\n\n| thread |", word(figure, "case"), word(figure, "side"));
+    let (scale, unit) = if is_stream(bytes) { (1e9 / f64::from(bytes), "a GB") } else { (1e3, "a thousand messages") };
+    let objects = |value: &Value| value.as_object().cloned().unwrap_or_default();
+    let count = |value: &Value| value.as_f64().map(|value| short(value * scale));
+    let word = |key: &str| figure[key].as_str().unwrap_or_default();
+    let mut out = format!("\n{} over {}, {unit}\n\n| thread |", word("case"), word("side"));
     let heads = COLUMNS.map(|column| format!(" {} |", column.replace("_us", ", us").replace('_', " ")));
     out += &format!("{}\n|{}\n", heads.concat(), "---|".repeat(COLUMNS.len() + 1));
-    let mut threads: BTreeMap<String, BTreeMap<String, f64>> = BTreeMap::new();
-    for line in lines("threads") {
-        threads.entry(word(&line, "of")).or_default().insert(word(&line, "what"), count(&line));
-    }
-    for (name, columns) in threads {
-        let cells =
-            COLUMNS.map(|column| columns.get(column).map_or(" - |".to_owned(), |v| format!(" {} |", short(*v))));
+    for (name, columns) in objects(&figure["threads"]) {
+        let cells = COLUMNS.map(|column| format!(" {} |", count(&columns[column]).unwrap_or("-".to_owned())));
         out += &format!("| {name} |{}\n", cells.concat());
     }
     out += &format!("\n| waker | woken | {unit} |\n|---|---|---|\n");
-    for line in lines("wakes") {
-        out += &format!("| {} | {} | {} |\n", word(&line, "of"), word(&line, "what"), short(count(&line)));
+    for (waker, woken) in objects(&figure["wakes"]) {
+        for (name, times) in objects(&woken) {
+            out += &format!("| {waker} | {name} | {} |\n", count(&times).unwrap_or_default());
+        }
     }
     out
 }
@@ -338,8 +332,7 @@ mod tests {
         let table = markdown(&figure);
         assert!(table.contains("| client daemon raas-engine | - | - | 5.0 | 5.0 | - |"), "{table}");
         assert!(table.contains("| client program sockbench | client daemon raas-engine | 5.0 |"), "{table}");
-        let wake = json!({"of": "a", "what": "b", "a_message": 0.01});
-        let small = markdown(&json!({"case": "messages", "size_bytes": 8, "wakes": [wake]}));
+        let small = markdown(&json!({"case": "messages", "size_bytes": 8, "wakes": { "a": { "b": 0.01 } }}));
         assert!(small.contains("a thousand messages") && small.contains("| a | b | 10.0 |"), "{small}");
     }
 }

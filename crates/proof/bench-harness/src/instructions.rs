@@ -8,16 +8,15 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
 use super::Args;
-use super::place::has;
 use super::report::Findings;
 use harness::child::{self, Stream};
+use harness::packages;
 use harness::repo::Repo;
 
 /// Messages of the shorter and the longer run.
 const COUNTS: [u64; 2] = [20_000, 60_000];
 const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
 const RUN_LIMIT: Duration = Duration::from_secs(300);
-const INSTALL_LIMIT: Duration = Duration::from_secs(300);
 
 /// What is counted: name, package, example, bytes of a message.
 const PROGRAMS: [(&str, &str, &str, u32); 4] = [
@@ -46,14 +45,8 @@ pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
 }
 
 fn install() -> Result<()> {
-    if !has("valgrind") && rustix::process::geteuid().is_root() && has("apt-get") {
-        println!("installing valgrind from Debian");
-        let mut command = std::process::Command::new("apt-get");
-        command.args(["install", "-y", "-q", "--no-install-recommends", "valgrind"]);
-        // Whether it helped is seen below.
-        let _ = child::run_quiet(&mut command, INSTALL_LIMIT);
-    }
-    ensure!(has("valgrind"), "no valgrind here: install Debian's package of that name");
+    packages::install(&[("valgrind", "valgrind")]);
+    ensure!(packages::is_here("valgrind"), "no valgrind here: install Debian's package of that name");
     Ok(())
 }
 

@@ -11,14 +11,17 @@ mod figures;
 mod handovers;
 mod idle;
 mod instructions;
+mod kept;
 mod kernels;
 mod link;
+mod loads;
 mod loss;
 mod machine;
 mod matrix;
 mod measured;
 mod memory;
 mod nic;
+pub mod pages;
 mod peers;
 mod perf;
 mod place;
@@ -48,7 +51,7 @@ pub struct Args {
     /// What to measure.
     #[arg(value_enum)]
     name: Name,
-    /// Where the results go, instead of bench/results/NAME/COMMIT.json.
+    /// Where the results go, instead of bench/results/NAME/COMMIT.json (with --quick: target/bench/NAME.json).
     #[arg(long)]
     json: Option<PathBuf>,
     /// Rounds, in each of which every side runs once; bars are judged from 9 on [default: 9, with --quick 3].
@@ -198,17 +201,47 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Name::Handovers => ("handovers".to_owned(), handovers::run(&repo, args)?),
         Name::Peers => ("peers".to_owned(), peers::run(&repo, args)?),
         Name::Loss => ("loss".to_owned(), loss::run(&repo, args)?),
-        Name::Programs => ("programs".to_owned(), programs::run(&repo, args, &origin)?),
+        Name::Programs => (programs_name(args).to_owned(), programs::run(&repo, args)?),
         Name::Instructions => ("instructions".to_owned(), instructions::run(&repo, args)?),
         Name::Kernels => ("kernels".to_owned(), kernels::run(&repo, args)?),
-        Name::Remus => ("remus".to_owned(), remus::run(&repo, args, &origin)?),
+        Name::Remus => ("remus".to_owned(), remus::run(&repo, args)?),
         Name::Rpc => ("rpc".to_owned(), rpc::run(&repo, args)?),
-        Name::Figures => (figures::name(args).to_owned(), figures::run(&repo, args, &origin)?),
+        Name::Figures => (figures::name(args).to_owned(), figures::run(&repo, args)?),
     };
-    let path = origin.write(&repo, &name, &findings, args.json.as_deref())?;
+    let quick = repo.target.join("bench").join(format!("{name}.json"));
+    let elsewhere = args.json.as_deref().or(args.quick.then_some(&quick));
+    let what = report::Measured { name: &name, command: &command(args), is_part: is_part(args) };
+    let path = origin.write(&repo, &what, &findings, elsewhere)?;
     print!("\n{}", report::table(&findings));
     println!("{}", repo.relative(&path).display());
     Ok(if findings.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Whether only some of the cases are wanted.
+fn is_part(args: &Args) -> bool {
+    args.only.is_some() || (args.name == Name::Loss && args.wire.is_some())
+}
+
+/// The command that measures what is kept under one name.
+fn command(args: &Args) -> String {
+    let name = args.name.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+    let is_wire = args.name == Name::TwoHosts && args.wire == Some(Wire::Roce);
+    let is_rxe = args.name == Name::Figures && figures::name(args) != name;
+    let words = [
+        (is_wire, " --wire roce".to_owned()),
+        (args.lane_only && !is_wire, " --lane-only".to_owned()),
+        (args.encrypt, " --encrypt".to_owned()),
+        (args.engines > 1, format!(" --engines {}", args.engines)),
+        (args.name == Name::Nic && args.guests == 2, " --guests 2".to_owned()),
+        (is_rxe, " --device rxe".to_owned()),
+    ];
+    let words: String = words.into_iter().filter(|(is_said, _)| *is_said).map(|(_, word)| word).collect();
+    format!("cargo xtask bench {name}{words}")
+}
+
+/// Connections of `raas run` that go over the lane are measured apart.
+fn programs_name(args: &Args) -> &'static str {
+    if args.lane_only { "programs-lane" } else { "programs" }
 }
 
 /// Under which name the results of `two-hosts` are kept.

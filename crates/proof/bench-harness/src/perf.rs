@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::place::has;
 use super::process::Beside;
 use super::with_priority;
 use harness::child::{self, Stream};
+use harness::packages;
 
 /// Kinds of calls, and the system calls of each.
 pub(super) const CALLS: [(&str, &[&str]); 5] = [
@@ -33,7 +33,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// Why it cannot be used; none if it can.
 pub(super) fn missing() -> Option<String> {
-    if !has("perf") {
+    if !packages::is_here("perf") {
         return Some("the program perf is not here".to_owned());
     }
     let tried = child::run_quiet(&mut perf(&["stat", "--all-cpus", "--event", WAKING, "true"]), LIMIT);

@@ -268,8 +268,9 @@ impl Place {
     /// guest.
     pub(crate) fn kernel_devices(repo: &Repo, name: &str, mtu: u32, programs: &Path) -> Result<Self> {
         let mut place = Self::with_programs(repo, name, programs)?;
-        let (program, mtu) = (place.program("nicbench"), mtu.to_string());
-        place.link = Some(Link::make(&mut place.command(End::Client, &[&program, "link", "--mtu", &mtu]))?);
+        let (program, mtu) = (place.program("bench"), mtu.to_string());
+        let words = [&program, "nicbench", "link", "--mtu", &mtu];
+        place.link = Some(Link::make(&mut place.command(End::Client, &words))?);
         Ok(place)
     }
 
@@ -412,12 +413,6 @@ impl Drop for Place {
 /// The client's end of the way to a further host, where there are more than two.
 fn port(number: usize) -> String {
     format!("port{number}")
-}
-
-/// Whether a program can be started.
-pub(crate) fn has(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|dir: PathBuf| Path::new(&dir).join(program).is_file())
 }
 
 /// An address and a port as one word.

@@ -8,14 +8,12 @@
 mod compare;
 mod database;
 mod grpc;
-mod install;
 mod parameters;
 mod serving;
 mod stores;
 mod usage;
 mod web;
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -23,13 +21,13 @@ use serde_json::{Value, json};
 
 use super::Args;
 use super::figures::data::Figure;
-use super::figures::{folder, page, write};
+use super::figures::{folder, write};
 use super::place::{End, Place};
-use super::report::{Findings, Origin};
+use super::report::Findings;
 use super::stats::Row;
 use harness::child::{self, Stream};
+use harness::packages::{self, Need};
 use harness::repo::Repo;
-use install::Need;
 
 const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
 /// Ports: each part has so many, from here on.
@@ -37,8 +35,6 @@ const PORT: u16 = 22_000;
 const PORTS: u16 = 32;
 /// MTU of the link between two hosts.
 const MTU: u32 = 1500;
-/// The page about the figures.
-const PAGE: &str = "docs/proof/figures-programs.md";
 
 /// Lines of figures.
 const TCP: &str = "TCP";
@@ -141,7 +137,7 @@ const PARTS: [Part; 10] = [
 pub(super) fn prepare(args: &Args) {
     let wanted = PARTS.iter().filter(|part| places(part).iter().any(|place| args.wants(&full_name(part, place))));
     let needs: Vec<Need> = wanted.flat_map(|part| part.needs).copied().collect();
-    install::install(&needs);
+    packages::install(&needs);
 }
 
 fn places(part: &Part) -> &'static [&'static str] {
@@ -152,7 +148,7 @@ fn full_name(part: &Part, place: &str) -> String {
     format!("{}, {place}", part.name)
 }
 
-pub(super) fn run(repo: &Repo, args: &Args, origin: &Origin) -> Result<Findings> {
+pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
     let wants = |place: &str| {
         PARTS.iter().filter(|part| places(part).contains(&place)).any(|part| args.wants(&full_name(part, place)))
     };
@@ -165,22 +161,18 @@ pub(super) fn run(repo: &Repo, args: &Args, origin: &Origin) -> Result<Findings>
         "mtu": MTU, "operations": stores::ALONE, "operations_pipelined": stores::PIPELINED, "value_bytes": 8,
         "processors_client_server": Place::processors()?, "rounds": args.rounds(),
     });
-    let mut writer = Writer { repo, args, origin, blocks: BTreeMap::new() };
     // Memcached and nginx give their rights up, and their daemon lets everybody in.
     let config = "socket_mode = \"0666\"\n";
     if wants("two hosts") {
         let lanes = if args.lane_only { "run_lanes = \"always\"\n" } else { "" };
         let two = Place::two_hosts(repo, "programs-two-hosts", MTU, &format!("{config}{lanes}"))?;
-        at_place(two, &mut writer, &mut findings)?;
+        at_place(two, repo, args, &mut findings)?;
     }
     if wants("same host") {
         let one = Place::one_host(repo, "programs-one-host", config)?;
         // A new namespace has it down.
         one.set_up(End::Client, &["link", "set", "lo", "up"])?;
-        at_place(one, &mut writer, &mut findings)?;
-    }
-    if args.figures.is_page_written() && !args.quick && !args.lane_only {
-        page::update(&repo.root.join(PAGE), &writer.blocks)?;
+        at_place(one, repo, args, &mut findings)?;
     }
     Ok(findings)
 }
@@ -190,16 +182,15 @@ fn names() -> String {
 }
 
 /// Measures all parts that are wanted at this place. One that cannot be measured is named and leaves the others alone.
-fn at_place(mut place: Place, writer: &mut Writer<'_>, findings: &mut Findings) -> Result<()> {
+fn at_place(mut place: Place, repo: &Repo, args: &Args, findings: &mut Findings) -> Result<()> {
     place.open_to_all()?;
     place.pin(true)?;
-    let args = writer.args;
     for (number, part) in (0..).zip(&PARTS) {
         let name = full_name(part, host(&place));
         if !places(part).contains(&host(&place)) || !args.wants(&name) {
             continue;
         }
-        let lacking: Vec<&str> = install::lacking(part.needs).into_iter().map(|(need, _)| need).collect();
+        let lacking = packages::lacking(part.needs);
         if !lacking.is_empty() {
             findings.rivals_missing.push(format!("{name}: {} cannot be installed here", lacking.join(", ")));
             println!("SKIP {name}: {} cannot be installed here", lacking.join(", "));
@@ -207,7 +198,7 @@ fn at_place(mut place: Place, writer: &mut Writer<'_>, findings: &mut Findings) 
         }
         let rounds = if part.name == "database stream" { args.programs.database_rounds } else { None };
         let at = At {
-            repo: writer.repo,
+            repo,
             place: &place,
             rounds: rounds.unwrap_or(args.rounds()),
             is_quick: args.quick,
@@ -219,7 +210,7 @@ fn at_place(mut place: Place, writer: &mut Writer<'_>, findings: &mut Findings) 
         match (part.measure)(&at) {
             Ok(measured) => {
                 println!("{name}: {} rounds, {:.0} s", at.rounds, begin.elapsed().as_secs_f64());
-                measured.figures.iter().try_for_each(|figure| writer.write(&at, figure))?;
+                measured.figures.iter().try_for_each(|figure| keep(&at, args, figure, findings))?;
                 findings.rows.extend(measured.rows);
                 findings.rivals_missing.extend(measured.missing);
             }
@@ -232,45 +223,17 @@ fn at_place(mut place: Place, writer: &mut Writer<'_>, findings: &mut Findings) 
     Ok(())
 }
 
-/// Writes figures as they come, and keeps their blocks of the page.
-struct Writer<'a> {
-    repo: &'a Repo,
-    args: &'a Args,
-    origin: &'a Origin,
-    blocks: BTreeMap<String, String>,
-}
-
-impl Writer<'_> {
-    fn write(&mut self, at: &At<'_>, figure: &Figure) -> Result<()> {
-        let machine = self.origin.machine();
-        let measured_on = if at.is_one_host() {
-            "client and server on one host, each on a processor of its own".to_owned()
-        } else {
-            format!("two network namespaces over veth, MTU {MTU}, each with its daemon on a processor of its own")
-        };
-        let load = machine["load_before"].as_f64().unwrap_or(f64::NAN);
-        let measured_on = format!("{measured_on}; load average {load:.1} before{}", beside_builds(load));
-        let context = json!({
-            "setting": { "rounds": at.rounds, "measured_on": measured_on }, "machine": machine,
-            "commit": self.origin.commit(),
-        });
-        let number = figure.number.context("a figure of the paper has a number")?;
-        let name = file_name(number, at.host());
-        let below = format!("{} rounds, {}", at.rounds, at.host());
-        write(&folder(self.repo, self.args), &name, figure, &below, &context)?;
-        self.blocks.insert(name.clone(), page::block(figure, &name, &context));
-        Ok(())
+/// Writes a figure as it comes, and what was measured beside its points.
+fn keep(at: &At<'_>, args: &Args, figure: &Figure, findings: &mut Findings) -> Result<()> {
+    let number = figure.number.context("a figure of the paper has a number")?;
+    let name = file_name(number, at.host());
+    if !figure.beside.is_null() {
+        findings.figures.push(json!({ "case": name, "beside": figure.beside }));
     }
+    write(&folder(at.repo, args), &name, figure, &format!("{} rounds, {}", at.rounds, at.host()))
 }
 
-/// Below this load average nothing else of weight ran.
-const QUIET_LOAD: f64 = 0.5;
-
-fn beside_builds(load: f64) -> &'static str {
-    if load < QUIET_LOAD { "" } else { ", beside builds" }
-}
-
-/// The name of a figure's files and of its block.
+/// The name of a figure's files.
 fn file_name(number: u32, host: &str) -> String {
     if host == "two hosts" { format!("fig{number}-two-hosts") } else { format!("fig{number}") }
 }
@@ -292,8 +255,6 @@ fn json_points(text: &str, x: &str, y: &str) -> Result<Vec<(f64, f64)>> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     #[test]
@@ -302,17 +263,6 @@ mod tests {
         assert_eq!(json_points(text, "bytes", "us")?, [(2.0, 40.5), (64.0, 41.0)]);
         assert!(json_points("{\"bytes\": 2}", "bytes", "us").is_err());
         assert!(json_points("{\"bytes\": 2, \"us\": 0}", "bytes", "us").is_err());
-        Ok(())
-    }
-
-    #[test]
-    fn the_page_of_the_repository_has_a_place_for_every_figure() -> Result<()> {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").join(PAGE);
-        let text = std::fs::read_to_string(path)?;
-        let of_two_hosts = [13, 14, 15, 16, 18].map(|number| file_name(number, "two hosts"));
-        for name in (13..=20).map(|number| file_name(number, "same host")).chain(of_two_hosts) {
-            page::with_blocks(&text, &BTreeMap::from([(name, "x".to_owned())]))?;
-        }
         Ok(())
     }
 

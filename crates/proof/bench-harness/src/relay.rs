@@ -5,8 +5,9 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::place::{End, INTERFACE, Place, has};
+use super::place::{End, INTERFACE, Place};
 use super::process::{Beside, READY_WITHIN};
+use harness::packages;
 use harness::repo::Repo;
 
 /// Name of the tap that moves into the server's namespace, until it is there.
@@ -95,10 +96,10 @@ impl Relay {
 
     /// Starts it at the client's end; both of its taps are there.
     fn start(place: &Place) -> Result<Self> {
-        let program = place.program("linkrelay");
-        let at_once = has(AT_ONCE[0]) && may(&AT_ONCE);
+        let program = place.program("bench");
+        let at_once = packages::is_here(AT_ONCE[0]) && may(&AT_ONCE);
         let first: &[&str] = if at_once { &AT_ONCE } else { &[] };
-        let words = [first, &[program.as_str(), "--near", INTERFACE, "--far", FAR]].concat();
+        let words = [first, &[program.as_str(), "linkrelay", "--near", INTERFACE, "--far", FAR]].concat();
         let mut process = Beside::start(&mut place.command(End::Client, &words))?;
         process.wait_line("ready", READY_WITHIN).context("the relay")?;
         Ok(Self { process, at_once })

@@ -4,7 +4,7 @@
 use super::Args;
 use super::figures::data::{Figure, Line, Point, Scale};
 use super::figures::{folder, write};
-use super::report::{Findings, Origin};
+use super::report::Findings;
 use super::stats::{Bar, Better, Kind, Row, Series};
 use anyhow::{Context, Result, ensure};
 use harness::child::{self, Stream};
@@ -22,14 +22,13 @@ const SECONDS: f64 = 0.3;
 /// What stands below the points of a drawing.
 const BELOW: &str = "two hosts, software NIC";
 
-pub(super) fn run(repo: &Repo, args: &Args, origin: &Origin) -> Result<Findings> {
+pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
     let measured = Duration::from_secs_f64(args.seconds(SECONDS)) * SIDES;
     let limit = (ROUND_LIMIT + measured) * args.rounds();
     let file = measure(repo, args, ("remusbench", SECONDS), limit)?;
     let findings = findings(&file)?;
-    let context = json!({ "setting": findings.setting, "machine": origin.machine(), "commit": origin.commit() });
     for (locks, figure) in figures(&file) {
-        write(&folder(repo, args), &format!("remus-locks-{locks}"), &figure, BELOW, &context)?;
+        write(&folder(repo, args), &format!("remus-locks-{locks}"), &figure, BELOW)?;
     }
     Ok(findings)
 }
@@ -67,14 +66,14 @@ fn locks_and_locality(case: &str) -> Option<(u64, f64)> {
     Some((locks.parse().ok()?, locality.strip_suffix('%')?.parse().ok()?))
 }
 
-/// Runs a program that measures rounds by itself, and prints JSON.
+/// Runs a program of `bench` that measures rounds by itself, and prints JSON.
 pub(super) fn measure(repo: &Repo, args: &Args, (program, seconds): (&str, f64), limit: Duration) -> Result<Value> {
     let packages = ["build", "--release", "--package", "bench"];
     let build = child::run_quiet(&mut repo.command("cargo", &packages), BUILD_LIMIT)?;
     ensure!(build.success(), "building {program}: {}\n{}", build.describe(), build.text(Stream::Err));
-    let path = repo.target.join("release").join(program).to_string_lossy().into_owned();
+    let path = repo.target.join("release/bench").to_string_lossy().into_owned();
     let (rounds, seconds) = (args.rounds().to_string(), args.seconds(seconds).to_string());
-    let mut words = super::with_priority(&[&path, "--rounds", &rounds, "--seconds", &seconds]);
+    let mut words = super::with_priority(&[&path, program, "--rounds", &rounds, "--seconds", &seconds]);
     if let Some(only) = &args.only {
         words.extend(["--only", only]);
     }

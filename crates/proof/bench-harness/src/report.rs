@@ -1,7 +1,7 @@
-//! The file of a bench, bench/results/NAME/COMMIT.json, and the table on the terminal.
+//! What a bench found, as a file and as the table on the terminal. Where files are kept, and how they look, is in `kept`.
 
-use super::machine;
 use super::stats::{Row, Verdict, spread};
+use super::{kept, machine};
 use anyhow::{Context, Result};
 use harness::repo::Repo;
 use serde_json::{Value, json};
@@ -23,6 +23,17 @@ pub(crate) struct Findings {
     pub(crate) setting: Value,
 }
 
+/// Which bench it was.
+#[derive(Debug)]
+pub(crate) struct Measured<'a> {
+    /// The name under which results are kept.
+    pub(crate) name: &'a str,
+    /// The command that measures all of it.
+    pub(crate) command: &'a str,
+    /// Whether only some of its cases were asked for.
+    pub(crate) is_part: bool,
+}
+
 /// Commit and machine, taken before the bench runs, since files and load may change while it does.
 #[derive(Debug)]
 pub(crate) struct Origin {
@@ -42,33 +53,34 @@ impl Origin {
         Ok(Self { commit: git(&["rev-parse", "HEAD"])?, dirty: !changed.is_empty(), machine: machine::describe() })
     }
 
-    pub(crate) fn commit(&self) -> &str {
-        &self.commit
-    }
-
-    pub(crate) fn machine(&self) -> &Value {
-        &self.machine
-    }
-
-    /// Writes the file and says where; `json` replaces the usual place.
-    pub(crate) fn write(self, repo: &Repo, name: &str, findings: &Findings, json: Option<&Path>) -> Result<PathBuf> {
-        let path = match json {
-            Some(path) => path.to_owned(),
-            None => repo.root.join("bench/results").join(name).join(format!("{}.json", self.commit)),
+    /// Writes the file and says where. The one that is kept in the repository is replaced, unless `elsewhere` says where
+    /// the file goes; what a part of a bench did not measure is kept.
+    pub(crate) fn write(
+        self,
+        repo: &Repo,
+        what: &Measured<'_>,
+        findings: &Findings,
+        elsewhere: Option<&Path>,
+    ) -> Result<PathBuf> {
+        let commit = self.commit.clone();
+        let file = self.file(what, findings);
+        let Some(path) = elsewhere else {
+            let is_part = what.is_part || !findings.failed.is_empty() || !findings.rivals_missing.is_empty();
+            return kept::write(&repo.root, what.name, &commit, file, is_part);
         };
         if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
             std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
         }
-        let file = self.file(name, findings);
-        std::fs::write(&path, format!("{file:#}\n")).with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(path)
+        std::fs::write(path, kept::text(&file)).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path.to_owned())
     }
 
-    fn file(mut self, name: &str, findings: &Findings) -> Value {
+    fn file(mut self, what: &Measured<'_>, findings: &Findings) -> Value {
         self.machine["load_after"] = machine::load();
         json!({
             "schema": "raas.bench/1",
-            "bench": name,
+            "bench": what.name,
+            "command": what.command,
             "commit": self.commit,
             "dirty": self.dirty,
             "machine": self.machine,
@@ -174,9 +186,16 @@ mod tests {
     #[test]
     fn the_file_has_the_keys_that_bind() {
         let origin = Origin { commit: "abc".to_owned(), dirty: false, machine: json!({}) };
-        let file = origin.file("nic", &findings());
+        let what = Measured { name: "nic", command: "cargo xtask bench nic", is_part: false };
+        let text = kept::text(&origin.file(&what, &findings()));
+        let file: Value = serde_json::from_str(&text).expect("JSON");
         for key in ["schema", "commit", "machine", "rounds", "rows", "rivals_missing"] {
             assert!(!file[key].is_null(), "{key}");
         }
+        let row = &file["rows"][0];
+        for key in ["case", "unit", "ours", "rival", "rival_values", "ratio_median", "ratio_p10", "ratio_p90", "bar"] {
+            assert!(!row[key].is_null(), "{key}");
+        }
+        assert_eq!((row["kind"].as_str(), row["verdict"].as_str()), (Some("must"), Some("met")));
     }
 }

@@ -2,21 +2,20 @@
 //! reading of their tables.
 
 use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use super::measured::Measured;
-use super::place::{End, INTERFACE, Place, at, has};
+use super::place::{End, INTERFACE, Place, at};
 use super::process::Beside;
 use harness::child::{self, Stream};
+use harness::packages;
 use harness::repo::Repo;
 
-/// Debian packages with the programs.
-const PACKAGES: [&str; 2] = ["ucx-utils", "libfabric-bin"];
-const INSTALL_LIMIT: Duration = Duration::from_secs(300);
+/// The programs, and the Debian packages that have them.
+const NEEDS: [packages::Need; 2] = [("ucx_perftest", "ucx-utils"), ("fi_pingpong", "libfabric-bin")];
 /// One run of a rival, on a machine that is busy too.
 const RUN_LIMIT: Duration = Duration::from_secs(30);
 /// How long a rival's server needs to listen; it says nothing when it does.
@@ -59,27 +58,19 @@ pub(crate) fn build_iceoryx2(repo: &Repo) -> Option<String> {
 
 /// Installs what is not there, where this may be; says what is missing.
 pub(crate) fn install() -> Vec<String> {
-    let programs = ["ucx_perftest", "fi_pingpong"];
-    let missing = || programs.iter().zip(PACKAGES).filter(|(program, _)| !has(program));
-    if missing().next().is_some() && rustix::process::geteuid().is_root() && has("apt-get") {
-        println!("installing {} from Debian", PACKAGES.join(" and "));
-        let mut command = Command::new("apt-get");
-        command.args(["install", "-y", "-q", "--no-install-recommends"]).args(PACKAGES);
-        command.env("DEBIAN_FRONTEND", "noninteractive");
-        // Whether it helped is seen below.
-        let _ = child::run_quiet(&mut command, INSTALL_LIMIT);
-    }
-    let told =
-        missing().map(|(program, package)| format!("{program}: not here, and Debian's {package} cannot be installed"));
-    told.collect()
+    packages::install(&NEEDS);
+    let missing = NEEDS.iter().filter(|(program, _)| !packages::is_here(program));
+    missing
+        .map(|(program, package)| format!("{program}: not here, and Debian's {package} cannot be installed"))
+        .collect()
 }
 
 impl Rival {
     /// Whether its program is here.
     pub(crate) fn is_here(self) -> bool {
         match self {
-            Self::Ucx(..) => has("ucx_perftest"),
-            Self::Libfabric(..) => has("fi_pingpong"),
+            Self::Ucx(..) => packages::is_here("ucx_perftest"),
+            Self::Libfabric(..) => packages::is_here("fi_pingpong"),
             Self::Iceoryx2(..) => Path::new(ICEORYX2).is_file(),
         }
     }

@@ -114,17 +114,14 @@ impl Row {
     pub(crate) fn to_json(&self) -> Value {
         let series = &self.series;
         let ratio = spread(&series.ratios());
-        let value = |values: &[f64]| spread(values).map(|s| rounded(s.median));
         let of = |part: fn(Spread) -> f64| ratio.map(|s| rounded(part(s)));
         json!({
             "case": series.case,
             "unit": series.unit,
             "better": match series.better { Better::Lower => "lower", Better::Higher => "higher" },
             "ours": series.ours.iter().copied().map(rounded).collect::<Vec<_>>(),
-            "ours_median": value(&series.ours),
             "rival": series.rival,
             "rival_values": series.rival_values.iter().copied().map(rounded).collect::<Vec<_>>(),
-            "rival_median": value(&series.rival_values),
             "ratio_median": of(|s| s.median),
             "ratio_p10": of(|s| s.p10),
             "ratio_p90": of(|s| s.p90),
@@ -168,7 +165,7 @@ pub(crate) fn spread(values: &[f64]) -> Option<Spread> {
 }
 
 /// Four significant digits are more than the machine repeats.
-fn rounded(value: f64) -> f64 {
+pub(crate) fn rounded(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return value;
     }

@@ -2,8 +2,11 @@
 //! know it, its programs, and counts of what passed. It judges nothing itself.
 #![forbid(unsafe_code)]
 
+pub mod build;
 pub mod child;
 pub mod itself;
+pub mod ledger;
+pub mod packages;
 pub mod programs;
 pub mod repo;
 pub mod result_lines;

@@ -6,28 +6,21 @@
 //! `unit`, and little but linking is left.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::child::{self, Ended};
-use crate::repo::{self, Repo};
+use crate::build;
+use crate::repo::Repo;
 
-/// A cold build.
-const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
 #[rustfmt::skip]
 const ARGS: &[&str] = &[
-    "build", "--workspace", "--bin", "raas", "--bin", "hostile", "--bin", "interop", "--bin", "iwarp_peer",
+    "build", "--workspace", "--lib", "--bin", "raas", "--bin", "hostile", "--bin", "sim", "--bin", "interop", "--bin", "iwarp_peer",
     "--example", "datagram_echo", "--example", "holes", "--test", "encrypted", "--test", "it",
 ];
 
 /// Builds them; what the compiler says besides its progress is shown.
-pub fn build(repo: &Repo) -> Result<Ended> {
-    child::run(&mut repo.command("cargo", ARGS), BUILD_LIMIT, |_, line| {
-        if !repo::is_progress(line) {
-            println!("{line}");
-        }
-    })
+pub fn build(repo: &Repo) -> Result<()> {
+    build::must(&mut repo.command("cargo", ARGS))
 }
 
 /// One of them.

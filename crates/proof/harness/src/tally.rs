@@ -1,6 +1,7 @@
 //! Counts of what passed, failed and was skipped, and how each is said. A skip is always loud, and under `CI=true` it
 //! is a failure: nothing may turn green by not running.
 
+use crate::ledger;
 use std::time::{Duration, Instant};
 
 /// Cases counted by one stage.
@@ -24,6 +25,7 @@ impl Tally {
     }
 
     pub fn case(&mut self, name: &str, took: Duration, findings: &[String]) {
+        ledger::case(name, took);
         if findings.is_empty() {
             self.passed += 1;
             println!("ok   {name} ({:.1} s)", took.as_secs_f64());
@@ -55,6 +57,22 @@ impl std::fmt::Display for Tally {
     }
 }
 
+/// Counts a line that another process printed for a case: `ok   name (1.2 s)`, `FAIL name ...`, `SKIP name: reason`.
+pub fn count_line(line: &str, tally: &mut Tally) {
+    tally.passed += u64::from(line.starts_with("ok   "));
+    tally.failed += u64::from(line.starts_with("FAIL "));
+    tally.skipped += u64::from(skip_line(line).is_some());
+    if let Some((name, took)) = timed(line) {
+        ledger::case(name, took);
+    }
+}
+
+/// Reads `ok   name (1.2 s)`.
+fn timed(line: &str) -> Option<(&str, Duration)> {
+    let (name, seconds) = line.strip_prefix("ok   ")?.strip_suffix(" s)")?.rsplit_once(" (")?;
+    Some((name, Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?))
+}
+
 /// The name in a `SKIP name: reason` line that a test printed, if it is one.
 pub fn skip_line(line: &str) -> Option<(&str, &str)> {
     line.trim().strip_prefix("SKIP ")?.split_once(": ")
@@ -70,6 +88,17 @@ mod tests {
         assert_eq!(tally.to_string(), "12 passed, 0 failed, 3 skipped");
         assert_eq!(tally.strict(true).to_string(), "12 passed, 3 failed, 0 skipped");
         assert_eq!(tally.strict(false), tally);
+    }
+
+    #[test]
+    fn lines_of_other_processes_are_counted() {
+        let mut tally = Tally::default();
+        for line in ["ok   a (b) (1.5 s)", "FAIL c (0.1 s)", "     said", "SKIP d: no root"] {
+            count_line(line, &mut tally);
+        }
+        assert_eq!(tally, Tally { passed: 1, failed: 1, skipped: 1 });
+        assert_eq!(timed("ok   a (b) (1.5 s)"), Some(("a (b)", Duration::from_millis(1500))));
+        assert_eq!(timed("ok   a"), None);
     }
 
     #[test]

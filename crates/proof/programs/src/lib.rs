@@ -4,25 +4,23 @@
 //! Everything runs in network namespaces of its own, so that ports and addresses are free and nothing else is heard.
 #![forbid(unsafe_code)]
 
-mod install;
 mod place;
 mod sockets;
 mod table;
 
-use anyhow::{Context, Result};
-use harness::child::{self, Stream};
+use anyhow::{Context, Result, anyhow};
+use harness::child::{self, Ended, Stream};
+use harness::packages::{self, Need};
 use harness::repo::Repo;
 use harness::tally::{self, Tally};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-pub use install::{install, lacking};
-
 /// Set in the process that is already in a namespace of its own.
 const INSIDE: &str = "RAAS_PROGRAMS_INSIDE";
-/// The whole stage with `--full`.
-const STAGE_LIMIT: Duration = Duration::from_secs(60 * 60);
+/// One part of the stage with `--full`, on a machine that is busy too.
+const PART_LIMIT: Duration = Duration::from_secs(90 * 60);
 /// Programs look into /sys for the interfaces of the namespace.
 const ENTER: &str = "mount -t sysfs none /sys 2>/dev/null; ip link set lo up && exec \"$@\"";
 
@@ -52,10 +50,13 @@ pub struct Args {
     /// More data and longer loads.
     #[arg(long)]
     full: bool,
+    /// Only the ways and the programs of the test command without `--full`.
+    #[arg(long, conflicts_with = "full")]
+    short: bool,
     /// Show more of what differs and of what fails.
     #[arg(long)]
     show: bool,
-    /// This `raas`, with the library of `raas run` beside it, instead of a release build.
+    /// This `raas`, with the library of `raas run` beside it, instead of the one that tests have.
     #[arg(long)]
     raas: Option<PathBuf>,
 }
@@ -89,7 +90,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if std::env::var_os(INSIDE).is_none() {
         if args.wants(Part::Table) {
             // Where there is a network.
-            install::install(&table::wanted(args));
+            packages::install(&table::wanted(args));
         }
         let mut again = inside(&std::env::args().skip(1).collect::<Vec<_>>())?;
         let status = again.status().context("cannot start `unshare`")?;
@@ -100,22 +101,42 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(if tally.failed == 0 && tally.passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Stage `programs`: this very program again, in a namespace; its lines are shown and counted.
+/// What the stage needs of Debian.
+pub fn needs(full: bool) -> Vec<Need> {
+    let programs = if full { table::wanted_by_all() } else { table::wanted_by_short() };
+    [&[("cc", "gcc"), ("unshare", "util-linux"), ("ip", "iproute2")], &programs[..]].concat()
+}
+
+/// Stage `programs`: this very program again for each part, at the same time, each in a namespace of its own. Nearly all
+/// of it waits. The lines of a part are shown when it has ended.
 pub fn run_stage(repo: &Repo, full: bool) -> Result<Tally> {
-    let words: &[&str] = if full { &["programs", "--full"] } else { &["programs"] };
-    install::install(&table::wanted_by_all());
-    let mut again = inside(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())?;
-    again.current_dir(&repo.root);
-    let ended = child::run(&mut again, STAGE_LIMIT, |_, line| println!("{line}"))?;
+    packages::install(&needs(full));
+    place::built(repo, None)?;
+    let size = if full { "--full" } else { "--short" };
     let mut tally = Tally::default();
-    for line in ended.text(Stream::Out).lines() {
-        tally.passed += u64::from(line.starts_with("ok   "));
-        tally.failed += u64::from(line.starts_with("FAIL "));
-        tally.skipped += u64::from(tally::skip_line(line).is_some());
+    let parts = std::thread::scope(|scope| {
+        let parts = ["sockets", "table"].map(|part| (part, scope.spawn(move || run_part(repo, part, size))));
+        parts.map(|(part, running)| (part, running.join().unwrap_or_else(|_| Err(anyhow!("its thread failed")))))
+    });
+    for (part, ended) in parts {
+        let ended = ended?;
+        let mut counted = Tally::default();
+        for (stream, line) in &ended.lines {
+            println!("{line}");
+            if *stream == Stream::Out {
+                tally::count_line(line, &mut counted);
+            }
+        }
+        let findings = if ended.success() == (counted.failed == 0) { vec![] } else { vec![ended.describe()] };
+        counted.case(&format!("programs: {part} came to its end"), ended.took, &findings);
+        tally.add(counted);
     }
-    let findings = if ended.success() == (tally.failed == 0) { vec![] } else { vec![ended.describe()] };
-    tally.case("programs: came to its end", ended.took, &findings);
     Ok(tally)
+}
+
+fn run_part(repo: &Repo, part: &str, size: &str) -> Result<Ended> {
+    let mut again = inside(&["programs", part, size].map(str::to_owned))?;
+    child::run_quiet(again.current_dir(&repo.root), PART_LIMIT)
 }
 
 /// This program with other words, in a network namespace of its own.

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use harness::child;
+use harness::programs;
 use harness::repo::Repo;
 
-const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
 const SETUP_LIMIT: Duration = Duration::from_secs(20);
 /// A daemon, and a program that listens.
 const READY_LIMIT: Duration = Duration::from_secs(60);
@@ -110,7 +110,7 @@ pub(crate) struct Built {
     pub(crate) lacks_run: Option<String>,
 }
 
-/// Builds `raas` as a user has it, and the library that `raas run` loads; or takes what is `given`.
+/// Builds `raas` and the library that `raas run` loads, as all tests have them; or takes what is `given`.
 pub(crate) fn built(repo: &Repo, given: Option<&Path>) -> Result<Built> {
     if let Some(raas) = given {
         return Ok(Built {
@@ -118,15 +118,12 @@ pub(crate) fn built(repo: &Repo, given: Option<&Path>) -> Result<Built> {
             lacks_run: None,
         });
     }
-    let dir = repo.target.join("release");
-    let raas = dir.join("raas");
+    let raas = programs::path(repo, "raas");
     if !repo.packages.iter().any(|package| package.name == "raas-preload") {
         return Ok(Built { raas, lacks_run: Some("this workspace has no crate raas-preload".to_owned()) });
     }
-    let words = ["build", "--release", "--package", "raas-cli", "--package", "raas-preload"];
-    let build = child::run_quiet(&mut repo.command("cargo", &words), BUILD_LIMIT)?;
-    ensure!(build.success(), "cargo {}: {}", words.join(" "), build.describe());
-    ensure!(dir.join(PRELOAD).exists(), "the build made no {PRELOAD}");
+    programs::build(repo)?;
+    ensure!(programs::path(repo, PRELOAD).exists(), "the build made no {PRELOAD}");
     Ok(Built { raas, lacks_run: None })
 }
 

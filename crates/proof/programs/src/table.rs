@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use harness::child::{self, Ended, Stream};
+use harness::packages::{self, Need};
 use harness::repo::Repo;
 use harness::tally::Tally;
 
 use super::place::{Built, End, Place, Way};
-use super::{Args, Part, install};
+use super::{Args, Part};
 use entries::{ENTRIES, Entry};
 use promises::{Promise, Promises};
 use serving::Serving;
@@ -32,6 +33,11 @@ const PREPARE_LIMIT: Duration = Duration::from_secs(120);
 const SHOWN_MAX: usize = 12;
 /// Each kernel TCP before what stands beside it.
 const WAYS: &[Way] = &[Way::Tcp, Way::SameHost, Way::TcpTwoHosts, Way::TwoHosts, Way::Polled];
+/// Without `--full`: what is only compared with speeds is left out.
+const WAYS_SHORT: &[Way] = &[Way::Tcp, Way::SameHost, Way::TwoHosts, Way::Polled];
+/// And these programs: an event loop, threads, two processes that share a socket, a process for each connection, and two
+/// runtimes with event loops of their own.
+const SHORT: &[&str] = &["redis", "memcached", "nginx", "postgresql", "grpc", "node"];
 const FILES: &str = "tests/programs";
 
 /// What one run found.
@@ -44,20 +50,30 @@ struct Found {
 }
 
 /// What the programs need, and the packages that have it.
-pub(super) fn wanted_by_all() -> Vec<(&'static str, &'static str)> {
+pub(super) fn wanted_by_all() -> Vec<Need> {
     ENTRIES.iter().flat_map(|entry| entry.programs).copied().collect()
 }
 
-/// The same of the chosen ones.
-pub(super) fn wanted(args: &Args) -> Vec<(&'static str, &'static str)> {
-    let chosen = ENTRIES.iter().filter(|entry| args.wants_name(entry.name));
+/// The same of those that run without `--full`.
+pub(super) fn wanted_by_short() -> Vec<Need> {
+    let chosen = ENTRIES.iter().filter(|entry| SHORT.contains(&entry.name));
     chosen.flat_map(|entry| entry.programs).copied().collect()
+}
+
+/// The same of the chosen ones.
+pub(super) fn wanted(args: &Args) -> Vec<Need> {
+    chosen(args).into_iter().flat_map(|entry| entry.programs).copied().collect()
+}
+
+fn chosen(args: &Args) -> Vec<&'static Entry> {
+    let chosen = |entry: &&Entry| args.wants_name(entry.name) && (!args.short || SHORT.contains(&entry.name));
+    ENTRIES.iter().filter(chosen).collect()
 }
 
 pub(super) fn run(repo: &Repo, args: &Args, built: Option<&Built>) -> Result<Tally> {
     let mut tally = Tally::default();
     let page = Promises::read(repo)?;
-    let entries: Vec<&Entry> = ENTRIES.iter().filter(|entry| args.wants_name(entry.name)).collect();
+    let entries = chosen(args);
     ensure!(!entries.is_empty() || args.part != Some(Part::Table), "no program has such a name");
     let names: Vec<&str> = ENTRIES.iter().map(|entry| entry.name).collect();
     tally.case("programs: the page has each program, and no other", Duration::ZERO, &page.unknown(&names));
@@ -66,11 +82,12 @@ pub(super) fn run(repo: &Repo, args: &Args, built: Option<&Built>) -> Result<Tal
         tally.skip("programs under raas run", why);
     }
     let mut places = vec![];
-    for way in WAYS.iter().filter(|way| !way.needs_run() || run_works.is_some() && args.wants_way(**way)) {
+    let ways = if args.short { WAYS_SHORT } else { WAYS };
+    for way in ways.iter().filter(|way| !way.needs_run() || run_works.is_some() && args.wants_way(**way)) {
         places.push(Place::new(*way, run_works)?);
     }
     for entry in entries {
-        let lacking = install::lacking(entry.programs);
+        let lacking = packages::lacking(entry.programs);
         if !lacking.is_empty() {
             tally.skip(
                 &format!("programs: {}", entry.name),
@@ -197,6 +214,11 @@ mod tests {
     fn speeds_are_read() {
         assert_eq!(speed_line("speed 12.5 requests/s"), Some((12.5, "requests/s".to_owned())));
         assert_eq!(speed_line("speed fast"), None);
+    }
+
+    #[test]
+    fn the_short_list_names_programs_of_the_table() {
+        assert!(SHORT.iter().all(|name| ENTRIES.iter().any(|entry| entry.name == *name)));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The model of docs/proof/figures.md of a hardware NIC's caches: `cargo run --release -p sim --example rnic_caches`.
+//! The model of docs/proof/paper.md of a hardware NIC's caches: `cargo run --release -p sim --example rnic_caches`.
 
 use netmodel::rnic::{ReadLoad, RnicShape, reads};
 

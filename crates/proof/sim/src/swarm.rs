@@ -318,7 +318,7 @@ mod tests {
     fn one_seed_of_eight_has_a_switch() {
         let with = (1..=800).filter(|seed| Plan::from_seed(*seed).switch.is_some()).count();
         assert!((70..=130).contains(&with), "{with} of 800");
-        // docs/proof/testing.md names these as the first that found a planted fault, without one.
+        // These were the first that found a planted fault (docs/proof/testing.md), without one.
         for seed in [1, 2, 3, 7, 13, 25, 29, 31, 35, 39, 42, 55, 70, 113, 1009, 1108] {
             assert!(Plan::from_seed(seed).switch.is_none(), "seed {seed}");
         }

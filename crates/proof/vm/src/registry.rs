@@ -29,6 +29,8 @@ pub(super) struct Suite {
     pub(super) full_only: bool,
 }
 
+/// Of the service between two guests.
+const SERVICE_CASES: u64 = 44;
 /// Three runs over the suite's cases; of two captures the packets and their ICRCs, and 35 opcodes.
 const INTEROP_CASES: u64 = 3 * 212 + 2 * 2 + 35;
 /// 17 runs, 16 captures.
@@ -60,6 +62,23 @@ const KERNEL_TLS_CASES_THOROUGH: u64 = KERNEL_TLS_CASES + 2;
 /// Of the stage `vm`.
 const SUITES: &[Suite] = &[
     Suite {
+        name: "stock",
+        about: "between two guests the service on rdma-core, real files both ways; then in the first the conformance suite on rxe, \
+                and between the software NIC and rxe over clean and faulty links; tshark and an independent ICRC check \
+                judge every packet",
+        guests: 2,
+        kernel: "6.1",
+        device: Device::Rxe,
+        mtu: 4200,
+        packages: &["tshark"],
+        programs: true,
+        command: &["tests/vm/stock"],
+        judges: Some("tests/vm/interop-judges"),
+        cases_min: SERVICE_CASES + INTEROP_CASES,
+        timeout_s: 1800,
+        full_only: false,
+    },
+    Suite {
         name: "rxe-smoke",
         about: "kernel rxe talks to itself in one guest",
         guests: 1,
@@ -72,7 +91,7 @@ const SUITES: &[Suite] = &[
         judges: None,
         cases_min: 11,
         timeout_s: 600,
-        full_only: false,
+        full_only: true,
     },
     Suite {
         name: "rxe-pair",
@@ -88,22 +107,6 @@ const SUITES: &[Suite] = &[
         cases_min: 24,
         timeout_s: 600,
         full_only: true,
-    },
-    Suite {
-        name: "interop",
-        about: "the conformance suite on rxe and between the software NIC and rxe, over clean and faulty links; tshark and an \
-                independent ICRC check judge every packet",
-        guests: 1,
-        kernel: "6.1",
-        device: Device::Rxe,
-        mtu: 1500,
-        packages: &["tshark"],
-        programs: true,
-        command: &["tests/vm/interop-suite", "all"],
-        judges: Some("tests/vm/interop-judges"),
-        cases_min: INTEROP_CASES,
-        timeout_s: 1200,
-        full_only: false,
     },
     Suite {
         name: "interop-thorough",
@@ -136,21 +139,6 @@ const SUITES: &[Suite] = &[
         full_only: true,
     },
     Suite {
-        name: "service-rxe",
-        about: "the service on rdma-core between two guests: real files both ways, every SHA-256 compared",
-        guests: 2,
-        kernel: "6.1",
-        device: Device::Rxe,
-        mtu: 4200,
-        packages: &[],
-        programs: true,
-        command: &["tests/vm/service-pair", "rdma-core", "rdma-core"],
-        judges: None,
-        cases_min: 44,
-        timeout_s: 400,
-        full_only: false,
-    },
-    Suite {
         name: "service-mixed",
         about: "the service with rxe on one host and the software NIC on the other",
         guests: 2,
@@ -163,7 +151,7 @@ const SUITES: &[Suite] = &[
         judges: None,
         cases_min: 45,
         timeout_s: 400,
-        full_only: false,
+        full_only: true,
     },
     Suite {
         name: "overcommit",
@@ -178,7 +166,7 @@ const SUITES: &[Suite] = &[
         judges: None,
         cases_min: 6,
         timeout_s: 200,
-        full_only: false,
+        full_only: true,
     },
     Suite {
         name: "kernel-tls",
@@ -194,7 +182,7 @@ const SUITES: &[Suite] = &[
         judges: None,
         cases_min: KERNEL_TLS_CASES,
         timeout_s: 1500,
-        full_only: false,
+        full_only: true,
     },
     Suite {
         name: "kernel-tls-thorough",
@@ -239,7 +227,7 @@ const SUITES: &[Suite] = &[
         judges: Some("tests/vm/siw-judges"),
         cases_min: SIW_INTEROP_CASES + SIW_INTEROP_JUDGEMENTS,
         timeout_s: 600,
-        full_only: false,
+        full_only: true,
     },
     Suite {
         name: "siw-interop-6.12",
@@ -303,7 +291,7 @@ const PACKAGING: &[Suite] = &[
         judges: None,
         cases_min: 33,
         timeout_s: 600,
-        full_only: false,
+        full_only: true,
     },
     Suite {
         name: "pods",
@@ -318,7 +306,7 @@ const PACKAGING: &[Suite] = &[
         judges: None,
         cases_min: 11,
         timeout_s: 600,
-        full_only: false,
+        full_only: true,
     },
 ];
 

@@ -1,9 +1,9 @@
 //! A figure as data: lines of points with the values of all rounds, and what is written of it beside the drawing.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::stats::{Row, spread};
+use crate::stats::{Row, rounded, spread};
 
 /// What a value axis shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,32 +72,13 @@ impl Figure {
         all
     }
 
-    /// As it is written beside the drawing; `context` says what it was measured on.
-    pub(super) fn to_json(&self, context: &Value) -> Value {
-        let lines = self.lines.iter().map(|line| {
-            let points = line.points.iter().map(|point| {
-                let s = spread(&point.values);
-                json!({
-                    "x": point.x, "values": point.values, "median": s.map(|s| s.median), "p10": s.map(|s| s.p10),
-                    "p90": s.map(|s| s.p90),
-                })
-            });
-            json!({ "name": line.name, "points": points.collect::<Vec<_>>() })
-        });
-        json!({
-            "schema": "raas.figure/1", "figure": self.number, "title": self.title, "context": context, "x": self.x,
-            "y": self.y, "lines": lines.collect::<Vec<_>>(), "beside": self.beside,
-            "rows": self.rows.iter().map(Row::to_json).collect::<Vec<_>>(),
-        })
-    }
-
     /// The medians and what they lie between, a point a line.
     pub(super) fn to_csv(&self) -> String {
         let mut out = String::from("line,x,median,p10,p90,rounds\n");
         for (line, point) in self.lines.iter().flat_map(|line| line.points.iter().map(move |point| (line, point))) {
             if let Some(s) = spread(&point.values) {
-                out +=
-                    &format!("\"{}\",{},{},{},{},{}\n", line.name, point.x, s.median, s.p10, s.p90, point.values.len());
+                let [median, p10, p90] = [s.median, s.p10, s.p90].map(rounded);
+                out += &format!("\"{}\",{},{median},{p10},{p90},{}\n", line.name, point.x, point.values.len());
             }
         }
         out
@@ -132,18 +113,15 @@ pub(super) mod tests {
             scale,
             lines: vec![line("RaaS", 2.0), line("native verbs", 1.0)],
             rows: vec![],
-            beside: json!({ "loss": 0 }),
+            beside: serde_json::json!({ "loss": 0 }),
         }
     }
 
     #[test]
-    fn a_figure_is_written_with_all_values_and_medians() {
+    fn a_figure_is_written_with_medians_and_spread() {
         let figure = example(Scale::Linear);
-        let value = figure.to_json(&json!({ "device": "softnic" }));
-        assert_eq!(value["lines"][1]["points"][0]["values"], json!([64.0, 64.0 * 1.1]));
-        assert_eq!(value["context"]["device"], "softnic");
         assert_eq!(figure.to_csv().lines().count(), 5);
-        assert!(figure.to_csv().contains("\"RaaS\",64,"), "{}", figure.to_csv());
+        assert!(figure.to_csv().contains("\"RaaS\",64,134.4,129.3,139.5,2\n"), "{}", figure.to_csv());
         assert_eq!(figure.places(), [64.0, 65_536.0]);
         assert_eq!(figure.line("RaaS").at(64.0).len(), 2);
         assert!(figure.line("nobody").at(64.0).is_empty());

@@ -28,7 +28,7 @@ impl Device {
         self == Self::Softnic || OF_RXE.contains(&figure)
     }
 
-    /// The name of a figure's files and of its block in docs/proof/figures.md.
+    /// The name of a figure's files.
     pub(super) fn name_of(self, figure: u32) -> String {
         match self {
             Self::Softnic => format!("fig{figure:02}"),

@@ -182,14 +182,14 @@ mod tests {
             rival_values: vec![2.0; 9],
         };
         figure.rows.push(Row { series, bar: Some((Bar::RatioAtMost(0.95), Kind::Must)) });
-        let before = figure.to_json(&Value::Null);
+        let before = serde_json::to_value(&figure)?;
         put(&folder, 6, &Handed { figure, machine: serde_json::json!({ "cores": 2 }) })?;
         let taken = take(&folder, &[1, 6]);
         std::fs::remove_dir_all(&folder)?;
         let Left { found, missing } = taken?;
         assert_eq!(missing, [1], "what the guest did not come to is told");
         let [(6, handed)] = found.as_slice() else { panic!("{found:?}") };
-        assert_eq!(handed.figure.to_json(&Value::Null), before);
+        assert_eq!(serde_json::to_value(&handed.figure)?, before);
         assert_eq!(handed.figure.rows[0].verdict(), Some(Verdict::Met));
         assert_eq!(handed.machine["cores"], 2);
         Ok(())

@@ -14,7 +14,7 @@ use crate::content::mix;
 use crate::plan::{DaemonPlan, Fault, LinkConditions, Plan};
 
 /// What separates these random numbers from the others of a seed. By this one no daemon is killed in the seeds that
-/// docs/proof/testing.md names.
+/// found planted faults.
 const LABEL: u64 = 0x0e57_a28d;
 
 pub(super) fn draw(plan: &mut Plan, quiet_us: u64) {

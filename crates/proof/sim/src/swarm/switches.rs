@@ -9,7 +9,7 @@ use super::pick;
 use crate::content::mix;
 use crate::plan::{Plan, Switch};
 
-/// What separates these random numbers from the others of a seed. By this one the seeds that docs/proof/testing.md names have no
+/// What separates these random numbers from the others of a seed. By this one the seeds that found planted faults have no
 /// switch.
 const LABEL: u64 = 0x5817_c406;
 

@@ -12,8 +12,7 @@ use super::{pick, up_to};
 use crate::content::mix;
 use crate::plan::{Fault, Plan, StreamPlan};
 
-/// What tells this draw from the others of a seed. With it the seeds that docs/proof/testing.md names for planted faults keep
-/// their runs.
+/// What tells this draw from the others of a seed. With it the seeds that found planted faults keep their runs.
 const LABEL: u64 = 0x13a_99dd;
 /// Seeds of a hundred in which all hosts have TCP, and those in which some have.
 const ALL_HAVE_TCP: u64 = 25;
@@ -73,7 +72,7 @@ mod tests {
         let has_tcp = |seed: u64| Plan::from_seed(seed).hosts.iter().any(|h| h.wire == WirePolicy::Auto);
         let with = (1..=600).filter(|seed| has_tcp(*seed)).count();
         assert!((160..=250).contains(&with), "{with} of 600");
-        // docs/proof/testing.md names these as the first that found a planted fault.
+        // These were the first that found a planted fault (docs/proof/testing.md).
         for seed in [1, 2, 3, 13, 25, 29, 31, 35, 39, 42, 55, 70, 113, 1009] {
             assert!(!has_tcp(seed), "seed {seed}");
         }
