@@ -25,11 +25,11 @@ const WORD_BYTES: u64 = 128;
 /// Where the rings begin.
 const RINGS_AT: u64 = 4096;
 /// Least and most bytes of a ring.
-pub const RING_BYTES: std::ops::RangeInclusive<u64> = 4096..=64 << 20;
+pub(crate) const RING_BYTES: std::ops::RangeInclusive<u64> = 4096..=64 << 20;
 
 /// How a side waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wait {
+pub(crate) enum Wait {
     /// It keeps its processor.
     Spin,
     /// It lets others run.
@@ -38,14 +38,14 @@ pub enum Wait {
 
 /// The memory of both rings, which the other process opens by its path.
 #[derive(Debug)]
-pub struct BareSegment {
+pub(crate) struct BareSegment {
     segment: Segment,
     ring_bytes: u64,
 }
 
 impl BareSegment {
     /// Makes one; `ring_bytes`, of each of the two rings, is a power of two within [`RING_BYTES`].
-    pub fn create(ring_bytes: u64) -> io::Result<Self> {
+    pub(crate) fn create(ring_bytes: u64) -> io::Result<Self> {
         check(ring_bytes)?;
         let segment =
             Segment::create("bare-ring", segment_bytes(ring_bytes), Sharing::ReadWrite).map_err(io::Error::other)?;
@@ -53,7 +53,7 @@ impl BareSegment {
     }
 
     /// Opens one that another process of this user made, by the path that it printed.
-    pub fn open(path: &str) -> io::Result<Self> {
+    pub(crate) fn open(path: &str) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let ring_bytes = file.metadata()?.len().saturating_sub(RINGS_AT) / 2;
         check(ring_bytes)?;
@@ -63,12 +63,12 @@ impl BareSegment {
     }
 
     /// The path by which a process of the same user can open it while this one lives.
-    pub fn path(&self) -> String {
+    pub(crate) fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.segment.fd().as_raw_fd())
     }
 
     /// The first or the second end: one process has the one, one the other, and each takes its end once.
-    pub fn end(&self, second: bool, wait: Wait) -> io::Result<BareRing> {
+    pub(crate) fn end(&self, second: bool, wait: Wait) -> io::Result<BareRing> {
         let region = self.segment.region();
         let word = |index: u64| region.word64(index * WORD_BYTES).map_err(io::Error::other);
         let direction = |index: u64| -> io::Result<Direction> {
@@ -162,7 +162,7 @@ impl Direction {
 
 /// One process's end of both rings. Dropping it closes.
 #[derive(Debug)]
-pub struct BareRing {
+pub(crate) struct BareRing {
     tx: Direction,
     rx: Direction,
     wait: Wait,
@@ -171,19 +171,19 @@ pub struct BareRing {
 impl BareRing {
     /// Copies in what fits now; 0: nothing does.
     #[inline]
-    pub fn try_write(&self, from: &[u8]) -> usize {
+    pub(crate) fn try_write(&self, from: &[u8]) -> usize {
         self.tx.write(from)
     }
 
     /// Copies out what is there now; 0: nothing is.
     #[inline]
-    pub fn try_read(&self, into: &mut [u8]) -> usize {
+    pub(crate) fn try_read(&self, into: &mut [u8]) -> usize {
         self.rx.read(into)
     }
 
     /// Copies in at least one byte of `from`, which is not empty, when there is room.
     #[inline]
-    pub fn write(&self, from: &[u8]) -> io::Result<usize> {
+    pub(crate) fn write(&self, from: &[u8]) -> io::Result<usize> {
         match self.try_write(from) {
             0 => self.until(|| Some(self.try_write(from)).filter(|count| *count > 0)),
             count => Ok(count),
@@ -192,7 +192,7 @@ impl BareRing {
 
     /// Copies out at least one byte when there is one; 0: the other side has finished.
     #[inline]
-    pub fn read(&self, into: &mut [u8]) -> io::Result<usize> {
+    pub(crate) fn read(&self, into: &mut [u8]) -> io::Result<usize> {
         match self.try_read(into) {
             0 => self.until(|| {
                 let closed = self.rx.closed.load(Ordering::Acquire) != 0;
@@ -203,7 +203,7 @@ impl BareRing {
     }
 
     /// Nothing more will be written.
-    pub fn finish(&self) {
+    pub(crate) fn finish(&self) {
         self.tx.closed.store(1, Ordering::Release);
     }
 

@@ -2,15 +2,14 @@
 //! each leaf carries what comes into a bare ring of its own. With as many of them as there are daemons, they are the limit
 //! of a service with a daemon on each host: what so many processes, wakes and sockets cost that do nothing else.
 //! docs/proof/benchmarks.md lists what it leaves out.
-#![forbid(unsafe_code)]
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
+use crate::bare::{BareRing, BareSegment, Wait};
+use crate::star;
 use anyhow::{Context, Result, bail, ensure};
-use bench::bare::{BareRing, BareSegment, Wait};
-use bench::star;
-use clap::{Parser, Subcommand};
+use clap::{Args, Subcommand};
 use rustix::net::sockopt;
 
 /// Bytes that a leaf takes with one call.
@@ -18,10 +17,8 @@ const PIECE_BYTES: usize = 64 << 10;
 /// It does not pace, which over loopback only costs.
 const CONGESTION_CONTROL: &str = "cubic";
 
-/// The command line.
-#[derive(Debug, Parser)]
-#[command(name = "barehub")]
-struct Cli {
+#[derive(Debug, Args)]
+pub(crate) struct Cli {
     /// Bytes of each ring, a power of two.
     #[arg(long)]
     ring_bytes: u64,
@@ -45,8 +42,7 @@ enum Role {
     },
 }
 
-fn main() -> Result<()> {
-    let cli = Cli::parse();
+pub(crate) fn main(cli: Cli) -> Result<()> {
     // The loops below have no end of their own: the program ends with the process that started it.
     std::thread::spawn(|| {
         let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());

@@ -1,24 +1,21 @@
 //! A bare relay: carries bytes between a bare ring of this host and a UDP socket, and does nothing else. With two of
 //! them and two applications it is the limit of a service with a daemon on each host. docs/proof/benchmarks.md lists what it
 //! leaves out: what is lost stays lost, so only loads with little under way fit it.
-#![forbid(unsafe_code)]
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, UdpSocket};
 
+use crate::bare::{BareRing, BareSegment, Wait};
 use anyhow::{Context, Result};
-use bench::bare::{BareRing, BareSegment, Wait};
-use clap::Parser;
+use clap::Args;
 
 /// Most bytes of a datagram: what a frame of Ethernet's usual size holds.
 const DATAGRAM_BYTES: usize = 1024;
 /// Bytes of the ring toward the application.
 const RING_BYTES: u64 = 64 << 10;
 
-/// The command line.
-#[derive(Debug, Parser)]
-#[command(name = "barerelay")]
-struct Cli {
+#[derive(Debug, Args)]
+pub(crate) struct Cli {
     /// Address and port (0: any free one) of this relay's socket.
     #[arg(long)]
     local: SocketAddr,
@@ -27,8 +24,7 @@ struct Cli {
     peer: Option<SocketAddr>,
 }
 
-fn main() -> Result<()> {
-    let cli = Cli::parse();
+pub(crate) fn main(cli: Cli) -> Result<()> {
     let socket = UdpSocket::bind(cli.local).with_context(|| format!("binding UDP {}", cli.local))?;
     if let Some(peer) = cli.peer {
         socket.connect(peer).with_context(|| format!("toward {peer}"))?;

@@ -2,17 +2,17 @@
 
 /// A sequence of choices.
 #[derive(Debug, Clone)]
-pub struct Choice(u64);
+pub(crate) struct Choice(u64);
 
 impl Choice {
     /// The sequence of a seed; different seeds give different ones.
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         // The state must not be 0, which is the only one that leads to itself.
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
     /// One of `0..count`; 0 if there is none.
-    pub fn below(&mut self, count: u64) -> u64 {
+    pub(crate) fn below(&mut self, count: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;

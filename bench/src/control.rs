@@ -15,25 +15,30 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
 /// One side.
 #[derive(Debug)]
-pub struct Control(BufReader<TcpStream>);
+pub(crate) struct Control(BufReader<TcpStream>);
 
 impl Control {
     /// Over a connection that was made.
-    pub fn new(stream: TcpStream) -> Result<Self> {
-        stream.set_nodelay(true)?;
+    pub(crate) fn new(stream: TcpStream) -> Result<Self> {
         stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+        Self::patient(stream)
+    }
+
+    /// The same, with another side that may be silent for as long as it likes.
+    pub(crate) fn patient(stream: TcpStream) -> Result<Self> {
+        stream.set_nodelay(true)?;
         Ok(Self(BufReader::new(stream)))
     }
 
     /// Sends a value.
-    pub fn send(&mut self, value: &impl Serialize) -> Result<()> {
+    pub(crate) fn send(&mut self, value: &impl Serialize) -> Result<()> {
         let mut line = serde_json::to_vec(value)?;
         line.push(b'\n');
         self.0.get_mut().write_all(&line).context("the control connection is closed")
     }
 
     /// Takes the next value.
-    pub fn recv<T: for<'d> Deserialize<'d>>(&mut self) -> Result<T> {
+    pub(crate) fn recv<T: for<'d> Deserialize<'d>>(&mut self) -> Result<T> {
         let mut line = String::new();
         self.0.read_line(&mut line).context("waiting for the other side")?;
         ensure!(!line.is_empty(), "the other side closed the control connection");
@@ -41,13 +46,13 @@ impl Control {
     }
 
     /// Whether the other side has said something, or has closed.
-    pub fn has_more(&self) -> Result<bool> {
+    pub(crate) fn has_more(&self) -> Result<bool> {
         let mut fds = [PollFd::from_borrowed_fd(self.fd(), PollFlags::IN)];
         Ok(!self.0.buffer().is_empty() || poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? > 0)
     }
 
     /// Readable when the other side has said something that was not read yet.
-    pub fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.0.get_ref().as_fd()
     }
 }

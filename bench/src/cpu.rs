@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// User and system time of all threads that live. A process that has ended counts nothing.
-pub fn of(pids: &[u32]) -> Duration {
+pub(crate) fn of(pids: &[u32]) -> Duration {
     pids.iter().map(|pid| of_one(*pid).unwrap_or_default()).sum()
 }
 

@@ -23,7 +23,7 @@ struct Words {
 
 /// The service.
 #[derive(Debug, Clone, Copy)]
-pub struct Echo;
+pub(crate) struct Echo;
 
 impl NamedService for Echo {
     const NAME: &'static str = "raas.bench.Echo";
@@ -58,16 +58,16 @@ impl Service<http::Request<Body>> for Echo {
 
 /// A client.
 #[derive(Debug, Clone)]
-pub struct Client(tonic::client::Grpc<Channel>);
+pub(crate) struct Client(tonic::client::Grpc<Channel>);
 
 impl Client {
     /// Of a channel to the service.
-    pub fn new(channel: Channel) -> Self {
+    pub(crate) fn new(channel: Channel) -> Self {
         Self(tonic::client::Grpc::new(channel))
     }
 
     /// One call; the response must be what was said.
-    pub async fn call(&mut self, said: &[u8]) -> Result<()> {
+    pub(crate) async fn call(&mut self, said: &[u8]) -> Result<()> {
         self.0.ready().await?;
         let request = Request::new(Words { bytes: said.to_vec() });
         let codec = ProstCodec::<Words, Words>::default();

@@ -9,29 +9,29 @@ const WARM_PART: u32 = 4;
 
 /// What the clients of a load share.
 #[derive(Debug, Default)]
-pub struct Load {
+pub(crate) struct Load {
     calls: AtomicU64,
     is_over: AtomicBool,
 }
 
 impl Load {
     /// A load that has not begun.
-    pub fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::default()
     }
 
     /// A call has ended.
-    pub fn on_call(&self) {
+    pub(crate) fn on_call(&self) {
         self.calls.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether clients may end.
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
     }
 
     /// Calls a second for that time, after a while in which the clients get going; then the load is over.
-    pub fn rate(&self, time: Duration) -> f64 {
+    pub(crate) fn rate(&self, time: Duration) -> f64 {
         std::thread::sleep(time / WARM_PART);
         let (before, began) = (self.calls.load(Ordering::Relaxed), Instant::now());
         std::thread::sleep(time);
@@ -43,7 +43,7 @@ impl Load {
 }
 
 /// The median in microseconds.
-pub fn median_us(mut times: Vec<Duration>) -> f64 {
+pub(crate) fn median_us(mut times: Vec<Duration>) -> f64 {
     times.sort_unstable();
     times.get(times.len() / 2).map_or(f64::NAN, |time| time.as_secs_f64() * 1e6)
 }

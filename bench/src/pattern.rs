@@ -2,14 +2,14 @@
 //! READ from a wrong place is noticed.
 
 /// Bytes between two words.
-pub const PAGE_BYTES: u64 = 4096;
+pub(crate) const PAGE_BYTES: u64 = 4096;
 
 /// The word at the beginning of the page at `offset`.
-pub fn word(offset: u64) -> u64 {
+pub(crate) fn word(offset: u64) -> u64 {
     (offset / PAGE_BYTES).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5eed
 }
 
 /// Offsets of all pages of so many bytes.
-pub fn pages(bytes: u64) -> impl Iterator<Item = u64> {
+pub(crate) fn pages(bytes: u64) -> impl Iterator<Item = u64> {
     (0..bytes).step_by(PAGE_BYTES as usize)
 }

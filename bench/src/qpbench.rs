@@ -2,14 +2,13 @@
 //! measured against. Messages are copied into registered memory, written with an immediate to the other side's slot of
 //! that connection, and copied out there. One process on each side, all queue pairs on one completion queue and one
 //! shared receive queue.
-#![forbid(unsafe_code)]
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use crate::control::Control;
 use anyhow::{Context, Result, bail, ensure};
-use bench::control::Control;
-use clap::Parser;
+use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 use softnic::{SoftNic, SoftNicConfig};
@@ -37,10 +36,9 @@ const STALL_MAX: Duration = Duration::from_secs(20);
 /// Completions taken at once.
 const BATCH: usize = 64;
 
-/// The command line; the side with `--to` is the client.
-#[derive(Debug, Parser)]
-#[command(name = "qpbench")]
-struct Cli {
+/// The side with `--to` is the client.
+#[derive(Debug, Args)]
+pub(crate) struct Cli {
     /// Own address; the server's TCP port for control is any, printed as `ready ADDRESS`.
     #[arg(long)]
     address: IpAddr,
@@ -267,8 +265,7 @@ fn run(cli: &Cli, to: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-fn main() -> Result<()> {
-    let cli = Cli::parse();
+pub(crate) fn main(cli: Cli) -> Result<()> {
     match cli.to {
         Some(to) => run(&cli, to),
         None => serve(&cli),

@@ -1,9 +1,9 @@
 //! An older library with a newer daemon, the reverse, and daemons of two releases: with `--full`, in stage `packaging`.
 //!
-//! The older release is a commit of this repository, which is taken out of its history and built once. What may speak is
-//! decided by the versions that both binaries print (docs/operate/upgrades.md): equal numbers must carry a file unchanged,
-//! different ones must be refused with the documented code, by a message that names the cause. So the verdict stays right
-//! when a version is raised. Owns the choice of the commit and the pairs.
+//! The older release is a commit of this repository, which is taken out of its history and built once. What may speak
+//! is decided by the versions that both binaries print (docs/operate/packaging.md): equal numbers must carry a file
+//! unchanged, different ones must be refused with the documented code, by a message that names the cause. So the verdict
+//! stays right when a version is raised. Owns the choice of the commit and the pairs.
 
 use anyhow::{Context as _, Result, ensure};
 use harness::child::{self, Ended, Running, Stream};

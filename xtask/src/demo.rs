@@ -28,6 +28,8 @@ const COMPARED: &[&str] = &[
     "one_host_p50_us",
     "one_host_p99_us",
     "one_host_msgs_per_s",
+    "run_p50_us",
+    "run_p99_us",
 ];
 const KEYS: &[&str] = &[
     "schema",
@@ -50,6 +52,8 @@ const KEYS: &[&str] = &[
     "lane_reset",
     "kill",
     "tcp_kill",
+    "daemon_kill",
+    "run_path",
     "tcp_wins",
     "tcp_congestion",
     "retransmits_per_host",
@@ -78,6 +82,8 @@ pub(crate) fn run(context: &Context) -> Result<Tally> {
             tally.check("demo: every figure stands beside kernel TCP's", || Ok(unpaired(&report)));
             tally.check("demo: a broken queue pair loses nothing", || Ok(broken_lane(&report)));
             tally.check("demo: a killed application costs its own connections alone", || Ok(killed(&report)));
+            tally.check("demo: a killed daemon loses nothing", || Ok(killed_daemon(&report)));
+            tally.check("demo: a TCP program runs over shared memory", || Ok(unchanged_program(&report)));
         }
         Err(error) => tally.case("demo: one JSON object with every key", demo.took, &[error.to_string()]),
     }
@@ -187,6 +193,29 @@ fn killed(report: &Value) -> Vec<String> {
     findings
 }
 
+fn killed_daemon(report: &Value) -> Vec<String> {
+    let death = &report["daemon_kill"];
+    let mut findings = vec![];
+    if death["connections"] != report["connections"] || death["connections_lost"] != 0 {
+        findings.push(format!("lost {} of {} connections", death["connections_lost"], death["connections"]));
+    }
+    if death["connections_adopted"] != report["connections"] {
+        findings.push(format!("the next daemon took over {} connections", death["connections_adopted"]));
+    }
+    if !is_positive(&death["bytes"]) || !is_positive(&death["pause_ms"]) {
+        findings.push(format!("{} bytes flowed, with a pause of {} ms", death["bytes"], death["pause_ms"]));
+    }
+    findings
+}
+
+/// Its figures are among those that stand beside kernel TCP's.
+fn unchanged_program(report: &Value) -> Vec<String> {
+    match &report["run_path"] {
+        path if path == "shm" => vec![],
+        path => vec![format!("run_path is {path}, not shm")],
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,7 +229,10 @@ mod tests {
             "p99_us": 90.0, "rc_qps_per_host": [1, 1], "cqs_per_host": [1, 1], "srqs_per_host": [1, 1],
             "daemon_rss_bytes": [1, 1], "daemon_rss_idle_bytes": [1, 1], "errors": [], "message_bytes": 64,
             "lane_reset": {"connections": 1000, "connections_lost": 0, "bytes": 5, "resets_per_host": [1, 1]},
-            "kill": kill, "tcp_kill": kill, "tcp_wins": ["p50_us"], "tcp_congestion": "cubic", "total_seconds": 12.5,
+            "daemon_kill": {
+                "connections": 1000, "connections_lost": 0, "connections_adopted": 1000, "bytes": 5, "pause_ms": 90.0
+            },
+            "run_path": "shm", "kill": kill, "tcp_kill": kill, "tcp_wins": ["p50_us"], "tcp_congestion": "cubic", "total_seconds": 12.5,
             "retransmits_per_host": [3, 4], "probes_per_host": [3, 4], "duplicates_per_host": [4, 3]
         });
         for key in COMPARED {
@@ -211,8 +243,9 @@ mod tests {
     }
 
     fn findings(report: &Value) -> usize {
-        let all = [missing, unverified, unshared, too_small, unpaired, broken_lane, killed];
-        all.iter().map(|check| check(report).len()).sum()
+        let own = [broken_lane, killed, killed_daemon, unchanged_program];
+        let all = [missing, unverified, unshared, too_small, unpaired].into_iter().chain(own);
+        all.map(|check: fn(&Value) -> Vec<String>| check(report).len()).sum()
     }
 
     #[test]
@@ -233,6 +266,8 @@ mod tests {
             ("schema", json!("other")),
             ("tcp_msgs_per_s", json!(null)),
             ("tcp_congestion", json!("bbr")),
+            ("run_path", json!("tcp")),
+            ("tcp_run_p50_us", json!(null)),
         ];
         for (key, value) in spoiled {
             let mut report = good();
@@ -245,6 +280,9 @@ mod tests {
             ("lane_reset", "bytes", json!(0)),
             ("kill", "connections_lost", json!(251)),
             ("tcp_kill", "bytes", json!(0)),
+            ("daemon_kill", "connections_lost", json!(1)),
+            ("daemon_kill", "connections_adopted", json!(999)),
+            ("daemon_kill", "pause_ms", json!(null)),
         ];
         for (part, key, value) in inner {
             let mut report = good();

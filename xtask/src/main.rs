@@ -2,6 +2,7 @@
 //! It must never be needed to build or run `raas` itself.
 #![forbid(unsafe_code)]
 
+mod book;
 mod compatibility;
 mod conformance;
 mod context;
@@ -36,6 +37,8 @@ enum Task {
     Quick(quick::Args),
     /// Judge an older release beside this one, as `test packaging --full` does.
     Compatibility(compatibility::Args),
+    /// The pages as a book in target/book, by mdbook where it is installed.
+    Book,
     /// Show circles among the modules of packages.
     Circles(lint::CirclesArgs),
     /// Measure against rivals and write ratios and verdicts.
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Task::Test(args) => test::run(&args),
         Task::Quick(args) => quick::run(&args),
         Task::Compatibility(args) => compatibility::run(&args),
+        Task::Book => book::run(),
         Task::Circles(args) => lint::circles(&args),
         Task::Bench(args) => bench_harness::run(&args),
         Task::Pages(args) => bench_harness::pages::run(&args),

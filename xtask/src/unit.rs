@@ -27,6 +27,9 @@ pub(crate) const JUDGES: &[Need] = &[
     ("etcd", "etcd-server"),
     ("iptables", "iptables"),
 ];
+/// What has tests. Examples have none: stage `lint` compiles each once, and linking them as test programs would only cost
+/// time.
+const TARGETS: &[&str] = &["--lib", "--bins", "--tests"];
 /// Cases per property with `--full`.
 const FULL_PROPERTY_CASES: &str = "4096";
 
@@ -43,11 +46,11 @@ pub(crate) fn run(context: &Context) -> Result<Tally> {
         Ok(())
     };
     if nextest {
-        built(&[NEXTEST, &["--no-run"]].concat())?;
+        built(&[NEXTEST, TARGETS, &["--no-run"]].concat())?;
         tally.add(run_nextest(context)?);
     } else {
         println!("note: cargo-nextest is not installed, running cargo test");
-        let args = ["test", "--workspace", "--all-targets", "--no-fail-fast"];
+        let args = [&["test", "--workspace"], TARGETS, &["--no-fail-fast"]].concat();
         built(&[&args[..], &["--no-run"]].concat())?;
         tally.add(run_libtest(context, "cargo test", &[&args[..], &["--", "--show-output"]].concat())?);
     }
@@ -64,7 +67,7 @@ fn command(context: &Context, args: &[&str]) -> Command {
     command
 }
 
-const NEXTEST: &[&str] = &["nextest", "run", "--workspace", "--all-targets"];
+const NEXTEST: &[&str] = &["nextest", "run", "--workspace"];
 
 fn run_nextest(context: &Context) -> Result<Tally> {
     let how = [
@@ -74,7 +77,7 @@ fn run_nextest(context: &Context) -> Result<Tally> {
         "--failure-output=final",
         "--status-level=pass",
     ];
-    let args = [NEXTEST, &how].concat();
+    let args = [NEXTEST, TARGETS, &how].concat();
     // Passing tests' output is read for skips and not shown; failures and the summary are. All is read as it comes,
     // because tests print more lines than a child's end keeps.
     let mut summary = None;

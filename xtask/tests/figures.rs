@@ -15,7 +15,7 @@ fn xtask(words: &[&str]) -> Output {
 fn programs() -> PathBuf {
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     build
-        .args(["build", "--workspace", "--bins", "--example", "datagram_echo"])
+        .args(["build", "--workspace", "--bin", "raas", "--bin", "bench", "--example", "datagram_echo"])
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     let built = build.output().expect("cargo starts");
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));

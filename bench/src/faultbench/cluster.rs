@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use raas::{Listener, Session};
 
-use crate::PATIENCE;
+use super::PATIENCE;
 
 const HOSTS: [IpAddr; 2] =
     [IpAddr::V4(std::net::Ipv4Addr::new(127, 9, 9, 1)), IpAddr::V4(std::net::Ipv4Addr::new(127, 9, 9, 2))];

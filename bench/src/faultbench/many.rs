@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use raas::{Listener, Session, Stream};
 
-use crate::PATIENCE;
-use crate::cluster::Cluster;
+use super::PATIENCE;
+use super::cluster::Cluster;
 
 /// Connections.
 const COUNT: usize = 1000;
@@ -110,7 +110,7 @@ impl Links {
 /// the first read of a byte that was written after it, in order of length. Nothing is lost or doubled.
 pub(crate) fn pauses(cluster: &Cluster, hosts: &[usize]) -> Result<Vec<Duration>> {
     let mut links = Links::open(cluster)?;
-    links.turns(crate::AROUND)?;
+    links.turns(super::AROUND)?;
     let (told, killed) = mpsc::channel();
     let killed = std::thread::scope(|scope| {
         let restart = scope.spawn(move || cluster.restart(hosts, &told));
@@ -128,7 +128,7 @@ pub(crate) fn pauses(cluster: &Cluster, hosts: &[usize]) -> Result<Vec<Duration>
         restart.join().map_err(|_| anyhow::anyhow!("the thread that restarts panicked"))??;
         death.context("no daemon was killed")
     })?;
-    links.turns(crate::AROUND)?;
+    links.turns(super::AROUND)?;
     let mut pauses: Vec<_> = links.links.iter().filter_map(|link| Some(link.went_on? - killed)).collect();
     pauses.sort();
     Ok(pauses)

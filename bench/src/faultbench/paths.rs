@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use raas::{Listener, Session, Stream};
 
-use crate::stream::Flow;
-use crate::{AROUND, PATIENCE, ms};
+use super::stream::Flow;
+use super::{AROUND, PATIENCE, ms};
 
 /// The interfaces, each in both namespaces, and the addresses of the two hosts there.
 const NETWORKS: [(&str, [&str; 2]); 2] =

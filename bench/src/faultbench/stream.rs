@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use raas::Stream;
 
-use crate::PATIENCE;
-use crate::cluster::Cluster;
+use super::PATIENCE;
+use super::cluster::Cluster;
 
 /// Bytes of one write.
 const PIECE: usize = 4096;

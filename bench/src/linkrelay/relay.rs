@@ -8,10 +8,10 @@ use netmodel::{Fate, Link, Schedule};
 use serde_json::{Value, json};
 use verbs::Time;
 
-use crate::ecn;
-use crate::port::Port;
-use crate::settings::{FRAME_BYTES_MIN, FRAMING_BYTES, Settings};
-use crate::stats::{self, Lateness};
+use super::ecn;
+use super::port::Port;
+use super::settings::{FRAME_BYTES_MIN, FRAMING_BYTES, Settings};
+use super::stats::{self, Lateness};
 
 /// Longest frame of the link.
 const FRAME_MAX: usize = 9_216;

@@ -7,10 +7,10 @@ use anyhow::{Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use verbs::{Payload, QpType, SendFlags, SendOp, SendWr, WcOpcode};
 
-use crate::end::{End, Needs};
-use crate::server::RECEIVES;
-use crate::waiting::Waiting;
-use crate::{DeviceArgs, LoadArgs};
+use super::end::{End, Needs};
+use super::server::RECEIVES;
+use super::waiting::Waiting;
+use super::{DeviceArgs, LoadArgs};
 
 /// Carried each way on each connection.
 const CARRIED_BYTES: u32 = 64 << 10;

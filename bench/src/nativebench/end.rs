@@ -4,8 +4,8 @@ use std::net::TcpStream;
 use std::ops::Range;
 use std::time::Duration;
 
+use crate::control::Control;
 use anyhow::{Context, Result, ensure};
-use bench::control::Control;
 use rdmacore::{OpenConfig, RdmaCore};
 use serde::{Deserialize, Serialize};
 use softnic::{SoftNic, SoftNicConfig};
@@ -14,7 +14,7 @@ use verbs::{
     Region, RemoteAddr, Rkey, Sge, SrqId, SrqInit,
 };
 
-use crate::{DeviceArgs, DeviceKind, LoadArgs};
+use super::{DeviceArgs, DeviceKind, LoadArgs};
 
 /// Local ACK timeout: 67 ms.
 const ACK_TIMEOUT: u8 = 14;
@@ -92,7 +92,7 @@ impl End {
             .transpose()?;
         let region = Region::anonymous(usize::try_from(needs.bytes.next_multiple_of(4096))?)?;
         // Touched once: hardware would pin all of it, and page faults are not what is measured.
-        bench::pattern::pages(needs.bytes).try_for_each(|page| region.write(page, &[0]))?;
+        crate::pattern::pages(needs.bytes).try_for_each(|page| region.write(page, &[0]))?;
         let mr = nic.reg_mr(&region, 0, needs.bytes, Access::all())?;
         let init = QpInit {
             qp_type: needs.transport,

@@ -3,16 +3,16 @@
 
 use std::time::{Duration, Instant};
 
+use crate::choice::Choice;
+use crate::{cpu, pattern};
 use anyhow::{Result, ensure};
-use bench::choice::Choice;
-use bench::{cpu, pattern};
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use verbs::{Payload, SendFlags, SendOp, SendWr};
 
-use crate::end::{End, Needs};
-use crate::waiting::Waiting;
-use crate::{DeviceArgs, LoadArgs, Verb};
+use super::end::{End, Needs};
+use super::waiting::Waiting;
+use super::{DeviceArgs, LoadArgs, Verb};
 
 /// Three digits of a time in nanoseconds, up to a minute.
 const DIGITS: u8 = 3;

@@ -3,14 +3,14 @@
 
 use std::net::TcpListener;
 
+use crate::control::Control;
+use crate::pattern;
 use anyhow::{Context, Result, ensure};
-use bench::control::Control;
-use bench::pattern;
 use verbs::{Payload, SendFlags, SendOp, SendWr, WcOpcode};
 
-use crate::end::{Done, End, Hello, Needs};
-use crate::waiting::Waiting;
-use crate::{DeviceArgs, Verb};
+use super::end::{Done, End, Hello, Needs};
+use super::waiting::Waiting;
+use super::{DeviceArgs, Verb};
 
 /// Receives that are posted.
 pub(crate) const RECEIVES: u32 = 512;

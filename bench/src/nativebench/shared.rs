@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::end::End;
-use crate::flow::{Flow, needs, place_bytes, report};
-use crate::waiting::{Waiting, YIELDS};
-use crate::{DeviceArgs, LoadArgs};
+use super::end::End;
+use super::flow::{Flow, needs, place_bytes, report};
+use super::waiting::{Waiting, YIELDS};
+use super::{DeviceArgs, LoadArgs};
 
 /// How long a thread sleeps that found nothing so often: about a round trip with its queue.
 const NAP: Duration = Duration::from_micros(50);

@@ -8,7 +8,7 @@ use anyhow::{Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use verbs::{Completion, Status};
 
-use crate::end::End;
+use super::end::End;
 
 /// Fruitless polls, each with a yield, before a side sleeps.
 pub(crate) const YIELDS: u32 = 100;

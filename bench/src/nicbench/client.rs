@@ -6,11 +6,12 @@ use std::net::{IpAddr, SocketAddr};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
-use crate::CONTROL_PORT;
-use crate::case::{Case, Sample};
-use crate::control::{Answer, Control, Request};
-use crate::end::{DeviceKind, DeviceOptions, End, place, run_of};
-use crate::{flow, latency};
+use super::CONTROL_PORT;
+use super::case::{Case, Sample};
+use super::control::{Answer, Request, ask, connect};
+use super::end::{DeviceKind, DeviceOptions, End, place, run_of};
+use super::{flow, latency};
+use crate::control::Control;
 
 /// Messages of the first run, which only shows how many fit the time.
 const FIRST_COUNT: u32 = 200;
@@ -54,7 +55,7 @@ impl Client {
     pub(crate) fn connect(devices: &[DeviceKind], own: IpAddr, peer: IpAddr, options: &DeviceOptions) -> Result<Self> {
         let mut sides = vec![];
         for (device, port) in devices.iter().zip(CONTROL_PORT..) {
-            let control = Control::connect(SocketAddr::new(peer, port))?;
+            let control = connect(SocketAddr::new(peer, port))?;
             let end = End::open(*device, own)?;
             sides.push(Side { device: *device, end, control, count: FIRST_COUNT, runs: 0 });
         }
@@ -127,14 +128,14 @@ impl Client {
 impl Side {
     fn connect(&mut self) -> Result<()> {
         let own = self.end.new_qp()?;
-        match self.control.ask(&Request::Connect(own))? {
+        match ask(&mut self.control, &Request::Connect(own))? {
             Answer::Card(peer) => self.end.connect(&peer),
             other => bail!("{other:?} instead of a card"),
         }
     }
 
     /// Chooses how many messages fill the time. The second, longer run is nearer to the steady state.
-    fn calibrate(&mut self, case: &Case, seconds: f64, wait: crate::waiting::Wait) -> Result<()> {
+    fn calibrate(&mut self, case: &Case, seconds: f64, wait: super::waiting::Wait) -> Result<()> {
         self.count = FIRST_COUNT;
         for share in [0.3, 1.0] {
             let each = self.run(case, wait)?.0.seconds_each().max(1e-9);
@@ -144,7 +145,7 @@ impl Side {
     }
 
     /// One run, checked on both sides; with the server's counters.
-    fn run(&mut self, case: &Case, wait: crate::waiting::Wait) -> Result<(Sample, Vec<(String, u64)>)> {
+    fn run(&mut self, case: &Case, wait: super::waiting::Wait) -> Result<(Sample, Vec<(String, u64)>)> {
         self.runs = self.runs % 250 + 1;
         let run = run_of(case, self.count, self.runs);
         let latency = case.load.is_ping_pong();
@@ -153,7 +154,7 @@ impl Side {
         } else {
             flow::prepare(&self.end, &run, true)?;
         }
-        match self.control.ask(&Request::Run(run))? {
+        match ask(&mut self.control, &Request::Run(run))? {
             Answer::Ready => {}
             other => bail!("{other:?} instead of ready"),
         }
@@ -163,7 +164,7 @@ impl Side {
             flow::request(&mut self.end, &run, wait)?
         };
         self.end.settle();
-        let Answer::Report { wrong, counters } = self.control.ask(&Request::Done)? else {
+        let Answer::Report { wrong, counters } = ask(&mut self.control, &Request::Done)? else {
             bail!("no report after the run");
         };
         if let Some(wrong) = wrong.or(flow::verify(&self.end, &run, true)?) {

@@ -1,23 +1,16 @@
-//! The control connection between client and server: one JSON object a line over TCP. It carries parameters before and
-//! after a run, never anything while one is measured.
+//! What client and server say to each other before and after a run.
 
-use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::case::Load;
+use super::case::Load;
+use crate::control::Control;
 
-/// Longest silence of the other side while something is due.
-const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 /// How long a client tries to reach a server that is still starting.
 const CONNECT_WITHIN: Duration = Duration::from_secs(60);
-/// Longest line.
-const LINE_BYTES_MAX: u64 = 64 << 10;
 
 /// What one end sends to the other about its queue pair and memory.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -74,67 +67,30 @@ pub(crate) enum Answer {
     Failed(String),
 }
 
-/// One side of the connection.
-#[derive(Debug)]
-pub(crate) struct Control {
-    reader: BufReader<TcpStream>,
-    writer: TcpStream,
+/// Waits for one client.
+pub(crate) fn accept(at: SocketAddr) -> Result<Control> {
+    let listener = TcpListener::bind(at).with_context(|| format!("control port {at}"))?;
+    // The client may run other devices for long before it asks again.
+    Control::patient(listener.accept()?.0)
 }
 
-impl Control {
-    /// Waits for one client.
-    pub(crate) fn accept(at: SocketAddr) -> Result<Self> {
-        let listener = TcpListener::bind(at).with_context(|| format!("control port {at}"))?;
-        let (stream, _) = listener.accept()?;
-        // The client may run other devices for long before it asks again.
-        Self::over(stream, None)
-    }
-
-    /// Connects to a server that may still be starting.
-    pub(crate) fn connect(to: SocketAddr) -> Result<Self> {
-        let start = Instant::now();
-        loop {
-            match TcpStream::connect_timeout(&to, Duration::from_secs(5)) {
-                Ok(stream) => return Self::over(stream, Some(ANSWER_WITHIN)),
-                Err(e) if start.elapsed() > CONNECT_WITHIN => return Err(e).context(format!("no server at {to}")),
-                Err(_) => std::thread::sleep(Duration::from_millis(50)),
-            }
+/// Connects to a server that may still be starting.
+pub(crate) fn connect(to: SocketAddr) -> Result<Control> {
+    let start = Instant::now();
+    loop {
+        match TcpStream::connect_timeout(&to, Duration::from_secs(5)) {
+            Ok(stream) => return Control::new(stream),
+            Err(e) if start.elapsed() > CONNECT_WITHIN => return Err(e).context(format!("no server at {to}")),
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
         }
     }
+}
 
-    fn over(stream: TcpStream, timeout: Option<Duration>) -> Result<Self> {
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(timeout)?;
-        Ok(Self { reader: BufReader::new(stream.try_clone()?), writer: stream })
-    }
-
-    pub(crate) fn send(&mut self, message: &impl Serialize) -> Result<()> {
-        let mut line = serde_json::to_vec(message)?;
-        line.push(b'\n');
-        self.writer.write_all(&line).context("the control connection is closed")
-    }
-
-    pub(crate) fn recv<T: DeserializeOwned>(&mut self) -> Result<T> {
-        use std::io::Read;
-        let mut line = String::new();
-        self.reader.by_ref().take(LINE_BYTES_MAX).read_line(&mut line).context("waiting for the other side")?;
-        if line.is_empty() {
-            bail!("the other side closed the control connection");
-        }
-        serde_json::from_str(&line).with_context(|| format!("not a control message: {line}"))
-    }
-
-    /// Sends a request and takes the answer; [`Answer::Failed`] is an error.
-    pub(crate) fn ask(&mut self, request: &Request) -> Result<Answer> {
-        self.send(request)?;
-        match self.recv()? {
-            Answer::Failed(why) => bail!("server: {why}"),
-            answer => Ok(answer),
-        }
-    }
-
-    /// Readable when a message has come, if none is buffered: true between runs, where each side waits for one line.
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.writer.as_fd()
+/// Sends a request and takes the answer; [`Answer::Failed`] is an error.
+pub(crate) fn ask(control: &mut Control, request: &Request) -> Result<Answer> {
+    control.send(request)?;
+    match control.recv()? {
+        Answer::Failed(why) => bail!("server: {why}"),
+        answer => Ok(answer),
     }
 }

@@ -12,9 +12,9 @@ use verbs::{
     RemoteAddr, Rkey, RtrAttr, RtsAttr, Sge,
 };
 
-use crate::case::Case;
-use crate::control::Card;
-use crate::waiting::Wait;
+use super::case::Case;
+use super::control::Card;
+use super::waiting::Wait;
 
 /// Registered memory: the largest case's slots.
 const REGION_BYTES: u64 = 4 << 20;
@@ -249,6 +249,6 @@ impl End {
 const SETTLE_ROUNDS: u32 = 1_000;
 
 /// The run of a case with so many messages.
-pub(crate) fn run_of(case: &Case, count: u32, mark: u8) -> crate::control::Run {
-    crate::control::Run { load: case.load, bytes: case.bytes, depth: case.depth, count, mark }
+pub(crate) fn run_of(case: &Case, count: u32, mark: u8) -> super::control::Run {
+    super::control::Run { load: case.load, bytes: case.bytes, depth: case.depth, count, mark }
 }

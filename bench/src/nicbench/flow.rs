@@ -5,10 +5,11 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use verbs::{Payload, SendFlags, SendOp, SendWr};
 
-use crate::case::{Load, Sample};
-use crate::control::{Control, Run};
-use crate::end::End;
-use crate::waiting::{Poller, Wait, YIELDS_BEFORE_SLEEP, is_readable, sleep};
+use super::case::{Load, Sample};
+use super::control::Run;
+use super::end::End;
+use super::waiting::{Poller, Wait, YIELDS_BEFORE_SLEEP, is_readable, sleep};
+use crate::control::Control;
 
 /// Where the word of the atomics lies on the responder, and the old values on the requester.
 const WORD: u64 = 0;

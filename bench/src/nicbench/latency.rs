@@ -5,10 +5,10 @@ use std::time::Instant;
 use anyhow::Result;
 use verbs::{Payload, SendFlags, SendOp, SendWr, WcOpcode};
 
-use crate::case::Load;
-use crate::control::Run;
-use crate::end::{End, QUEUE};
-use crate::waiting::{Poller, Wait};
+use super::case::Load;
+use super::control::Run;
+use super::end::{End, QUEUE};
+use super::waiting::{Poller, Wait};
 
 /// Every so many sends one is signalled, so that the send queue empties.
 const SIGNAL_EVERY: u32 = QUEUE / 4;

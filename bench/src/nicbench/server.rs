@@ -4,15 +4,16 @@ use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Result, bail};
 
-use crate::case::Load;
-use crate::control::{Answer, Control, Request, Run};
-use crate::end::{DeviceKind, DeviceOptions, End, place};
-use crate::{flow, latency};
+use super::case::Load;
+use super::control::{Answer, Request, Run, accept};
+use super::end::{DeviceKind, DeviceOptions, End, place};
+use super::{flow, latency};
+use crate::control::Control;
 
 /// Serves one client, until it ends or goes away.
 pub(crate) fn run(device: DeviceKind, address: IpAddr, at: SocketAddr, options: &DeviceOptions) -> Result<()> {
     let mut end = End::open(device, address)?;
-    let mut control = Control::accept(at)?;
+    let mut control = accept(at)?;
     loop {
         let request = control.recv()?;
         let answer = match request {

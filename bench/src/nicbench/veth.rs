@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 
-use crate::CONTROL_PORT;
-use crate::end::{DeviceKind, DeviceOptions};
+use super::CONTROL_PORT;
+use super::end::{DeviceKind, DeviceOptions};
 
 /// The two ends: interface, address, rxe device.
 const ENDS: [(&str, Ipv4Addr, &str); 2] =
@@ -179,7 +179,7 @@ impl Servers {
         let mut servers = Self(vec![]);
         for (device, port) in devices.iter().zip(CONTROL_PORT..) {
             let mut command = Command::new(&program);
-            command.args(["server", "--device", device.name(), "--address", &address.to_string()]);
+            command.args(["nicbench", "server", "--device", device.name(), "--address", &address.to_string()]);
             command.args(["--control-port", &port.to_string()]);
             for (flag, wait) in [("--lat-wait", options.lat_wait), ("--bw-wait", options.bw_wait)] {
                 let value = wait.to_possible_value().context("every policy has a name")?;

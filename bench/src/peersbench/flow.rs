@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use raas::{Listener, Stream};
 
-use crate::PATIENCE;
-use crate::cluster::{Cluster, Host};
-use crate::cost::Used;
+use super::PATIENCE;
+use super::cluster::{Cluster, Host};
+use super::cost::Used;
 
 /// First byte of the last message of a turn.
 pub(crate) const LAST: u8 = 1;

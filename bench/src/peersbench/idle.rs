@@ -10,9 +10,9 @@ use anyhow::{Context, Result, bail, ensure};
 use raas::{Listener, Stream};
 use serde_json::{Value, json};
 
-use crate::PATIENCE;
-use crate::cluster::{Cluster, Host};
-use crate::cost::Used;
+use super::PATIENCE;
+use super::cluster::{Cluster, Host};
+use super::cost::Used;
 
 /// A lane of these daemons rests after this long: after its credits went back, which takes two seconds.
 const CONFIG: &str = "ring_bytes = 4096\n[limits]\nlane_rest_ms = 24000\n";

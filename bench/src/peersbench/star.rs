@@ -3,17 +3,16 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::bare::{BareRing, BareSegment, RING_BYTES, Wait};
+use crate::star::head;
 use anyhow::{Context, Result, ensure};
-use bench::bare::{BareRing, BareSegment, RING_BYTES, Wait};
-use bench::star::head;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::cost::Used;
-use crate::flow::LAST;
+use super::cost::Used;
+use super::flow::LAST;
 
 /// The ring between the application and the relay in the middle.
 const CENTER_RING_BYTES: u64 = 4 << 20;
@@ -45,7 +44,6 @@ impl Star {
     /// The star number `place` of this process, from 0. Its leaves together hold as much as the rings of all connections
     /// do, of `ring_bytes` each.
     pub(crate) fn start(place: usize, leaves: usize, size: usize, rings: (usize, u64)) -> Result<Self> {
-        let program = std::env::current_exe()?.with_file_name("barehub");
         let net = u8::try_from(120 + place).context("too many stars")?;
         let (connections, ring_bytes) = rings;
         let each = (connections as u64 * ring_bytes).div_ceil(leaves as u64).next_power_of_two();
@@ -55,14 +53,14 @@ impl Star {
         for number in 1..=leaves {
             let [high, low] = u16::try_from(number)?.to_be_bytes();
             let listen = format!("{}:0", IpAddr::from([127, net, high, low]));
-            let (relay, address) = start(&program, &["--ring-bytes", &each, "leaf", "--listen", &listen])?;
+            let (relay, address) = start(&["--ring-bytes", &each, "leaf", "--listen", &listen])?;
             addresses.push(address.context("a leaf says where it listens")?);
             started.push(relay);
         }
         let own = CENTER_RING_BYTES.to_string();
         let to = addresses.iter().flat_map(|address| ["--to", address]);
         let words: Vec<&str> = ["--ring-bytes", own.as_str(), "center"].into_iter().chain(to).collect();
-        let (center, _) = start(&program, &words)?;
+        let (center, _) = start(&words)?;
         let star = Self { center, leaves: started, size };
         star.signal(Signal::STOP)?;
         Ok(star)
@@ -135,11 +133,11 @@ fn read_turn(leaves: &mut [Relay], size: usize) -> Result<u64> {
     }
 }
 
-/// Starts a relay; also says where it is bound, if it says that.
-fn start(program: &Path, words: &[&str]) -> Result<(Relay, Option<String>)> {
-    let mut command = Command::new(program);
-    command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut process = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
+/// Starts a relay, which is another program of this file; also says where it is bound, if it says that.
+fn start(words: &[&str]) -> Result<(Relay, Option<String>)> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("barehub").args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut process = command.spawn().context("cannot start a bare relay")?;
     let ready = (|| {
         let mut lines = BufReader::new(process.stdout.take().context("stdout is piped")?).lines();
         let mut bound = None;

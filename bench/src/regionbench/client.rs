@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
+use crate::choice::Choice;
+use crate::{cpu, pattern};
 use anyhow::{Context, Result, ensure};
-use bench::choice::Choice;
-use bench::{cpu, pattern};
 use hdrhistogram::Histogram;
 use raas::{Batch, Pending, Region, RegionOptions, Session};
 use serde_json::{Value, json};
 
-use crate::{LoadArgs, Verb};
+use super::{LoadArgs, Verb};
 
 /// Three digits of a time in nanoseconds, up to a minute.
 const DIGITS: u8 = 3;

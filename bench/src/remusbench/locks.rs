@@ -1,11 +1,11 @@
 //! The load of ALock's paper: each thread takes and gives back locks by chance, a share of them of its own host.
 
+use crate::choice::Choice;
 use anyhow::Result;
-use bench::choice::Choice;
 use rmem::{ALock, ALockSeat, Address, Client, On, Pool, Wait};
 
-use crate::simple::{Seat, mcs_lock, mcs_unlock, spin_lock, spin_unlock, word};
-use crate::{Case, Hosts, PATIENCE_US};
+use super::simple::{Seat, mcs_lock, mcs_unlock, spin_lock, spin_unlock, word};
+use super::{Case, Hosts, PATIENCE_US};
 
 const LOCKS: [u64; 3] = [20, 100, 1000];
 /// Of 100 operations, those on locks of the thread's own host.
@@ -32,7 +32,7 @@ pub(crate) fn cases(hosts: &Hosts) -> Result<Vec<Case<'_>>> {
         }
         for locality in LOCALITIES {
             let (alocks, spins, queues) = (alocks.clone(), spins.clone(), queues.clone());
-            let sides: Vec<crate::Side<'_>> = vec![
+            let sides: Vec<super::Side<'_>> = vec![
                 ("ALock", Box::new(move || alock(hosts, &alocks, locality))),
                 ("spin lock", Box::new(move || spin(hosts, &spins, locality))),
                 ("MCS lock", Box::new(move || mcs(hosts, &queues, locality))),

@@ -1,11 +1,11 @@
 //! The tutorial's load of its set: keys of 0..4096, half of them there, as many insertions as removals.
 
+use crate::choice::Choice;
 use anyhow::Result;
-use bench::choice::Choice;
 use rmem::{Client, ListSet, Pool, RoundRobin, Wait};
 
-use crate::simple::{Seat, mcs_lock, mcs_unlock, spin_lock, spin_unlock, word};
-use crate::{Case, Hosts};
+use super::simple::{Seat, mcs_lock, mcs_unlock, spin_lock, spin_unlock, word};
+use super::{Case, Hosts};
 
 const KEYS: u64 = 4096;
 
@@ -63,7 +63,7 @@ pub(crate) fn cases(hosts: &Hosts) -> Result<Vec<Case<'_>>> {
             })
         })
     };
-    let sides: Vec<crate::Side<'_>> = vec![
+    let sides: Vec<super::Side<'_>> = vec![
         ("list set", Box::new(free)),
         ("set under a spin lock", Box::new(spinning)),
         ("set under an MCS lock", Box::new(queued)),

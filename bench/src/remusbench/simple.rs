@@ -4,7 +4,7 @@
 use anyhow::{Result, ensure};
 use rmem::{Address, Atomic, Client, Layout, Memory, On, Placement, Pool, Wait};
 
-use crate::PATIENCE_US;
+use super::PATIENCE_US;
 
 /// Somebody has the lock, or: the lock has come.
 const SET: u64 = 1;

@@ -4,14 +4,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::grpc_echo::{Client, Echo};
+use crate::load::{Load, median_us};
 use anyhow::Result;
-use bench::grpc_echo::{Client, Echo};
-use bench::load::{Load, median_us};
 use tokio::runtime::{Builder, Runtime};
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Endpoint, Server};
 
-use crate::WORDS;
+use super::WORDS;
 
 const ADDRESS: &str = "127.88.6.1:0";
 /// Threads of the server, and of the clients.

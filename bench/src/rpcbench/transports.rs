@@ -4,13 +4,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::load::{Load, median_us};
 use anyhow::{Context, Result, ensure};
-use bench::load::{Load, median_us};
 use raas::Session;
 use raas_embedded::Embedded;
 use raas_rpc::{CallInfo, Client, ClientBuilder, Server, Transport};
 
-use crate::WORDS;
+use super::WORDS;
 
 /// Server and clients.
 const ADDRESSES: [&str; 2] = ["127.88.6.1", "127.88.6.2"];

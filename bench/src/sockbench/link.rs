@@ -5,11 +5,11 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
+use crate::bare::{BareRing, BareSegment, Wait};
 use anyhow::{Context, Result};
-use bench::bare::{BareRing, BareSegment, Wait};
 use rustix::net::sockopt;
 
-use crate::Transport;
+use super::Transport;
 
 /// The kernel's list of what a connection may ask for.
 const CONGESTION_LIST: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";

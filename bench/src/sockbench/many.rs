@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use crate::link::{Link, Listener};
-use crate::wire::{Spec, read_u64, write_u64};
+use super::link::{Link, Listener};
+use super::wire::{Spec, read_u64, write_u64};
 
 /// Bytes that each connection carries each way before it rests.
 const CARRIED_BYTES: usize = 64 << 10;

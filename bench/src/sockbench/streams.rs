@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::link::{Link, Listener};
-use crate::wire::{Spec, read_u64, write_u64};
+use super::link::{Link, Listener};
+use super::wire::{Spec, read_u64, write_u64};
 
 /// Buffer of a reader.
 const READ_BYTES: usize = 64 << 10;
@@ -154,7 +154,7 @@ fn fairness(bytes: &[u64]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Test, Transport};
+    use crate::sockbench::{Test, Transport};
 
     #[test]
     fn a_stream_is_known_wherever_it_is_cut_and_other_bytes_are_not() {

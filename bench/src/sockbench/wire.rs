@@ -2,8 +2,8 @@
 
 use std::io;
 
-use crate::Test;
-use crate::link::Link;
+use super::Test;
+use super::link::Link;
 
 /// Bytes of a [`Spec`].
 const SPEC_BYTES: usize = 17;

@@ -295,7 +295,7 @@ pub enum Request {
         request: u64,
     },
     /// Let the program at the other end of a connection read a region of this host, so that slices of it can be messages
-    /// (docs/use/regions.md). Answered by [`Reply::RegionLent`].
+    /// (docs/use/by-reference.md). Answered by [`Reply::RegionLent`].
     RegionLend {
         /// Repeated in the answer.
         request: u64,

@@ -2,7 +2,7 @@
 //!
 //! Both sides send [`PeerMessage::Hello`] first, in the clear. Then each sends a message of a Noise handshake with the
 //! cluster key ([`PeerMessage::Noise`]); the key itself is never sent. Only then do lanes follow, in sealed frames. What
-//! the handshake binds: docs/inside/wire.md.
+//! the handshake binds: docs/inside/control-link.md.
 
 use std::net::IpAddr;
 
@@ -30,7 +30,7 @@ pub enum PeerMessage {
         challenge: [u8; CHALLENGE_BYTES],
     },
     /// The sender's message of the Noise handshake, with [`LinkTerms`] as its payload: readable with the cluster key
-    /// alone. See docs/inside/wire.md.
+    /// alone. See docs/inside/control-link.md.
     Noise {
         /// The message.
         message: Vec<u8>,
@@ -77,8 +77,8 @@ pub enum PeerMessage {
         /// The incarnation of the sender's offer.
         incarnation: u32,
     },
-    /// The sender offers a TCP connection of its own to a stream of bulk (docs/inside/kernel-tcp.md): the receiver connects to
-    /// the sender's port of control links.
+    /// The sender offers a TCP connection of its own to a stream of bulk (docs/inside/kernel-tcp.md): the receiver
+    /// connects to the sender's port of control links.
     DirectOffer {
         /// Number of the offer among the sender's.
         number: u64,
@@ -143,8 +143,8 @@ pub struct LinkTerms {
 /// below it are shared, and have the numbers of engines.
 pub const LEASED_LANE_FIRST: u32 = 1 << 16;
 
-/// What two daemons say of regions (docs/use/regions.md). The asker is the daemon whose program opens a region; it numbers
-/// its handles itself.
+/// What two daemons say of regions (docs/use/regions.md). The asker is the daemon whose program opens a region; it
+/// numbers its handles itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RegionMessage {
     /// A program of the asker wants a handle to a region of the receiver. Answered by [`RegionMessage::Opened`].
@@ -260,11 +260,11 @@ pub struct LaneOffer {
     pub lane: u32,
     /// Raised with each reset.
     pub incarnation: u32,
-    /// The end itself, as the sender's device describes it to the receiver's (docs/inside/wire.md, "Endpoints"). It is empty
-    /// in no offer that is well-formed, and at most 128 bytes long.
+    /// The end itself, as the sender's device describes it to the receiver's (docs/inside/control-link.md,
+    /// "Endpoints"). It is empty in no offer that is well-formed, and at most 128 bytes long.
     pub endpoint: Vec<u8>,
-    /// What the sender's device does beyond the least (docs/inside/wire.md, "Capabilities"). Bits that the receiver does not
-    /// know are ignored.
+    /// What the sender's device does beyond the least (docs/inside/control-link.md, "Capabilities"). Bits that the
+    /// receiver does not know are ignored.
     pub capabilities: u32,
     /// Longest message it takes.
     pub max_msg_bytes: u32,

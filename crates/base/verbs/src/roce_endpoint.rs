@@ -1,4 +1,5 @@
-//! Endpoints of devices that speak RoCEv2: queue pair, PSN, port. The bytes are in docs/inside/wire.md, "Endpoints".
+//! Endpoints of devices that speak RoCEv2: queue pair, PSN, port. The bytes are in docs/inside/control-link.md,
+//! "Endpoints".
 //!
 //! Owns their layout and the check of each value. Parsing never panics: the bytes are a peer's.
 

@@ -1,5 +1,5 @@
 //! Messages by reference: slices of regions that are lent to the other end of a connection of messages
-//! (docs/use/regions.md).
+//! (docs/use/by-reference.md).
 //!
 //! Owns both directions of one connection. It must never keep the connection open.
 

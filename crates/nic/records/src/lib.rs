@@ -1,9 +1,9 @@
 //! Encrypts and authenticates what two software NICs send to each other: the keys of a connection, the records of its
 //! stream over TCP, and single packets over RoCEv2.
 //!
-//! No I/O, clock or randomness: bytes go in, bytes come out. The bytes are in docs/inside/wire.md, the reasons in
-//! docs/operate/encryption.md. Records are those of TLS 1.3 (RFC 8446, 5.2), so that one end may leave its own to a kernel.
-//! AES-GCM is that of `graviola`, or of `aes-gcm` on processors that it cannot use.
+//! No I/O, clock or randomness: bytes go in, bytes come out. The bytes are in docs/inside/control-link.md, the reasons
+//! in docs/operate/encryption.md. Records are those of TLS 1.3 (RFC 8446, 5.2), so that one end may leave its own to a
+//! kernel. AES-GCM is that of `graviola`, or of `aes-gcm` on processors that it cannot use.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -168,7 +168,7 @@ impl Drop for Relay {
     }
 }
 
-/// Where the UDP port is in an endpoint (docs/inside/wire.md, "Endpoints").
+/// Where the UDP port is in an endpoint (docs/inside/control-link.md, "Endpoints").
 const PORT_AT: usize = 25;
 
 /// Two ends that reach each other through a relay alone. The ends take packets from any port of the other's address.

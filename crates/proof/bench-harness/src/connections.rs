@@ -4,17 +4,17 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::Args;
+use super::loads::{self, stream_client, stream_server};
 use super::memory::{self, Cost};
 use super::place::{End, Place};
-use super::process::{Beside, READY_WITHIN};
+use super::process::Beside;
 use super::report::Findings;
 use super::rivals::any_port;
 use super::stats::{Bar, Better, Kind, Row, Series, spread};
-use harness::child::{self, Stream};
 use harness::repo::Repo;
 
 const SIZE: u32 = 16 << 10;
@@ -82,24 +82,18 @@ pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
     Ok(findings)
 }
 
-/// A server, and a client with these words; the client's report.
+/// A server, and a client with the words of its test; the client's report.
 fn client(place: &Place, words: &[&str]) -> Result<Value> {
-    let program = place.program("sockbench");
-    let at = any_port(place);
-    let mut server =
-        Beside::start(&mut place.command(End::Server, &[&program, "server", "--transport", "raas", "--at", &at]))?;
-    let to = server.wait_line("ready ", READY_WITHIN)?;
-    let own = [&[program.as_str(), "client", "--transport", "raas", "--to", &to], words].concat();
-    let ended = child::run_quiet(&mut place.command(End::Client, &own), LIMIT)?;
-    ensure!(ended.success(), "client: {}\n{}", ended.describe(), ended.text(Stream::Err));
+    let (server, to) = stream_server(place, "raas", &any_port(place))?;
+    let report = loads::report(&mut stream_client(place, "raas", &to, words), LIMIT)?;
     server.end();
-    serde_json::from_str(&ended.text(Stream::Out)).context("the client's report is not JSON")
+    Ok(report)
 }
 
 fn compare(place: &Place, count: u32, base: u32, rounds: u32, seconds: f64) -> Result<Value> {
     let [size, count, base, rounds] = [SIZE, count, base, rounds].map(|n| n.to_string());
     let seconds = seconds.to_string();
-    let words = ["--test", "many", "--size", &size, "--connections", &count, "--base", &base, "--rounds", &rounds];
+    let words = ["many", "--size", &size, "--connections", &count, "--base", &base, "--rounds", &rounds];
     client(place, &[&words[..], &["--seconds", &seconds]].concat()).with_context(|| format!("{count} connections"))
 }
 
@@ -160,18 +154,14 @@ fn beside_queue_pairs(place: &Place, rounds: u32, seconds: f64) -> Result<Row> {
 }
 
 fn queue_pairs(place: &Place, count: u32, seconds: f64) -> Result<f64> {
-    let program = place.program("qpbench");
-    let mut server =
-        Beside::start(&mut place.command(End::Server, &[&program, "--address", place.address(End::Server)]))?;
-    let to = server.wait_line("ready ", READY_WITHIN)?;
+    let own = |end| ["qpbench", "--address", place.address(end)];
+    let (server, to) = loads::serve(place, End::Server, &own(End::Server))?;
     let [count, size] = [count, SIZE].map(|n| n.to_string());
     let seconds = seconds.to_string();
-    let words = [&program, "--address", place.address(End::Client), "--to", &to, "--connections", &count];
-    let words = [&words[..], &["--size", &size, "--seconds", &seconds]].concat();
-    let ended = child::run_quiet(&mut place.command(End::Client, &words), LIMIT)?;
-    ensure!(ended.success(), "qpbench: {}\n{}", ended.describe(), ended.text(Stream::Err));
+    let words = ["--to", &to, "--connections", &count, "--size", &size, "--seconds", &seconds];
+    let words = [&own(End::Client)[..], &words].concat();
+    let report = loads::report(&mut loads::command(place, End::Client, &words), LIMIT)?;
     server.end();
-    let report: Value = serde_json::from_str(&ended.text(Stream::Out)).context("qpbench printed no report")?;
     report["gbit_per_s"].as_f64().context("qpbench measured nothing")
 }
 
@@ -190,15 +180,10 @@ fn resting(place: &Place) -> Result<Cost> {
 
 /// Looks while so many connections rest that have carried something.
 fn hold<T>(place: &Place, count: u32, look: impl FnOnce() -> Result<T>) -> Result<T> {
-    let program = place.program("sockbench");
-    let at = any_port(place);
-    let mut server =
-        Beside::start(&mut place.command(End::Server, &[&program, "server", "--transport", "raas", "--at", &at]))?;
-    let to = server.wait_line("ready ", READY_WITHIN)?;
+    let (server, to) = stream_server(place, "raas", &any_port(place))?;
     let [count, size] = [count, SIZE].map(|n| n.to_string());
-    let words = [&program, "client", "--transport", "raas", "--to", &to, "--test", "hold", "--connections", &count];
-    let words = [&words[..], &["--size", &size, "--seconds", "1"]].concat();
-    let mut client = Beside::start(&mut place.command(End::Client, &words))?;
+    let words = ["hold", "--connections", &count, "--size", &size, "--seconds", "1"];
+    let mut client = Beside::start(&mut stream_client(place, "raas", &to, &words))?;
     client.wait_line("holding ", LIMIT)?;
     let seen = look()?;
     client.end();

@@ -7,16 +7,16 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::Args;
-use super::place::{End, Place};
+use super::loads::{self, stream_client};
+use super::place::Place;
 use super::process::{Beside, READY_WITHIN};
 use super::report::Findings;
 use super::rivals::any_port;
 use super::stats::{Bar, Better, Kind, Row, Series};
-use harness::child::{self, Stream};
 use harness::repo::Repo;
 
 /// Connections of the flood, and bytes of its messages.
@@ -105,31 +105,23 @@ fn rows(alone: &[Polite], beside: &[Polite], tcp_alone: &[Trip], beside_tcp: &[T
 }
 
 fn server(place: &Place, transport: &str) -> Result<(Beside, String)> {
-    let (program, at) = (place.program("sockbench"), any_port(place));
-    let words = [&program, "server", "--transport", transport, "--at", &at];
-    let mut server = Beside::start(&mut place.command(End::Server, &words))?;
-    let to = server.wait_line("ready ", READY_WITHIN)?;
-    Ok((server, to))
+    loads::stream_server(place, transport, &any_port(place))
 }
 
 /// A client of a test of its own.
 fn client(place: &Place, (transport, test, size): (&str, &str, u32), to: &str, seconds: f64) -> std::process::Command {
-    let (program, size, seconds) = (place.program("sockbench"), size.to_string(), seconds.to_string());
-    let words = [&program, "client", "--transport", transport, "--to", to, "--test", test, "--announce"];
-    place.command(End::Client, &[&words[..], &["--size", &size, "--seconds", &seconds]].concat())
+    let (size, seconds) = (size.to_string(), seconds.to_string());
+    stream_client(place, transport, to, &[test, "--announce", "--size", &size, "--seconds", &seconds])
 }
 
-fn number(report: &str, key: &str) -> Result<f64> {
-    let report: Value = serde_json::from_str(report).context("the client's report is not JSON")?;
+fn number(report: &Value, key: &str) -> Result<f64> {
     report[key].as_f64().with_context(|| format!("no {key} in {report}"))
 }
 
 fn ping(place: &Place, transport: &str, seconds: f64) -> Result<Trip> {
     let (server, to) = server(place, transport)?;
-    let ended = child::run_quiet(&mut client(place, (transport, "lat", PING_BYTES), &to, seconds), LIMIT)?;
-    ensure!(ended.success(), "{}\n{}", ended.describe(), ended.text(Stream::Err));
+    let report = loads::report(&mut client(place, (transport, "lat", PING_BYTES), &to, seconds), LIMIT)?;
     server.end();
-    let report = ended.text(Stream::Out);
     Ok(Trip { p50_us: number(&report, "p50_us")?, p99_us: number(&report, "p99_us")? })
 }
 
@@ -145,7 +137,8 @@ fn stream(place: &Place, seconds: f64, mut flood: Option<&mut Beside>) -> Result
     let report = client.wait_line("{", READY_WITHIN)?;
     client.finish(READY_WITHIN)?;
     server.end();
-    Ok((number(&format!("{{{report}"), "gbit_per_s")?, bytes * 8.0 / 1e9 / took.as_secs_f64()))
+    let report = serde_json::from_str(&format!("{{{report}")).context("the client's report is not JSON")?;
+    Ok((number(&report, "gbit_per_s")?, bytes * 8.0 / 1e9 / took.as_secs_f64()))
 }
 
 /// A stream, then ping-pongs.
@@ -164,10 +157,9 @@ fn messages(flood: &mut Beside) -> Result<u64> {
 /// Measures beside the flood, which goes over this transport.
 fn beside_flood<T>(place: &Place, transport: &str, measure: impl FnOnce(&mut Beside) -> Result<T>) -> Result<T> {
     let (server, to) = server(place, transport)?;
-    let (program, size, count) = (place.program("sockbench"), FLOOD_BYTES.to_string(), CONNECTIONS.to_string());
-    let words = [&program, "client", "--transport", transport, "--to", &to, "--test", "flood", "--connections", &count];
-    let words = [&words[..], &["--size", &size, "--seconds", "1"]].concat();
-    let mut flood = Beside::start(&mut place.command(End::Client, &words))?;
+    let (size, count) = (FLOOD_BYTES.to_string(), CONNECTIONS.to_string());
+    let words = ["flood", "--connections", &count, "--size", &size, "--seconds", "1"];
+    let mut flood = Beside::start(&mut stream_client(place, transport, &to, &words))?;
     flood.wait_line("flooding ", LIMIT)?;
     let measured = measure(&mut flood)?;
     flood.finish(LIMIT)?;

@@ -34,13 +34,13 @@ pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
     let build = child::run_quiet(&mut repo.command("cargo", &packages), BUILD_LIMIT)?;
     ensure!(build.success(), "building faultbench: {}\n{}", build.describe(), build.text(Stream::Err));
     let program = |name: &str| repo.target.join("release").join(name).to_string_lossy().into_owned();
-    let (faultbench, raas, rounds) = (program("faultbench"), program("raas"), args.rounds().to_string());
+    let (bench, raas, rounds) = (program("bench"), program("raas"), args.rounds().to_string());
     // The partition takes loopback down, which nobody else may notice.
     let mut words = vec!["--net"];
     if !rustix::process::geteuid().is_root() {
         words.extend(["--user", "--map-root-user"]);
     }
-    words.extend([faultbench.as_str(), "run", "--raas", &raas, "--rounds", &rounds]);
+    words.extend([bench.as_str(), "faultbench", "run", "--raas", &raas, "--rounds", &rounds]);
     if let Some(only) = &args.only {
         words.extend(["--only", only]);
     }

@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::place::{End, Place, at};
-use super::process::{Beside, READY_WITHIN};
+use super::loads::{stream_client, stream_server};
+use super::place::{End, Place};
+use super::process::Beside;
 use super::report::Findings;
+use super::rivals::any_port;
 use super::stats::{Better, Row, Series, spread};
 use super::threads::{self, Thread};
 use super::{Args, perf};
@@ -96,15 +98,10 @@ struct Look<'p> {
 impl Look<'_> {
     fn run(&self, transport: &str, test: &str, bytes: u32) -> Result<Run> {
         let place = self.place;
-        let program = place.program("sockbench");
-        let listen = at(place.server(), 0);
-        let words = [program.as_str(), "server", "--transport", transport, "--at", &listen];
-        let mut server = Beside::start(&mut place.command(End::Server, &words))?;
-        let to = server.wait_line("ready ", READY_WITHIN)?;
+        let (server, to) = stream_server(place, transport, &any_port(place))?;
         let size = bytes.to_string();
-        let words = [program.as_str(), "client", "--transport", transport, "--to", &to, "--test", test];
-        let words = [&words[..], &["--size", &size, "--seconds", LOAD_SECONDS]].concat();
-        let mut client = Beside::start(&mut place.command(End::Client, &words))?;
+        let words = [test, "--size", &size, "--seconds", LOAD_SECONDS];
+        let mut client = Beside::start(&mut stream_client(place, transport, &to, &words))?;
         std::thread::sleep(WARM_UP);
         let mut processes = vec![("client program", client.pid()), ("server program", server.pid())];
         if transport == "raas" {

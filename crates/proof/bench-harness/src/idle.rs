@@ -7,7 +7,8 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 use super::Args;
-use super::place::{End, Place};
+use super::loads::{stream_client, stream_server};
+use super::place::Place;
 use super::process::{Beside, READY_WITHIN};
 use super::report::Findings;
 use super::rivals::any_port;
@@ -28,15 +29,10 @@ pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
     let place = Place::two_hosts(repo, "idle", args.mtu, "")?;
     let mut findings = Findings { rounds, setting: json!({ "seconds": seconds }), ..Findings::default() };
     findings.rows.push(row("no program", &look(&place, rounds, seconds)?));
-    let program = place.program("sockbench");
-    let at = any_port(&place);
-    let serve = [program.as_str(), "server", "--transport", "raas", "--at", &at];
-    let mut server = Beside::start(&mut place.command(End::Server, &serve))?;
-    let to = server.wait_line("ready ", READY_WITHIN)?;
+    let (server, to) = stream_server(&place, "raas", &any_port(&place))?;
     let count = CONNECTIONS.to_string();
-    let hold = ["client", "--transport", "raas", "--to", &to, "--test", "hold", "--size", "64", "--seconds", "1"];
-    let words = [&[program.as_str()], &hold[..], &["--connections", &count]].concat();
-    let mut client = Beside::start(&mut place.command(End::Client, &words))?;
+    let hold = ["hold", "--size", "64", "--seconds", "1", "--connections", &count];
+    let mut client = Beside::start(&mut stream_client(&place, "raas", &to, &hold))?;
     client.wait_line("holding ", READY_WITHIN)?;
     findings.rows.push(row("100 resting connections", &look(&place, rounds, seconds)?));
     client.end();

@@ -1,5 +1,5 @@
 //! Bench `kernels`: a lookup in a chain of another host's region, by a kernel and by READs. Owns the bars; the measuring
-//! is in bench/src/kernelbench.
+//! is in bench/src/kernelbench.rs.
 
 use super::Args;
 use super::remus::measure;

@@ -14,6 +14,7 @@ mod instructions;
 mod kept;
 mod kernels;
 mod link;
+mod loads;
 mod loss;
 mod machine;
 mod matrix;

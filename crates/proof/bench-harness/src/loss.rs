@@ -6,13 +6,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Map, Value, json};
 
-use super::place::{End, Place, at};
-use super::process::{Beside, READY_WITHIN};
+use super::loads::{self, stream_client, stream_server};
+use super::place::Place;
 use super::relay::{Carried, LinkShape, Relay};
 use super::report::Findings;
+use super::rivals::any_port;
 use super::stats::{Bar, Better, Kind, Row, Series, spread};
 use super::{Args, Wire};
-use harness::child::{self, Stream};
 use harness::repo::Repo;
 
 /// Losses of each direction, of a million.
@@ -258,21 +258,14 @@ impl Bench {
 
     fn load(&self, cell: Cell, transport: &str) -> Result<Value> {
         let place = &self.place;
-        let program = place.program("sockbench");
-        let listen = at(place.server(), 0);
-        let words = [program.as_str(), "server", "--transport", transport, "--at", &listen];
-        let mut server = Beside::start(&mut place.command(End::Server, &words))?;
-        let to = server.wait_line("ready ", READY_WITHIN)?;
+        let (_server, to) = stream_server(place, transport, &any_port(place))?;
         let [warm_up, seconds] = cell.seconds(self.seconds);
         let limit = Duration::from_secs_f64(warm_up + seconds) + SLACK;
         let [warm_up, seconds] = [warm_up, seconds].map(|seconds| seconds.to_string());
         let [size, streams] = [SIZE, cell.streams].map(|n| n.to_string());
-        let words = [program.as_str(), "client", "--transport", transport, "--to", &to, "--test", "streams"];
-        let load = ["--size", &size, "--connections", &streams, "--warm-up", &warm_up, "--seconds", &seconds];
-        let ended = child::run_quiet(&mut place.command(End::Client, &[&words[..], &load].concat()), limit)?;
-        ensure!(ended.success(), "client: {}\n{}", ended.describe(), ended.text(Stream::Err));
-        let report: Value =
-            serde_json::from_str(&ended.text(Stream::Out)).context("the client's report is not JSON")?;
+        let words =
+            ["streams", "--size", &size, "--connections", &streams, "--warm-up", &warm_up, "--seconds", &seconds];
+        let report = loads::report(&mut stream_client(place, transport, &to, &words), limit)?;
         let wanted = if transport == "raas" { "lane" } else { "tcp" };
         ensure!(report["path"] == wanted, "the bytes went over {}, not {wanted}", report["path"]);
         Ok(report)

@@ -3,16 +3,16 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
+use super::loads::{self, stream_client};
 use super::measured::Measured;
 use super::place::{End, Place, at};
 use super::process::{Beside, READY_WITHIN};
 use super::report::Findings;
 use super::rivals::{Rival, any_port};
 use super::stats::{Bar, Better, Kind, Row, Series, spread};
-use harness::child::{self, Stream};
 
 /// Connections of a case with several streams.
 const STREAMS: &str = "8";
@@ -200,11 +200,10 @@ pub(crate) struct Relays {
 
 impl Relays {
     pub(crate) fn start(place: &Place) -> Result<Self> {
-        let program = place.program("barerelay");
         let start = |end: End, words: &[&str]| -> Result<(Beside, String, String)> {
             let local = at(place.address(end), 0);
-            let words = [&[program.as_str(), "--local", &local], words].concat();
-            let mut relay = Beside::start(&mut place.command(end, &words))?;
+            let words = [&["barerelay", "--local", &local], words].concat();
+            let mut relay = Beside::start(&mut loads::command(place, end, &words))?;
             let bound = relay.wait_line("bound ", READY_WITHIN)?;
             let ring = relay.wait_line("ready ", READY_WITHIN)?;
             Ok((relay, bound, ring))
@@ -231,19 +230,16 @@ fn listen_at(place: &Place, transport: &str, relays: Option<&Relays>) -> String 
 }
 
 fn sock(place: &Place, case: &Case, transport: &str, busy: bool, seconds: f64) -> Result<Measured> {
-    let program = place.program("sockbench");
     let relays = if transport == BARE && place.is_two_hosts() { Some(Relays::start(place)?) } else { None };
     let (listen, ring_bytes) = (listen_at(place, transport, relays.as_ref()), case.ring_bytes.to_string());
     let busy: &[&str] = if busy { &["--busy"] } else { &[] };
-    let words = [program.as_str(), "server", "--transport", transport, "--at", &listen, "--ring-bytes", &ring_bytes];
-    let mut server = Beside::start(&mut place.command(End::Server, &[&words, busy].concat()))?;
-    let mut to = server.wait_line("ready ", READY_WITHIN)?;
+    let words = ["sockbench", "server", "--transport", transport, "--at", &listen, "--ring-bytes", &ring_bytes];
+    let (server, mut to) = loads::serve(place, End::Server, &[&words, busy].concat())?;
     if let Some(relays) = &relays {
         to.clone_from(&relays.client_ring);
     }
     let (bytes, seconds_text) = (case.bytes.to_string(), seconds.to_string());
-    let mut words = [&[program.as_str(), "client", "--transport", transport, "--to", &to], busy].concat();
-    words.extend(["--test", case.test, "--size", &bytes, "--seconds", &seconds_text]);
+    let mut words = [&[case.test, "--size", &bytes, "--seconds", &seconds_text], busy].concat();
     if case.test == "streams" {
         words.extend(["--connections", STREAMS]);
     }
@@ -252,13 +248,11 @@ fn sock(place: &Place, case: &Case, transport: &str, busy: bool, seconds: f64) -
         words.extend(["--cpu-of", &daemons]);
     }
     let limit = Duration::from_secs_f64(seconds) + SLACK;
-    let ended = child::run_quiet(&mut place.command(End::Client, &words), limit)?;
-    ensure!(ended.success(), "client: {}\n{}", ended.describe(), ended.text(Stream::Err));
+    let report = loads::report(&mut stream_client(place, transport, &to, &words), limit)?;
     if relays.is_none() {
         // A server behind relays does not learn of its client's end, so it is ended when this is over.
         server.end();
     }
-    let report: Value = serde_json::from_str(&ended.text(Stream::Out)).context("the client's report is not JSON")?;
     let wanted = if transport == "raas" { case.path } else { transport };
     ensure!(report["path"] == wanted, "the bytes went over {}, not {wanted}", report["path"]);
     Ok(Measured::of_report(&report))
@@ -266,16 +260,12 @@ fn sock(place: &Place, case: &Case, transport: &str, busy: bool, seconds: f64) -
 
 /// Two processes that lend slices to each other.
 fn reference(place: &Place, case: &Case, seconds: f64) -> Result<Measured> {
-    let (program, size, seconds_text) = (place.program("refbench"), case.bytes.to_string(), seconds.to_string());
-    let words = [program.as_str(), "server", "--size", &size];
-    let mut server = Beside::start(&mut place.command(End::Server, &words))?;
-    let to = server.wait_line("ready ", READY_WITHIN)?;
-    let words = [program.as_str(), "client", "--size", &size, "--to", &to, "--seconds", &seconds_text];
+    let (size, seconds_text) = (case.bytes.to_string(), seconds.to_string());
+    let (server, to) = loads::serve(place, End::Server, &["refbench", "server", "--size", &size])?;
+    let words = ["refbench", "client", "--size", &size, "--to", &to, "--seconds", &seconds_text];
     let limit = Duration::from_secs_f64(seconds) + SLACK;
-    let ended = child::run_quiet(&mut place.command(End::Client, &words), limit)?;
-    ensure!(ended.success(), "client: {}\n{}", ended.describe(), ended.text(Stream::Err));
+    let report = loads::report(&mut loads::command(place, End::Client, &words), limit)?;
     server.end();
-    let report: Value = serde_json::from_str(&ended.text(Stream::Out)).context("the client's report is not JSON")?;
     ensure!(report["path"] == case.path, "the slices went over {}, not {}", report["path"], case.path);
     Ok(Measured::of_report(&report))
 }

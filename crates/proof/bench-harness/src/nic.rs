@@ -35,7 +35,7 @@ pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
 }
 
 fn boot(repo: &Repo, args: &Args, results: &Path) -> Result<()> {
-    let program = repo.target.join("release/nicbench");
+    let program = repo.target.join("release/bench");
     let rounds = args.rounds().to_string();
     let limit = GUEST_LIMIT_S.to_string();
     let xtask = harness::itself::path()?;
@@ -44,7 +44,7 @@ fn boot(repo: &Repo, args: &Args, results: &Path) -> Result<()> {
     if args.guests == 2 {
         words.extend(["--guests", "2", "--mtu", "4200"]);
     }
-    words.extend(["--", program, if args.guests == 2 { "pair" } else { "veth" }]);
+    words.extend(["--", program, "nicbench", if args.guests == 2 { "pair" } else { "veth" }]);
     if args.guests == 1 {
         words.extend(["--links", LINKS]);
     }

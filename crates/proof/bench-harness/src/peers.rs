@@ -44,7 +44,7 @@ pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
     let build = child::run_quiet(&mut repo.command("cargo", &packages), BUILD_LIMIT)?;
     ensure!(build.success(), "building peersbench: {}\n{}", build.describe(), build.text(Stream::Err));
     let program = |name: &str| repo.target.join("release").join(name).to_string_lossy().into_owned();
-    let (peersbench, raas) = (program("peersbench"), program("raas"));
+    let (bench, raas) = (program("bench"), program("raas"));
     let (rounds, seconds) = (args.rounds().to_string(), args.seconds(SECONDS).to_string());
     let (peers, idle) = if args.quick { PEERS_QUICK } else { PEERS };
     let mut words = vec!["--net"];
@@ -53,7 +53,7 @@ pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
     }
     // Sessions with hundreds of daemons take descriptors.
     words.extend(["sh", "-c", "ulimit -n $(ulimit -Hn); exec \"$@\"", "sh"]);
-    words.extend([peersbench.as_str(), "--raas", &raas, "--rounds", &rounds, "--seconds", &seconds]);
+    words.extend([bench.as_str(), "peersbench", "--raas", &raas, "--rounds", &rounds, "--seconds", &seconds]);
     words.extend(["--peers", peers, "--idle-peers", idle]);
     let limit = START_LIMIT + ROUND_LIMIT * args.rounds();
     let ended = child::run(&mut repo.command("unshare", &words), limit, |stream, line| {

@@ -268,8 +268,9 @@ impl Place {
     /// guest.
     pub(crate) fn kernel_devices(repo: &Repo, name: &str, mtu: u32, programs: &Path) -> Result<Self> {
         let mut place = Self::with_programs(repo, name, programs)?;
-        let (program, mtu) = (place.program("nicbench"), mtu.to_string());
-        place.link = Some(Link::make(&mut place.command(End::Client, &[&program, "link", "--mtu", &mtu]))?);
+        let (program, mtu) = (place.program("bench"), mtu.to_string());
+        let words = [&program, "nicbench", "link", "--mtu", &mtu];
+        place.link = Some(Link::make(&mut place.command(End::Client, &words))?);
         Ok(place)
     }
 

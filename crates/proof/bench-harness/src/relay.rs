@@ -96,10 +96,10 @@ impl Relay {
 
     /// Starts it at the client's end; both of its taps are there.
     fn start(place: &Place) -> Result<Self> {
-        let program = place.program("linkrelay");
+        let program = place.program("bench");
         let at_once = packages::is_here(AT_ONCE[0]) && may(&AT_ONCE);
         let first: &[&str] = if at_once { &AT_ONCE } else { &[] };
-        let words = [first, &[program.as_str(), "--near", INTERFACE, "--far", FAR]].concat();
+        let words = [first, &[program.as_str(), "linkrelay", "--near", INTERFACE, "--far", FAR]].concat();
         let mut process = Beside::start(&mut place.command(End::Client, &words))?;
         process.wait_line("ready", READY_WITHIN).context("the relay")?;
         Ok(Self { process, at_once })

@@ -66,14 +66,14 @@ fn locks_and_locality(case: &str) -> Option<(u64, f64)> {
     Some((locks.parse().ok()?, locality.strip_suffix('%')?.parse().ok()?))
 }
 
-/// Runs a program that measures rounds by itself, and prints JSON.
+/// Runs a program of `bench` that measures rounds by itself, and prints JSON.
 pub(super) fn measure(repo: &Repo, args: &Args, (program, seconds): (&str, f64), limit: Duration) -> Result<Value> {
     let packages = ["build", "--release", "--package", "bench"];
     let build = child::run_quiet(&mut repo.command("cargo", &packages), BUILD_LIMIT)?;
     ensure!(build.success(), "building {program}: {}\n{}", build.describe(), build.text(Stream::Err));
-    let path = repo.target.join("release").join(program).to_string_lossy().into_owned();
+    let path = repo.target.join("release/bench").to_string_lossy().into_owned();
     let (rounds, seconds) = (args.rounds().to_string(), args.seconds(seconds).to_string());
-    let mut words = super::with_priority(&[&path, "--rounds", &rounds, "--seconds", &seconds]);
+    let mut words = super::with_priority(&[&path, program, "--rounds", &rounds, "--seconds", &seconds]);
     if let Some(only) = &args.only {
         words.extend(["--only", only]);
     }

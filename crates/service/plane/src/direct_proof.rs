@@ -1,5 +1,5 @@
 //! Proves that both ends of a TCP connection for a stream of bulk know its token, which went over the encrypted control
-//! link. docs/inside/wire.md has the bytes.
+//! link. docs/inside/control-link.md has the bytes.
 //!
 //! Owns what is proven and how it is compared. It must never put the token into what is sent.
 

@@ -1,5 +1,5 @@
-//! Identifies the other end of a control link: Hello, then a Noise handshake with the cluster key. docs/inside/wire.md has the
-//! bytes.
+//! Identifies the other end of a control link: Hello, then a Noise handshake with the cluster key.
+//! docs/inside/control-link.md has the bytes.
 //!
 //! Owns what is bound and what the two sides tell each other under the key, no I/O. It must never send the key, and must
 //! never prove anything before the other side has sent its challenge. The accepting side answers nothing that needs the

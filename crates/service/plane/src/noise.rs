@@ -1,4 +1,5 @@
-//! The Noise handshake of a control link, around `snow`. docs/inside/wire.md has the bytes, docs/operate/encryption.md the reasons.
+//! The Noise handshake of a control link, around `snow`. docs/inside/control-link.md has the bytes,
+//! docs/operate/encryption.md the reasons.
 //!
 //! Owns the pattern, and that its random numbers are an argument. It must never take randomness from the system, so that
 //! the simulator runs this very code, and never use the same secret for two handshakes.

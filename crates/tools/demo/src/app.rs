@@ -1,53 +1,48 @@
-//! An application process of the demo: does what the parent process orders on stdin, reports what happened on stdout,
-//! and ends when the parent has ended.
+//! An application process of the demo: does what the parent process orders on stdin, answers on stdout, and ends when
+//! the parent has ended.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, Write};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
-
-use super::flow::Flow;
+use super::MESSAGE_BYTES;
 use super::links::{self, Links};
-use super::ping;
-use super::protocol::{Command, Event, Setup, Transferred, Via};
-use super::rate;
-use super::transfer::{self, Outgoing, Shared};
+use super::protocol::{Answer, AppLink, Command, Flowed, Small, Transferred, Via};
+use super::traffic::Traffic;
 use terminal::Failure;
-use transport::process;
-use transport::{Accept, Duplex, Raas, Tcp, Transport};
+use transport::load::{self, Content, Until};
+use transport::{Accept, Duplex, Raas, Tcp, Transport, process};
 
-/// How often a running transfer reports how far it is.
-const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
-/// Bytes of a file hashed at once.
-const HASH_BYTES: usize = 256 << 10;
+/// How long round trips are measured, and messages one way.
+const PING_TIME: Duration = Duration::from_millis(600);
+const RATE_TIME: Duration = Duration::from_millis(300);
 
 /// Runs the application; `parent` is the process that must live for it to live.
-pub fn run(parent: u32) -> Result<(), Failure> {
+pub fn run_app(parent: u32) -> Result<(), Failure> {
     die_with(parent)?;
     process::raise_descriptor_limit();
     let commands = read_commands();
     let Ok(Command::Setup(setup)) = commands.recv() else {
         return Err(Failure::Failed("the demo's parent process sent no set-up".into()));
     };
+    let app = App { links: &setup.links, commands };
+    let at = SocketAddr::new(setup.ip, 0);
     let outcome = match &setup.via {
-        Via::Tcp => App { setup: &setup, commands }.serve(&Tcp),
-        Via::Raas { socket } => Raas::attach(Some(socket), &setup.name)
-            .map_err(|e| e.to_string().into())
-            .and_then(|raas| App { setup: &setup, commands }.serve(&raas)),
+        Via::Tcp => app.serve(&Tcp, at),
+        Via::Raas(socket) => Raas::attach(Some(socket), &setup.name).and_then(|raas| app.serve(&raas, at)),
     };
-    outcome.map_err(|broken| {
-        tell(&Event::Error { message: broken.message, is_unverified: broken.is_unverified });
+    outcome.map_err(|failure| {
+        let is_unverified = matches!(failure, Failure::Unverified(_));
+        answer(&Answer::Failed { message: failure.to_string(), is_unverified });
         // The parent process tells it.
         Failure::Logged(1)
     })
 }
 
 /// Asks the kernel to kill this process when its parent dies; the end of stdin says the same once more.
-fn die_with(parent: u32) -> Result<(), Failure> {
+pub(super) fn die_with(parent: u32) -> Result<(), Failure> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .map_err(|e| Failure::failed("parent-death signal", e))?;
     let is_parent = rustix::process::getppid().is_some_and(|p| u32::try_from(p.as_raw_nonzero().get()) == Ok(parent));
@@ -71,174 +66,100 @@ fn read_commands() -> mpsc::Receiver<Command> {
     receiver
 }
 
-/// Writes an event. A parent that does not read any more has ended, and stdin shows that.
-fn tell(event: &Event) {
-    if let Ok(mut line) = serde_json::to_vec(event) {
+/// A parent that does not read any more has ended, and stdin shows that.
+fn answer(answer: &Answer) {
+    if let Ok(mut line) = serde_json::to_vec(answer) {
         line.push(b'\n');
         let mut out = std::io::stdout().lock();
         let _ = out.write_all(&line).and_then(|()| out.flush());
     }
 }
 
-/// Why the application cannot go on.
-#[derive(Debug)]
-struct Broken {
-    message: String,
-    /// Bytes arrived that are not those that were sent.
-    is_unverified: bool,
-}
-
-impl From<String> for Broken {
-    fn from(message: String) -> Self {
-        Self { message, is_unverified: false }
-    }
-}
-
-impl From<&str> for Broken {
-    fn from(message: &str) -> Self {
-        message.to_owned().into()
-    }
-}
-
-impl Broken {
-    fn on(connection: u32, what: &str, e: &std::io::Error) -> Self {
-        let is_unverified = e.kind() == std::io::ErrorKind::InvalidData;
-        Self { message: format!("{what} on connection {connection}: {e}"), is_unverified }
+/// A failure of a connection; whether bytes came altered is in its kind.
+pub(super) fn failure(what: &str, e: &std::io::Error) -> Failure {
+    match e.kind() {
+        std::io::ErrorKind::InvalidData => Failure::Unverified(format!("{what}: {e}")),
+        _ => Failure::Failed(format!("{what}: {e}")),
     }
 }
 
 struct App<'a> {
-    setup: &'a Setup,
+    links: &'a [AppLink],
     commands: mpsc::Receiver<Command>,
 }
 
 impl App<'_> {
-    fn serve<T: Transport>(&self, transport: &T) -> Result<(), Broken> {
-        let files = hash_files(self.setup)?;
-        let listener = transport.listen(SocketAddr::new(self.setup.ip, 0)).map_err(|e| e.to_string())?;
-        tell(&Event::Listening { at: listener.local_addr() });
+    fn serve<T: Transport>(&self, transport: &T, at: SocketAddr) -> Result<(), Failure> {
+        let listener = transport.listen(at)?;
+        answer(&Answer::Listening(listener.local_addr()));
         let mut open = Links::new();
-        let mut lost = BTreeSet::new();
         loop {
-            match self.commands.recv() {
-                Ok(Command::Open { peers }) => {
-                    open = links::open(transport, &listener, &self.setup.links, &peers, self.timeout())?;
-                    tell(&Event::Opened);
+            let done = match self.commands.recv() {
+                Ok(Command::Open(peers)) => {
+                    links::open(transport, &listener, self.links, &peers, &mut open).map_err(Failure::Failed)?;
+                    Answer::Opened
                 }
-                Ok(Command::Ping { connection }) => self.ping(&open, connection)?,
-                Ok(Command::Rate { connection }) => self.rate(&open, connection)?,
-                Ok(Command::Flow) => lost.extend(self.flow(&open)?),
-                Ok(Command::Transfer) => self.transfer(&open, &files)?,
+                Ok(Command::Small(connection)) => Answer::Small(self.small(&open, connection)?),
+                Ok(Command::Flow) => {
+                    let flowed = self.flow(&open)?;
+                    open.retain(|connection, _| flowed.lost.iter().all(|lost| lost.connection != *connection));
+                    Answer::Flowed(flowed)
+                }
+                Ok(Command::Transfer) => Answer::Transferred(self.transfer(&open)?),
                 Ok(Command::Finish) => {
-                    links::close(&open, &lost)?;
-                    drop(open);
-                    drop(listener);
-                    tell(&Event::Bye);
+                    links::close(&open).map_err(Failure::Failed)?;
+                    drop((open, listener));
+                    answer(&Answer::Bye);
                     return Ok(());
                 }
-                Ok(Command::Setup(_) | Command::Stop) => return Err("told what makes no sense now".into()),
-                Err(_) => return Err("the demo's parent process is gone".into()),
-            }
+                _ => return Err(Failure::Failed("told what makes no sense now".into())),
+            };
+            answer(&done);
         }
     }
 
-    fn timeout(&self) -> Duration {
-        Duration::from_secs(self.setup.timeout_seconds)
+    /// Small messages on one connection: the end that began it measures.
+    fn small<S: Duplex>(&self, open: &Links<S>, connection: u32) -> Result<Option<Small>, Failure> {
+        let stream = open.get(&connection).ok_or_else(|| Failure::Failed("no such connection".into()))?.as_ref();
+        let measures = self.links.iter().any(|l| l.connection == connection && l.connects);
+        let (bytes, content) = (MESSAGE_BYTES, Content::Numbered);
+        let both = || -> std::io::Result<Option<Small>> {
+            if !measures {
+                load::echo(stream, bytes, content)?;
+                return load::take(stream, bytes, content).map(|_| None);
+            }
+            let latencies = load::ping_pong(stream, bytes, content, PING_TIME)?;
+            let pushed = load::push(stream, bytes, content, Until::Time(RATE_TIME))?;
+            let us = |quantile| latencies.us(quantile).ok_or(std::io::ErrorKind::TimedOut);
+            let (messages, msgs_per_s) = (pushed.messages, pushed.messages as f64 / pushed.took.as_secs_f64());
+            Ok(Some(Small { p50_us: us(0.5)?, p99_us: us(0.99)?, messages, msgs_per_s }))
+        };
+        both().map_err(|e| failure(&format!("small messages on connection {connection}"), &e))
     }
 
-    /// The connection, and whether this end began it.
-    fn end<'s, S: Duplex>(&self, open: &'s Links<S>, connection: u32) -> Result<(&'s S, bool), Broken> {
-        let stream = open.get(&connection).ok_or("measurement on a connection that is not open")?;
-        Ok((stream.as_ref(), self.setup.links.iter().any(|l| l.connection == connection && l.connects)))
-    }
-
-    fn ping<S: Duplex>(&self, open: &Links<S>, connection: u32) -> Result<(), Broken> {
-        let (stream, measures) = self.end(open, connection)?;
-        let result = if measures { ping::measure(stream) } else { ping::answer(stream).map(|()| Vec::new()) };
-        let half_round_trips_ns = result.map_err(|e| Broken::on(connection, "ping", &e))?;
-        tell(&Event::Pinged { half_round_trips_ns });
-        Ok(())
-    }
-
-    fn rate<S: Duplex>(&self, open: &Links<S>, connection: u32) -> Result<(), Broken> {
-        let (stream, measures) = self.end(open, connection)?;
-        let result = if measures { rate::measure(stream).map(Some) } else { rate::answer(stream).map(|()| None) };
-        let rate = result.map_err(|e| Broken::on(connection, "messages", &e))?;
-        let messages = rate.map(|r| (r.messages, u64::try_from(r.took.as_nanos()).unwrap_or(u64::MAX)));
-        tell(&Event::Rated { messages });
-        Ok(())
-    }
-
-    /// Has bytes flow until the parent says stop; gives the connections that failed.
-    fn flow<S: Duplex>(&self, open: &Links<S>) -> Result<Vec<u32>, Broken> {
-        let flow = Flow::default();
-        std::thread::scope(|scope| {
-            let flowing = scope.spawn(|| flow.run(open, &self.setup.links));
+    /// Has bytes flow until the parent says stop.
+    fn flow<S: Duplex>(&self, open: &Links<S>) -> Result<Flowed, Failure> {
+        let traffic = Traffic::default();
+        let told = std::thread::scope(|scope| {
+            scope.spawn(|| traffic.flow(open, self.links));
             let told = self.commands.recv();
-            flow.stop.store(true, Ordering::Relaxed);
-            flowing.join().map_err(|_| "a thread panicked")?;
-            match told {
-                Ok(Command::Stop) => Ok(()),
-                _ => Err("told what makes no sense while bytes flow"),
-            }
-        })?;
-        let flowed = flow.told();
-        let lost = flowed.lost.iter().map(|lost| lost.connection).collect();
-        tell(&Event::Flowed(Box::new(flowed)));
-        Ok(lost)
-    }
-
-    fn transfer<S: Duplex>(&self, open: &Links<S>, files: &BTreeMap<u32, Outgoing>) -> Result<(), Broken> {
-        let cpu = process::own_cpu_time();
-        let shared = Shared::default();
-        let (done, finished) = mpsc::channel::<()>();
-        let result = std::thread::scope(|scope| {
-            let shared = &shared;
-            scope.spawn(move || {
-                let received = || shared.received_bytes.load(Ordering::Relaxed);
-                while finished.recv_timeout(PROGRESS_PERIOD) == Err(mpsc::RecvTimeoutError::Timeout) {
-                    tell(&Event::Progress { received_bytes: received() });
-                }
-                tell(&Event::Progress { received_bytes: received() });
-            });
-            let result = transfer::run(open, &self.setup.links, files, shared);
-            drop(done);
-            result
+            traffic.stop.store(true, Ordering::Relaxed);
+            told
         });
-        let (sent, received) = result?;
-        tell(&Event::Complete);
-        let cpu_seconds = process::own_cpu_time().saturating_sub(cpu).as_secs_f64();
-        tell(&Event::Transferred(Box::new(Transferred { sent, received, cpu_seconds })));
-        Ok(())
-    }
-}
-
-/// Computes the digest of every file to be sent from the file itself, before anything is sent.
-fn hash_files(setup: &Setup) -> Result<BTreeMap<u32, Outgoing>, String> {
-    let mut buffer = vec![0; HASH_BYTES];
-    let mut outgoing = BTreeMap::new();
-    for (number, source) in &setup.files {
-        let (bytes, digest) =
-            hash_file(&source.path, &mut buffer).map_err(|e| format!("{}: {e}", source.path.display()))?;
-        outgoing.insert(*number, Outgoing { file: *number, path: source.path.clone(), bytes, digest });
-    }
-    Ok(outgoing)
-}
-
-fn hash_file(path: &std::path::Path, buffer: &mut [u8]) -> std::io::Result<(u64, [u8; 32])> {
-    use std::io::Read;
-    let mut file = std::fs::File::open(path)?;
-    let mut hasher = Sha256::new();
-    let mut total = 0u64;
-    loop {
-        match file.read(buffer) {
-            Ok(0) => return Ok((total, hasher.finalize().into())),
-            Ok(n) => {
-                hasher.update(buffer.get(..n).unwrap_or_default());
-                total += n as u64;
-            }
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
+        match told {
+            Ok(Command::Stop) => Ok(traffic.told()),
+            _ => Err(Failure::Failed("told what makes no sense while bytes flow".into())),
         }
+    }
+
+    fn transfer<S: Duplex>(&self, open: &Links<S>) -> Result<Transferred, Failure> {
+        let cpu = process::own_cpu_time();
+        let traffic = Traffic::default();
+        let arrived = traffic.transfer(open, self.links);
+        if let Some(lost) = traffic.lost().first() {
+            return Err(Failure::Failed(format!("files on connection {}: {}", lost.connection, lost.error)));
+        }
+        let cpu_seconds = process::own_cpu_time().saturating_sub(cpu).as_secs_f64();
+        Ok(Transferred { arrived, cpu_seconds })
     }
 }

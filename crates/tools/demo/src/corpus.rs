@@ -1,35 +1,37 @@
-//! The real files that the demo sends: those of a directory, or by default those of the Rust toolchain and of /usr, in
-//! a mix of sizes. The demo writes none of them and makes up no data.
+//! The real files that the demo sends: those of a directory, or by default those of the Rust toolchain and of /usr. The
+//! demo writes none of them and makes up no data.
 
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use terminal::Failure;
 
-/// Directory entries looked at.
+/// Directory entries looked at, and their depth.
 const WALK_ENTRIES_MAX: usize = 400_000;
-/// Depth of directories looked at.
 const WALK_DEPTH_MAX: usize = 40;
 /// Files sent at most.
 const FILES_MAX: usize = 50_000;
-/// Bytes of a run by default; the promise is 200 MB.
+/// Bytes of a run by default, and what small files are repeated for if there are fewer: the promise.
 const DEFAULT_BYTES: u64 = 400_000_000;
+const DEFAULT_BYTES_MIN: u64 = 200_000_000;
 /// Largest file of the default choice: one giant would only measure a single connection at the end.
 const DEFAULT_FILE_BYTES_MAX: u64 = 32 << 20;
 /// Bytes that repeated files may add.
 const REPEAT_BYTES_MAX: u64 = 4_000_000_000;
-/// Size classes: powers of two.
-const CLASSES: usize = 64;
+/// Bytes of a file hashed at once.
+const HASH_BYTES: usize = 256 << 10;
 
 /// A file to be sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SourceFile {
-    /// Where.
     pub(crate) path: PathBuf,
-    /// Its size when it was found.
+    /// Its size when it was found; never 0.
     pub(crate) bytes: u64,
 }
 
@@ -49,36 +51,33 @@ pub(crate) struct Corpus {
 /// Chooses at least one file for each of `channels` directions of connections.
 pub(crate) fn choose(path: Option<&Path>, channels: usize, deadline: Instant) -> Result<Corpus, Failure> {
     let mut corpus = Corpus::default();
-    match path {
-        Some(dir) => {
-            let mut walk = Walk::new(u64::MAX, deadline);
-            walk.add(dir).map_err(|e| Failure::Usage(format!("--path {}: {e}", dir.display())))?;
-            walk.note_what_was_left(&mut corpus.notes);
-            corpus.files = walk.files;
-            if corpus.files.len() > FILES_MAX {
-                corpus.notes.push(format!("only the first {FILES_MAX} of {} files are sent", corpus.files.len()));
-                corpus.files.truncate(FILES_MAX);
-            }
-            if corpus.files.is_empty() {
-                return Err(Failure::Usage(format!("--path {}: no readable files in it", dir.display())));
-            }
+    let mut walk = Walk { files: Vec::new(), file_bytes_max: u64::MAX, entries: 0, skipped: 0, deadline };
+    let mut bytes_min = 0;
+    if let Some(dir) = path {
+        walk.descend(dir, 0).map_err(|e| Failure::Usage(format!("--path {}: {e}", dir.display())))?;
+        corpus.files = walk.files;
+        if walk.skipped > 0 {
+            corpus.notes.push(format!("{} entries were left out: not readable, or too many", walk.skipped));
         }
-        None => {
-            let mut walk = Walk::new(DEFAULT_FILE_BYTES_MAX, deadline);
-            for root in default_roots() {
-                // A root that this machine lacks adds nothing; that all are missing is checked below.
-                let _ = walk.add(&root);
-            }
-            corpus.files = mix(walk.files, DEFAULT_BYTES, channels);
-            if corpus.files.is_empty() {
-                return Err(Failure::Usage(
-                    "no real files found in the usual places: name some with --path DIR".into(),
-                ));
-            }
+        if corpus.files.is_empty() {
+            return Err(Failure::Usage(format!("--path {}: no readable files in it", dir.display())));
+        }
+    } else {
+        (walk.file_bytes_max, bytes_min) = (DEFAULT_FILE_BYTES_MAX, DEFAULT_BYTES_MIN);
+        for root in default_roots() {
+            // A root that this machine lacks adds nothing; that all are missing is checked below.
+            let _ = walk.descend(&root, 0);
+        }
+        corpus.files = spread(walk.files, DEFAULT_BYTES);
+        if corpus.files.is_empty() {
+            return Err(Failure::Usage("no real files found in the usual places: name some with --path DIR".into()));
         }
     }
-    let minimum = if path.is_none() { DEFAULT_BYTES.min(200_000_000) } else { 0 };
-    repeat(&mut corpus, channels, minimum)?;
+    if corpus.files.len() > FILES_MAX {
+        corpus.notes.push(format!("only the first {FILES_MAX} of {} files are sent", corpus.files.len()));
+        corpus.files.truncate(FILES_MAX);
+    }
+    repeat(&mut corpus, channels, bytes_min)?;
     Ok(corpus)
 }
 
@@ -86,69 +85,41 @@ pub(crate) fn choose(path: Option<&Path>, channels: usize, deadline: Instant) ->
 fn default_roots() -> Vec<PathBuf> {
     let sysroot =
         Command::new("rustc").args(["--print", "sysroot"]).stdin(Stdio::null()).stderr(Stdio::null()).output();
-    let mut roots = Vec::new();
-    if let Some(text) = sysroot.ok().and_then(|o| String::from_utf8(o.stdout).ok()) {
-        roots.extend((!text.trim().is_empty()).then(|| PathBuf::from(text.trim())));
-    }
-    roots.extend(["/usr/lib", "/usr/share", "/usr/bin"].map(PathBuf::from));
-    roots
+    let sysroot = sysroot.ok().and_then(|o| String::from_utf8(o.stdout).ok()).unwrap_or_default();
+    let system = ["/usr/lib", "/usr/share", "/usr/bin"];
+    [sysroot.trim()].into_iter().filter(|path| !path.is_empty()).chain(system).map(PathBuf::from).collect()
 }
 
-/// Takes about the same number of bytes from each size class until there are `bytes_wanted` and `files_wanted`.
-fn mix(files: Vec<SourceFile>, bytes_wanted: u64, files_wanted: usize) -> Vec<SourceFile> {
-    let mut classes: Vec<Vec<SourceFile>> = vec![Vec::new(); CLASSES];
-    for file in files.into_iter().rev() {
-        let class = file.bytes.checked_ilog2().unwrap_or(0) as usize;
-        if let Some(c) = classes.get_mut(class) {
-            c.push(file);
-        }
-    }
-    let used = classes.iter().filter(|c| !c.is_empty()).count().max(1);
-    let mut quota_bytes = bytes_wanted / used as u64;
-    let mut quota_files = files_wanted / used + 1;
-    let mut taken = vec![(0u64, 0usize); CLASSES];
-    let mut chosen = Vec::new();
-    let mut bytes = 0;
-    loop {
-        for (class, (class_bytes, class_files)) in classes.iter_mut().zip(&mut taken).rev() {
-            while *class_bytes < quota_bytes && *class_files < quota_files {
-                let enough = bytes >= bytes_wanted && chosen.len() >= files_wanted;
-                if enough || chosen.len() >= FILES_MAX {
-                    return chosen;
-                }
-                let Some(file) = class.pop() else { break };
-                *class_bytes += file.bytes;
-                *class_files += 1;
-                bytes += file.bytes;
-                chosen.push(file);
-            }
-        }
-        if classes.iter().all(Vec::is_empty) {
-            return chosen;
-        }
-        quota_bytes = quota_bytes.saturating_mul(2).max(1);
-        quota_files = quota_files.saturating_mul(2);
-    }
+/// Takes about so many bytes of files, from everywhere alike: sizes are mixed as they are on this machine.
+fn spread(mut files: Vec<SourceFile>, wanted: u64) -> Vec<SourceFile> {
+    let all: u64 = files.iter().map(|file| file.bytes).sum();
+    let (mut seen, mut taken) = (0, 0);
+    files.retain(|file| {
+        seen += file.bytes;
+        let lags = u128::from(taken) * u128::from(all) < u128::from(seen) * u128::from(wanted);
+        taken += if lags { file.bytes } else { 0 };
+        lags
+    });
+    files
 }
 
 /// Fills `transfers`: every file once, then small files again until there are `channels` of them and `minimum` bytes.
 fn repeat(corpus: &mut Corpus, channels: usize, minimum: u64) -> Result<(), Failure> {
     let distinct = corpus.files.len();
-    corpus.transfers = (0..u32::try_from(distinct).unwrap_or(u32::MAX)).collect();
-    corpus.bytes = corpus.files.iter().map(|f| f.bytes).sum();
+    let size = |i: u32| corpus.files.get(i as usize).map_or(0, |f| f.bytes);
+    corpus.transfers = (0..distinct as u32).collect();
+    let once: u64 = corpus.files.iter().map(|f| f.bytes).sum();
+    corpus.bytes = once;
     let mut by_size = corpus.transfers.clone();
-    let size = |files: &[SourceFile], i: u32| files.get(i as usize).map_or(0, |f| f.bytes);
-    by_size.sort_by_key(|&i| size(&corpus.files, i));
-    let mut added = 0u64;
+    by_size.sort_by_key(|&i| size(i));
     for &i in by_size.iter().cycle() {
         let enough = corpus.transfers.len() >= channels && corpus.bytes >= minimum;
         if enough || corpus.transfers.len() >= FILES_MAX.max(channels) {
             break;
         }
-        added += size(&corpus.files, i);
-        corpus.bytes += size(&corpus.files, i);
+        corpus.bytes += size(i);
         corpus.transfers.push(i);
-        if added > REPEAT_BYTES_MAX {
+        if corpus.bytes - once > REPEAT_BYTES_MAX {
             return Err(Failure::Usage(format!(
                 "{distinct} files are too few and too large for {channels} directions of connections, each of which \
                  carries one: use fewer --connections, or a --path with more files"
@@ -162,6 +133,37 @@ fn repeat(corpus: &mut Corpus, channels: usize, minimum: u64) -> Result<(), Fail
     Ok(())
 }
 
+/// The SHA-256 of each file, computed from the file by as many threads as there are processors.
+pub(crate) fn digests(files: &[SourceFile]) -> Result<Vec<String>, String> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let hash = |part: &[SourceFile]| part.iter().map(digest).collect::<Result<Vec<_>, _>>();
+    std::thread::scope(|scope| {
+        let parts = files.chunks(files.len().div_ceil(threads).max(1));
+        let threads: Vec<_> = parts.map(|part| scope.spawn(move || hash(part))).collect();
+        let parts = threads.into_iter().map(|t| t.join().unwrap_or_else(|_| Err("a thread panicked".into())));
+        parts.collect::<Result<Vec<_>, _>>().map(|parts| parts.concat())
+    })
+}
+
+fn digest(file: &SourceFile) -> Result<String, String> {
+    let read = || -> io::Result<String> {
+        let mut hasher = Sha256::new();
+        let (mut source, mut buffer) = (File::open(&file.path)?, vec![0; HASH_BYTES]);
+        loop {
+            match io::Read::read(&mut source, &mut buffer)? {
+                0 => return Ok(hex(&hasher.finalize())),
+                n => hasher.update(buffer.get(..n).unwrap_or_default()),
+            }
+        }
+    };
+    read().map_err(|e| format!("{}: {e}", file.path.display()))
+}
+
+/// A digest in hexadecimal.
+pub(crate) fn hex(digest: &[u8]) -> String {
+    digest.iter().map(|b| format!("{b:02x}")).collect()
+}
+
 /// Gathers files, bounded.
 struct Walk {
     files: Vec<SourceFile>,
@@ -172,19 +174,8 @@ struct Walk {
 }
 
 impl Walk {
-    fn new(file_bytes_max: u64, deadline: Instant) -> Self {
-        Self { files: Vec::new(), file_bytes_max, entries: 0, skipped: 0, deadline }
-    }
-
-    /// Adds the regular files below `root`, sorted by path; links are not followed.
-    fn add(&mut self, root: &Path) -> std::io::Result<()> {
-        if !std::fs::metadata(root)?.is_dir() {
-            return Err(std::io::Error::other("not a directory"));
-        }
-        self.descend(root, 0)
-    }
-
-    fn descend(&mut self, dir: &Path, depth: usize) -> std::io::Result<()> {
+    /// Adds the regular files below `dir`, sorted by path; links are not followed.
+    fn descend(&mut self, dir: &Path, depth: usize) -> io::Result<()> {
         let mut entries: Vec<_> = std::fs::read_dir(dir)?.flatten().collect();
         entries.sort_by_key(std::fs::DirEntry::file_name);
         for entry in entries {
@@ -216,12 +207,6 @@ impl Walk {
         }
         self.files.push(SourceFile { path, bytes });
     }
-
-    fn note_what_was_left(&self, notes: &mut Vec<String>) {
-        if self.skipped > 0 {
-            notes.push(format!("{} entries were left out: not readable, or too many", self.skipped));
-        }
-    }
 }
 
 #[cfg(test)]
@@ -238,19 +223,19 @@ mod tests {
     }
 
     #[test]
-    fn mix_takes_every_size_and_stops() {
+    fn files_of_every_size_are_taken_from_everywhere() {
         let mut files = Vec::new();
         for i in 0..400 {
             files.push(file(&format!("small{i}"), 100 + i % 20));
             files.push(file(&format!("large{i}"), 1_000_000 + i));
         }
-        let chosen = mix(files.clone(), 20_000_000, 100);
+        let chosen = spread(files.clone(), 20_000_000);
         let bytes: u64 = chosen.iter().map(|f| f.bytes).sum();
-        assert!((20_000_000..22_000_000).contains(&bytes), "{bytes}");
-        assert!(chosen.len() >= 100);
+        assert!((19_000_000..22_000_000).contains(&bytes), "{bytes}");
         assert!(chosen.iter().any(|f| f.bytes < 200) && chosen.iter().any(|f| f.bytes >= 1_000_000));
-        // More than there is: everything.
-        assert_eq!(mix(files.clone(), u64::MAX, 1).len(), files.len());
+        let last = chosen.last().unwrap().path.to_str().unwrap();
+        assert!(last.ends_with("39") || last[5..].parse::<u32>().unwrap() > 350, "{last}");
+        assert_eq!(spread(files.clone(), u64::MAX), files, "more than there is: everything");
     }
 
     #[test]
@@ -265,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_are_walked_without_links() {
+    fn directories_are_walked_without_links_and_files_are_hashed() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("sub")).unwrap();
         std::fs::write(dir.path().join("a"), b"12345").unwrap();
@@ -278,7 +263,12 @@ mod tests {
         assert_eq!(names, [("a", 5), ("b", 3)]);
         assert_eq!(corpus.bytes, 8);
         assert!(corpus.notes.is_empty());
-        let missing = choose(Some(Path::new("/nonexistent/x")), 1, soon());
-        assert!(matches!(missing, Err(Failure::Usage(_))));
+        let expected = ["12345", "678"].map(|text| hex(&Sha256::digest(text)));
+        assert_eq!(digests(&corpus.files).unwrap(), expected);
+        std::fs::remove_file(dir.path().join("sub/b")).unwrap();
+        assert!(digests(&corpus.files).unwrap_err().contains("sub/b"));
+        for missing in [Path::new("/nonexistent/x"), &dir.path().join("a")] {
+            assert!(matches!(choose(Some(missing), 1, soon()), Err(Failure::Usage(_))));
+        }
     }
 }

@@ -1,58 +1,49 @@
-//! `raas demo`: two hosts on this machine, many applications, a thousand connections; small messages, a broken queue
-//! pair, a killed application and real files, every byte verified, and the same over kernel TCP beside it.
+//! `raas demo`: small messages on one host and a TCP program that nobody changed; two hosts on this machine with a
+//! thousand connections, a broken queue pair, a killed program, a killed daemon, and real files. Every byte is verified,
+//! and the same runs over kernel TCP beside it.
 //!
 //! This process starts and judges; it carries no data itself. It makes up no figure: what the daemons use is what they
-//! and the kernel say, and what arrived is what senders and receivers say independently of each other.
+//! and the kernel say, and what arrived is what receivers say, compared with the files and the plan.
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)] // see `terminal::out`
 
 mod app;
 mod cleanup;
-mod clock;
 mod corpus;
+mod echo;
 mod fleet;
-mod flow;
 mod host;
 mod links;
-mod measure;
-mod ping;
 mod plan;
 mod preflight;
-mod progress;
 mod protocol;
-mod rate;
 mod report;
-mod stream;
+mod story;
 mod text;
-mod transfer;
-mod verify;
+mod traffic;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-pub use app::run as run_app;
+use serde_json::json;
 
-use cleanup::{Cleanup, CleanupOwner};
-use corpus::Corpus;
-use fleet::Cast;
-use host::{Host, Nobody, Ports, Watched};
-use measure::{Measured, Observer, Stage};
-use plan::{Link, Seat};
-use progress::Progress;
-use protocol::Via;
+pub use app::run_app;
+pub use echo::{Echo, run_echo};
+
+use cleanup::{Cleanup, Owner};
+use host::Ports;
+use plan::Seat;
 use report::Report;
-use terminal::Failure;
-use terminal::out;
-use terminal::table;
-use transport::tcp_congestion;
+use story::Story;
+use terminal::{Failure, out, table};
 use verbs::WirePolicy;
 
 /// How long after the time limit the watchdog waits for the orderly end.
 const WATCHDOG_GRACE: Duration = Duration::from_secs(15);
-/// Bytes of the key that the two daemons share.
-const KEY_BYTES: usize = 32;
+/// Bytes of a small message.
+const MESSAGE_BYTES: usize = 64;
 
 /// What the demo is asked to do.
 #[derive(Debug, Clone)]
@@ -86,48 +77,33 @@ pub fn run(demo: &Demo) -> Result<(), Failure> {
     if demo.hosts[0] == demo.hosts[1] {
         return Err(Failure::Usage("--hosts: the two hosts need different addresses".into()));
     }
-    let cleanup = CleanupOwner::new().map_err(|e| Failure::failed("no temporary directory (see TMPDIR)", e))?;
+    let cleanup = Cleanup::new().map_err(|e| Failure::failed("no temporary directory (see TMPDIR)", e))?;
+    let owner = Owner(cleanup.clone());
     guard(&cleanup, demo.seconds_max)?;
-    let mut progress = Progress::new();
-    let channels = demo.connections as usize * 2;
-    let corpus = corpus::choose(demo.path.as_deref(), channels, deadline)?;
+    let corpus = corpus::choose(demo.path.as_deref(), demo.connections as usize * 2, deadline)?;
     let links = plan::plan(demo.connections, demo.apps, &corpus);
     let seats: Vec<Seat> = (0..2).flat_map(|host| (0..demo.apps).map(move |app| Seat { host, app })).collect();
     let ports = Ports { nic: demo.ports.0, peer: demo.ports.1, wire: demo.wire, engines: demo.engines };
-    let mut report = Report {
-        hosts: demo.hosts.to_vec(),
-        ports: Some(ports),
-        connections: demo.connections,
-        application_processes: demo.apps * 2,
-        distinct_files: corpus.files.len(),
-        notes: corpus.notes.clone(),
-        ..Report::default()
-    };
-    let mut run = Run {
-        demo,
-        cleanup: &cleanup,
-        corpus: &corpus,
-        links: &links,
-        seats: &seats,
-        ports,
-        deadline,
-        progress: &mut progress,
-    };
-    let outcome = preflight::check(demo.hosts, ports, &seats, &links).and_then(|()| run.all(&mut report));
-    cleanup.now();
-    if cleanup.is_interrupted() {
-        // The thread that took the signal ends the process.
-        loop {
-            std::thread::park();
-        }
+    let facts = json!({
+        "hosts": demo.hosts, "listen_port": ports.nic, "peer_port": ports.peer, "connections": demo.connections,
+        "application_processes": seats.len(), "distinct_files": corpus.files.len(),
+        "message_bytes": MESSAGE_BYTES,
+    });
+    let mut report = Report::new(facts, corpus.notes.clone());
+    let outcome = preflight::check(demo.hosts, ports, &seats, &links).and_then(|()| {
+        let (files, bytes) = (table::grouped(corpus.files.len() as u64), table::bytes(corpus.bytes));
+        out::say(format_args!("{files} files, {bytes}: computing their digests"));
+        let (digests, report) = (corpus::digests(&corpus.files)?, &mut report);
+        report.set("tcp_congestion", transport::tcp_congestion().map_err(|e| e.to_string())?);
+        let (cleanup, corpus, links, seats) = (&cleanup, &corpus, &links, &seats);
+        Story { demo, cleanup, ports, corpus, digests: &digests, links, seats, deadline, report }.tell()
+    });
+    // If a signal ends the run, it goes no further than here.
+    drop(owner);
+    if let Err(e) = outcome {
+        report.fail(e);
     }
-    report.judge();
-    if let Err(e) = outcome
-        && !report.errors.contains(&e)
-    {
-        report.errors.push(e);
-    }
-    report.total_seconds = begin.elapsed().as_secs_f64();
+    report.set("total_seconds", begin.elapsed().as_secs_f64());
     if demo.json {
         out::line(report.to_json())?;
     } else {
@@ -142,116 +118,12 @@ pub fn run(demo: &Demo) -> Result<(), Failure> {
 
 /// Cleans up and ends the process on signals, and if the run hangs beyond its time limit.
 fn guard(cleanup: &Cleanup, seconds_max: u64) -> Result<(), Failure> {
-    let on_signal = Cleanup::clone(cleanup);
-    terminal::signals::watch(move |_| {
-        on_signal.interrupt();
-        Progress::clear();
-        std::process::exit(1);
-    })
-    .map_err(|e| Failure::failed("signal handling", e))?;
-    let watched = Cleanup::clone(cleanup);
+    let on_signal = cleanup.clone();
+    terminal::signals::watch(move |_| on_signal.exit(|| {})).map_err(|e| Failure::failed("signal handling", e))?;
+    let watched = cleanup.clone();
     std::thread::spawn(move || {
         std::thread::sleep(Duration::from_secs(seconds_max) + WATCHDOG_GRACE);
-        watched.now();
-        out::say("raas: the demo hung beyond --seconds-max and was ended");
-        std::process::exit(1);
+        watched.exit(|| out::say("raas: the demo hung beyond --seconds-max and was ended"));
     });
     Ok(())
-}
-
-struct Run<'a> {
-    demo: &'a Demo,
-    cleanup: &'a Cleanup,
-    corpus: &'a Corpus,
-    links: &'a [Link],
-    seats: &'a [Seat],
-    ports: Ports,
-    deadline: Instant,
-    progress: &'a mut Progress,
-}
-
-impl Run<'_> {
-    fn all(&mut self, report: &mut Report) -> Result<(), String> {
-        let (bytes, connections) = (table::bytes(self.corpus.bytes), table::grouped(self.links.len() as u64));
-        let (files, apps) = (table::grouped(self.corpus.files.len() as u64), self.demo.apps);
-        self.progress.say(&format!("{files} files, {bytes}; {connections} connections, {apps} + {apps} applications"));
-        self.over_raas(report)?;
-        self.over_tcp(report)
-    }
-
-    fn over_raas(&mut self, report: &mut Report) -> Result<(), String> {
-        let demo = self.demo;
-        let key_file = self.write_key()?;
-        let start = |number: usize| {
-            let log = demo.log.as_deref();
-            Host::start(self.cleanup, number, demo.hosts[number], self.ports, &key_file, log)
-        };
-        let mut hosts = [start(0)?, start(1)?];
-        let via = [0, 1].map(|i: usize| Via::Raas { socket: hosts[i].socket().to_path_buf() });
-        let connections = self.links.len();
-        let mut watched = Watched { hosts: &mut hosts, connections };
-        let done = self.measure("RaaS", [&via[0], &via[1]], &mut watched, &mut report.raas);
-        report.daemons = report.raas.opened.is_some().then(|| [hosts[0].used(), hosts[1].used()]);
-        done?;
-        hosts.iter_mut().try_for_each(Host::settle)?;
-        let used = [hosts[0].used(), hosts[1].used()];
-        report.daemons = Some(used);
-        for (ip, used) in demo.hosts.iter().zip(used) {
-            let engines = demo.engines;
-            // Few connections may all be on fewer lanes.
-            if !(1..=engines).contains(&used.rc_qps) || used.srqs != engines {
-                report.errors.push(format!(
-                    "the daemon at {ip} used {} RC queue pairs and {} shared receive queues, not {engines} of each",
-                    used.rc_qps, used.srqs
-                ));
-            }
-        }
-        for host in hosts {
-            host.stop()?;
-        }
-        Ok(())
-    }
-
-    fn over_tcp(&mut self, report: &mut Report) -> Result<(), String> {
-        report.tcp_congestion = Some(tcp_congestion().map_err(|e| e.to_string())?);
-        self.measure("kernel TCP", [&Via::Tcp, &Via::Tcp], &mut Nobody, &mut report.tcp)
-    }
-
-    /// Everything over one transport.
-    fn measure(
-        &mut self,
-        label: &str,
-        via: [&Via; 2],
-        observer: &mut dyn Observer,
-        measured: &mut Measured,
-    ) -> Result<(), String> {
-        let neighbours = [0, 1].map(|app| Seat { host: 0, app });
-        let [from, to] = neighbours;
-        let near = [Link { from, to, files_from: Vec::new(), files_to: Vec::new() }];
-        let victim = Seat { host: 1, app: self.demo.apps.saturating_sub(1) };
-        let cast = |seats, links| Cast { seats, hosts: self.demo.hosts, via, links, corpus: self.corpus };
-        let (small, whole) = (cast(&neighbours, &near), cast(self.seats, self.links));
-        let (cleanup, deadline) = (self.cleanup, self.deadline);
-        let mut stage = Stage { label, cleanup, deadline, progress: &mut *self.progress, observer, measured };
-        let done = stage.one_host(small).and_then(|()| stage.two_hosts(whole, victim));
-        done.map_err(|e| format!("{label}: {e}"))
-    }
-
-    /// A fresh key for this run's daemons, readable by this user alone.
-    fn write_key(&self) -> Result<PathBuf, String> {
-        use std::io::{Read, Write};
-        use std::os::unix::fs::OpenOptionsExt;
-        let path = self.cleanup.dir().join("key");
-        let mut key = [0; KEY_BYTES];
-        std::fs::File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut key)).map_err(|e| e.to_string())?;
-        let hex: String = key.iter().map(|b| format!("{b:02x}")).collect();
-        std::fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&path)
-            .and_then(|mut f| writeln!(f, "{hex}"))
-            .map_err(|e| format!("{}: {e}", path.display()))?;
-        Ok(path)
-    }
 }

@@ -7,50 +7,54 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::plan::Seat;
 use super::protocol::AppLink;
-use transport::{Accept, Duplex, Transport};
+use transport::{Accept, Connection, Duplex, Transport};
 
 /// First bytes of a connection: this, then its number; the acceptor answers with the same bytes.
 const MAGIC: &[u8; 4] = b"RDML";
 const GREETING_BYTES: usize = 8;
-/// How long the acceptor waits at once; the phase as a whole has the run's bound.
+/// Bound of each wait on one connection; the run as a whole has a bound of its own.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// How long the acceptor waits at once.
 const ACCEPT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The open connections of an application, by number.
 pub(crate) type Links<S> = BTreeMap<u32, Arc<S>>;
 
-/// Opens all of `links`; bounded by `timeout`.
+/// Opens those of `links` that are not open.
 pub(crate) fn open<T: Transport>(
     transport: &T,
     listener: &T::Listener,
     links: &[AppLink],
-    peers: &[Vec<SocketAddr>; 2],
-    timeout: Duration,
-) -> Result<Links<T::Stream>, String> {
+    peers: &[(Seat, SocketAddr)],
+    open: &mut Links<T::Stream>,
+) -> Result<(), String> {
+    let missing: Vec<&AppLink> = links.iter().filter(|link| !open.contains_key(&link.connection)).collect();
     std::thread::scope(|scope| {
-        let accepting = scope.spawn(|| accept_all(listener, links, timeout));
-        let connected = connect_all(transport, links, peers, timeout);
+        let accepting = scope.spawn(|| accept_all(listener, &missing));
+        let connected = connect_all(transport, &missing, peers);
         let accepted = accepting.join().map_err(|_| "the accepting thread panicked".to_owned())?;
-        let mut open = connected?;
+        open.extend(connected?);
         open.extend(accepted?);
-        Ok(open)
+        Ok(())
     })
 }
 
 fn connect_all<T: Transport>(
     transport: &T,
-    links: &[AppLink],
-    peers: &[Vec<SocketAddr>; 2],
-    timeout: Duration,
+    links: &[&AppLink],
+    peers: &[(Seat, SocketAddr)],
 ) -> Result<Links<T::Stream>, String> {
     let mut open = Links::new();
     for link in links.iter().filter(|l| l.connects) {
-        let of_host = peers.get(link.peer.host as usize);
-        let to = *of_host.and_then(|apps| apps.get(link.peer.app as usize)).ok_or("no address for a peer")?;
-        let stream = transport.connect(to, timeout).map_err(|e| format!("connection {}: {e}", link.connection))?;
+        let (_, to) = peers.iter().find(|(seat, _)| *seat == link.peer).ok_or("no address for a peer")?;
+        let stream = transport.connect(*to, TIMEOUT).map_err(|e| format!("connection {}: {e}", link.connection))?;
         let exchange = || -> io::Result<()> {
-            stream.set_timeout(Some(timeout))?;
-            let greeting = greeting(link.connection);
+            stream.set_timeout(Some(TIMEOUT))?;
+            let mut greeting = [0; GREETING_BYTES];
+            greeting[..4].copy_from_slice(MAGIC);
+            greeting[4..].copy_from_slice(&link.connection.to_le_bytes());
             stream.send_all(&greeting)?;
             let mut answer = [0; GREETING_BYTES];
             stream.recv_exact(&mut answer)?;
@@ -62,9 +66,9 @@ fn connect_all<T: Transport>(
     Ok(open)
 }
 
-fn accept_all<L: Accept>(listener: &L, links: &[AppLink], timeout: Duration) -> Result<Links<L::Stream>, String> {
+fn accept_all<L: Accept>(listener: &L, links: &[&AppLink]) -> Result<Links<L::Stream>, String> {
     let expected: BTreeSet<u32> = links.iter().filter(|l| !l.connects).map(|l| l.connection).collect();
-    let give_up = Instant::now() + timeout;
+    let give_up = Instant::now() + TIMEOUT;
     let mut open = Links::new();
     while open.len() < expected.len() {
         let stream = match listener.accept_timeout(ACCEPT_TIMEOUT) {
@@ -73,7 +77,7 @@ fn accept_all<L: Accept>(listener: &L, links: &[AppLink], timeout: Duration) -> 
             Ok(None) => return Err(format!("only {} of {} connections came", open.len(), expected.len())),
             Err(e) => return Err(format!("accept: {e}")),
         };
-        let connection = greet(&stream, timeout).map_err(|e| format!("accepted connection: greeting: {e}"))?;
+        let connection = greet(&stream).map_err(|e| format!("accepted connection: greeting: {e}"))?;
         if !expected.contains(&connection) || open.insert(connection, Arc::new(stream)).is_some() {
             return Err(format!("connection {connection} came, which nobody expects"));
         }
@@ -81,24 +85,8 @@ fn accept_all<L: Accept>(listener: &L, links: &[AppLink], timeout: Duration) -> 
     Ok(open)
 }
 
-/// Half-closes all of `open`, and checks that the peers do the same and send nothing more. Those in `lost` are dropped.
-pub(crate) fn close<S: Duplex>(open: &Links<S>, lost: &BTreeSet<u32>) -> Result<(), String> {
-    let live = || open.iter().filter(|(connection, _)| !lost.contains(connection));
-    for (connection, stream) in live() {
-        stream.finish_sending().map_err(|e| format!("half-close of connection {connection}: {e}"))?;
-    }
-    for (connection, stream) in live() {
-        match stream.recv(&mut [0; 1]) {
-            Ok(0) => {}
-            Ok(_) => return Err(format!("connection {connection}: bytes after the end")),
-            Err(e) => return Err(format!("end of connection {connection}: {e}")),
-        }
-    }
-    Ok(())
-}
-
-fn greet(stream: &impl Duplex, timeout: Duration) -> io::Result<u32> {
-    stream.set_timeout(Some(timeout))?;
+fn greet(stream: &impl Connection) -> io::Result<u32> {
+    stream.set_timeout(Some(TIMEOUT))?;
     let mut bytes = [0; GREETING_BYTES];
     stream.recv_exact(&mut bytes)?;
     let [m0, m1, m2, m3, number @ ..] = bytes;
@@ -109,9 +97,17 @@ fn greet(stream: &impl Duplex, timeout: Duration) -> io::Result<u32> {
     Ok(u32::from_le_bytes(number))
 }
 
-fn greeting(connection: u32) -> [u8; GREETING_BYTES] {
-    let mut out = [0; GREETING_BYTES];
-    out[..4].copy_from_slice(MAGIC);
-    out[4..].copy_from_slice(&connection.to_le_bytes());
-    out
+/// Half-closes all of `open`, and checks that the peers do the same and send nothing more.
+pub(crate) fn close<S: Connection>(open: &Links<S>) -> Result<(), String> {
+    for (connection, stream) in open {
+        stream.finish_sending().map_err(|e| format!("half-close of connection {connection}: {e}"))?;
+    }
+    for (connection, stream) in open {
+        match stream.recv(&mut [0; 1]) {
+            Ok(0) => {}
+            Ok(_) => return Err(format!("connection {connection}: bytes after the end")),
+            Err(e) => return Err(format!("end of connection {connection}: {e}")),
+        }
+    }
+    Ok(())
 }

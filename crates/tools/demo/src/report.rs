@@ -1,39 +1,36 @@
-//! The demo's result as one JSON object, with the keys of docs/operate/commands.md. What was not reached is null. The module `text`
-//! prints it.
+//! The demo's result: one JSON object with the keys of docs/operate/commands.md, filled as the run goes. What was not
+//! reached is null. The module `text` prints it for a person.
 
-use std::net::IpAddr;
+use serde_json::{Map, Value, json};
 
-use serde_json::{Value, json};
+/// Figures of both transports; the keys of kernel TCP's have `tcp_` in front.
+const BOTH: &str = "one_host_p50_us one_host_p99_us one_host_msgs_per_s one_host_messages run_p50_us run_p99_us \
+    run_round_trips open_seconds app_descriptors_max p50_us p99_us msgs_per_s messages kill seconds gbit_per_s \
+    app_cpu_seconds bytes";
+/// Figures of one of them.
+const OTHER: &str = "run_path lane_reset daemon_kill files tcp_congestion wire rc_qps_per_host cqs_per_host \
+    srqs_per_host daemon_rss_bytes daemon_rss_shared_bytes daemon_rss_idle_bytes daemon_cpu_seconds \
+    retransmits_per_host probes_per_host duplicates_per_host socket_overflows_per_host";
+/// Figures in which one can be better, whether less is, and what they are called in a sentence.
+const COMPARED: [(&str, bool, &str); 12] = [
+    ("one_host_p50_us", true, "half round trip on one host"),
+    ("one_host_p99_us", true, "its p99 on one host"),
+    ("one_host_msgs_per_s", false, "message rate on one host"),
+    ("run_p50_us", true, "half round trip of a TCP program"),
+    ("run_p99_us", true, "its p99 of a TCP program"),
+    ("open_seconds", true, "opening"),
+    ("app_descriptors_max", true, "descriptors"),
+    ("p50_us", true, "half round trip between hosts"),
+    ("p99_us", true, "its p99 between hosts"),
+    ("msgs_per_s", false, "message rate between hosts"),
+    ("kill_told_ms", true, "telling of a death"),
+    ("gbit_per_s", false, "bulk"),
+];
 
-use verbs::Wire;
-
-use super::host::{HostUse, Ports};
-use super::measure::{Bulk, Kill, Measured, Small};
-use super::ping::MESSAGE_BYTES;
-
-/// Everything that the demo found out. What was not reached stays `None`.
-#[derive(Debug, Default)]
+/// Everything that the demo found out.
+#[derive(Debug)]
 pub(crate) struct Report {
-    /// Addresses of the hosts.
-    pub(crate) hosts: Vec<IpAddr>,
-    /// Their ports.
-    pub(crate) ports: Option<Ports>,
-    /// Connections asked for.
-    pub(crate) connections: u32,
-    /// Application processes per transport.
-    pub(crate) application_processes: u32,
-    /// Distinct files.
-    pub(crate) distinct_files: usize,
-    /// Over RaaS.
-    pub(crate) raas: Measured,
-    /// Over kernel TCP.
-    pub(crate) tcp: Measured,
-    /// Congestion control of the TCP connections.
-    pub(crate) tcp_congestion: Option<&'static str>,
-    /// The daemons.
-    pub(crate) daemons: Option<[HostUse; 2]>,
-    /// The whole run.
-    pub(crate) total_seconds: f64,
+    values: Map<String, Value>,
     /// What a person should know.
     pub(crate) notes: Vec<String>,
     /// Everything that went wrong.
@@ -42,160 +39,115 @@ pub(crate) struct Report {
     pub(crate) is_unverified: bool,
 }
 
-/// A figure of both transports.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Compared {
-    /// Key in the JSON.
-    pub(crate) key: &'static str,
-    pub(crate) raas: f64,
-    pub(crate) tcp: f64,
-    /// Whether less is better.
-    pub(crate) less_is_better: bool,
-}
-
-impl Compared {
-    /// How much better RaaS is; below 1 it is worse.
-    pub(crate) fn advantage(&self) -> f64 {
-        let (better, worse) = if self.less_is_better { (self.tcp, self.raas) } else { (self.raas, self.tcp) };
-        better / worse.max(1e-12)
-    }
-}
-
 impl Report {
+    /// With what is known before anything runs.
+    pub(crate) fn new(facts: Value, notes: Vec<String>) -> Self {
+        let mut values: Map<String, Value> = keys().map(|key| (key, Value::Null)).collect();
+        values.extend(facts.as_object().cloned().unwrap_or_default());
+        Self { values, notes, errors: Vec::new(), is_unverified: false }
+    }
+
+    pub(crate) fn set(&mut self, key: &str, value: impl Into<Value>) {
+        self.values.insert(key.to_owned(), value.into());
+    }
+
+    /// Sets all members of an object, their keys after `prefix`.
+    pub(crate) fn set_all(&mut self, prefix: &str, values: &Value) {
+        for (key, value) in values.as_object().into_iter().flatten() {
+            self.set(&format!("{prefix}{key}"), value.clone());
+        }
+    }
+
+    pub(crate) fn get(&self, key: &str) -> &Value {
+        // A figure of a part that has several.
+        let inner = key.split_once("kill_").map(|(side, inner)| (format!("{side}kill"), inner));
+        match inner {
+            Some((part, inner)) if self.values.contains_key(&part) && !self.values.contains_key(key) => {
+                &self.values[&part][inner]
+            }
+            _ => self.values.get(key).unwrap_or(&Value::Null),
+        }
+    }
+
+    /// A figure of RaaS and of kernel TCP.
+    pub(crate) fn both(&self, key: &str) -> [Option<f64>; 2] {
+        both(key).map(|key| self.get(&key).as_f64())
+    }
+
+    /// Adds what arrived otherwise than it was sent, or failed and must not have.
+    pub(crate) fn find(&mut self, findings: impl IntoIterator<Item = String>) {
+        for finding in findings {
+            self.is_unverified = true;
+            self.fail(finding);
+        }
+    }
+
+    pub(crate) fn fail(&mut self, error: String) {
+        if !self.errors.contains(&error) {
+            self.errors.push(error);
+        }
+    }
+
     /// Whether everything was reached and verified and nothing went wrong.
     pub(crate) fn is_good(&self) -> bool {
-        let complete = |m: &Measured| {
-            m.one_host.is_some() && m.opened.is_some() && m.two_hosts.is_some() && m.bulk.is_some() && m.kill.is_some()
-        };
-        self.errors.is_empty()
-            && !self.is_unverified
-            && complete(&self.raas)
-            && complete(&self.tcp)
-            && self.raas.reset.is_some()
+        self.errors.is_empty() && !self.is_unverified && self.values.values().all(|value| !value.is_null())
     }
 
-    /// What carried the lane between the hosts, as both daemons say.
-    pub(crate) fn wire(&self) -> Option<Wire> {
-        let [a, b] = self.daemons?.map(|host| host.wire);
-        a.filter(|_| a == b)
+    /// How many times better RaaS is in a figure that both have; below 1 it is worse.
+    pub(crate) fn advantage(&self, key: &str) -> Option<f64> {
+        let (_, less_is_better, _) = COMPARED.iter().find(|(compared, ..)| *compared == key)?;
+        let [Some(raas), Some(tcp)] = self.both(key) else { return None };
+        Some(if *less_is_better { tcp / raas.max(1e-12) } else { raas / tcp.max(1e-12) })
     }
 
-    /// Whether any part has a figure.
-    pub(crate) fn has_figures(&self) -> bool {
-        self.raas.one_host.is_some() || self.raas.opened.is_some() || self.tcp.one_host.is_some()
-    }
-
-    /// Takes over what is wrong with what was measured.
-    pub(crate) fn judge(&mut self) {
-        for measured in [&mut self.raas, &mut self.tcp] {
-            self.is_unverified |= !measured.findings.is_empty();
-            self.errors.append(&mut measured.findings);
-        }
-        let mut seen = std::collections::BTreeSet::new();
-        self.errors.retain(|error| seen.insert(error.clone()));
-    }
-
-    /// The figures that both transports have.
-    pub(crate) fn compared(&self) -> Vec<Compared> {
-        let mut all = Vec::new();
-        let mut push = |key, raas: Option<f64>, tcp: Option<f64>, less_is_better| {
-            if let (Some(raas), Some(tcp)) = (raas, tcp) {
-                all.push(Compared { key, raas, tcp, less_is_better });
-            }
-        };
-        let sides = [&self.raas, &self.tcp];
-        let mut figure = |key, of: &dyn Fn(&Measured) -> Option<f64>, less_is_better| {
-            push(key, of(sides[0]), of(sides[1]), less_is_better);
-        };
-        figure("open_seconds", &|m| Some(m.opened.as_ref()?.seconds), true);
-        figure("app_descriptors_max", &|m| Some(m.opened.as_ref()?.descriptors_max? as f64), true);
-        figure("p50_us", &|m| Some(m.two_hosts.as_ref()?.latency_us(0.5)), true);
-        figure("p99_us", &|m| Some(m.two_hosts.as_ref()?.latency_us(0.99)), true);
-        figure("msgs_per_s", &|m| Some(m.two_hosts.as_ref()?.msgs_per_s()), false);
-        figure("one_host_p50_us", &|m| Some(m.one_host.as_ref()?.latency_us(0.5)), true);
-        figure("one_host_p99_us", &|m| Some(m.one_host.as_ref()?.latency_us(0.99)), true);
-        figure("one_host_msgs_per_s", &|m| Some(m.one_host.as_ref()?.msgs_per_s()), false);
-        figure("kill_told_ms", &|m| m.kill.as_ref()?.told_ms, true);
-        figure("gbit_per_s", &|m| Some(m.bulk.as_ref()?.gbit_per_s()), false);
-        all
+    /// The figures in which kernel TCP is better by more than this factor: keys, and what they are called.
+    pub(crate) fn tcp_wins(&self, factor: f64) -> Vec<(&'static str, &'static str)> {
+        let is_better = |key| self.advantage(key).is_some_and(|advantage| advantage * factor < 1.0);
+        COMPARED.iter().filter(|(key, ..)| is_better(key)).map(|(key, _, spoken)| (*key, *spoken)).collect()
     }
 
     /// The object of `--json`.
     pub(crate) fn to_json(&self) -> Value {
-        let per_host =
-            |get: fn(&HostUse) -> Value| self.daemons.as_ref().map(|d| d.iter().map(get).collect::<Vec<_>>());
-        let (raas, tcp) = (&self.raas, &self.tcp);
-        let bulk = raas.bulk.as_ref();
-        let mut all = json!({
-            "schema": "raas.demo/1",
-            "verified": self.is_good(),
-            "connections": self.connections,
-            "application_processes": self.application_processes,
-            "files": bulk.map_or(0, |b| b.verified.files),
-            "distinct_files": self.distinct_files,
-            "bytes": bulk.map_or(0, |b| b.verified.bytes),
-            "message_bytes": MESSAGE_BYTES,
-            "tcp_congestion": self.tcp_congestion,
-            "tcp_bytes": tcp.bulk.as_ref().map(|b| b.verified.bytes),
-            "hosts": self.hosts,
-            "listen_port": self.ports.map(|p| p.nic),
-            "peer_port": self.ports.map(|p| p.peer),
-            "wire": self.wire().map(Wire::name),
-            "rc_qps_per_host": per_host(|h| json!(h.rc_qps)),
-            "cqs_per_host": per_host(|h| json!(h.cqs)),
-            "srqs_per_host": per_host(|h| json!(h.srqs)),
-            "daemon_rss_bytes": per_host(|h| json!(h.rss_bytes)),
-            "daemon_rss_shared_bytes": per_host(|h| json!(h.rss_shared_bytes)),
-            "daemon_rss_idle_bytes": per_host(|h| json!(h.rss_idle_bytes)),
-            "daemon_cpu_seconds": per_host(|h| json!(h.cpu_seconds)),
-            "retransmits_per_host": per_host(|h| json!(h.retransmits)),
-            "probes_per_host": per_host(|h| json!(h.probes)),
-            "duplicates_per_host": per_host(|h| json!(h.duplicates)),
-            "socket_overflows_per_host": per_host(|h| json!(h.socket_overflows)),
-            "lane_reset": raas.reset.as_ref().map(|r| json!({
-                "connections": r.connections, "connections_lost": r.lost, "bytes": r.bytes,
-                "resets_per_host": r.resets, "pause_ms": r.pause_ms, "pause_without_ms": r.pause_without_ms,
-            })),
-            "kill": raas.kill.as_ref().map(kill_json),
-            "tcp_kill": tcp.kill.as_ref().map(kill_json),
-            "tcp_wins": self.compared().iter().filter(|c| c.advantage() < 1.0).map(|c| c.key).collect::<Vec<_>>(),
-            "total_seconds": self.total_seconds,
-            "notes": self.notes,
-            "errors": self.errors,
-        });
-        for (prefix, measured) in [("", raas), ("tcp_", tcp)] {
-            for (key, value) in figures(measured) {
-                all[format!("{prefix}{key}")] = value;
-            }
-        }
+        let mut all = Value::Object(self.values.clone());
+        all["schema"] = json!("raas.demo/1");
+        all["verified"] = json!(self.is_good());
+        all["tcp_wins"] = json!(self.tcp_wins(1.0).into_iter().map(|(key, _)| key).collect::<Vec<_>>());
+        all["notes"] = json!(self.notes);
+        all["errors"] = json!(self.errors);
         all
     }
 }
 
-/// The figures that both transports have, by their keys without prefix.
-fn figures(m: &Measured) -> Vec<(&'static str, Value)> {
-    let bulk = |of: fn(&Bulk) -> f64| json!(m.bulk.as_ref().map(of));
-    let small = |side: &Option<Small>, of: fn(&Small) -> Value| json!(side.as_ref().map(of));
-    vec![
-        ("seconds", bulk(|b| b.took.as_secs_f64())),
-        ("gbit_per_s", bulk(Bulk::gbit_per_s)),
-        ("app_cpu_seconds", bulk(|b| b.app_cpu_seconds)),
-        ("open_seconds", json!(m.opened.as_ref().map(|o| o.seconds))),
-        ("app_descriptors_max", json!(m.opened.as_ref().map(|o| o.descriptors_max))),
-        ("p50_us", small(&m.two_hosts, |s| json!(s.latency_us(0.5)))),
-        ("p99_us", small(&m.two_hosts, |s| json!(s.latency_us(0.99)))),
-        ("msgs_per_s", small(&m.two_hosts, |s| json!(s.msgs_per_s()))),
-        ("messages", small(&m.two_hosts, |s| json!(s.messages))),
-        ("one_host_p50_us", small(&m.one_host, |s| json!(s.latency_us(0.5)))),
-        ("one_host_p99_us", small(&m.one_host, |s| json!(s.latency_us(0.99)))),
-        ("one_host_msgs_per_s", small(&m.one_host, |s| json!(s.msgs_per_s()))),
-        ("one_host_messages", small(&m.one_host, |s| json!(s.messages))),
-    ]
+fn both(key: &str) -> [String; 2] {
+    [key.to_owned(), format!("tcp_{key}")]
 }
 
-fn kill_json(kill: &Kill) -> Value {
-    json!({
-        "connections": kill.connections, "connections_of_killed": kill.of_killed, "connections_lost": kill.lost,
-        "bytes": kill.bytes, "told_ms": kill.told_ms,
-    })
+/// Those of all figures.
+fn keys() -> impl Iterator<Item = String> {
+    BOTH.split_whitespace().flat_map(both).chain(OTHER.split_whitespace().map(String::from))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_reached_is_null_and_not_good() {
+        let mut report = Report::new(json!({"connections": 5}), vec![]);
+        assert_eq!(report.to_json()["tcp_p50_us"], Value::Null);
+        for key in keys() {
+            assert!(!report.is_good(), "{key}");
+            report.set(&key, 2.0);
+        }
+        assert!(report.is_good() && report.to_json()["verified"] == true);
+        report.set("kill", json!({"told_ms": 3.0}));
+        report.set("tcp_kill", json!({"told_ms": 1.5}));
+        report.set("tcp_p50_us", 8.0);
+        report.set("msgs_per_s", 3.0);
+        assert_eq!((report.advantage("p50_us"), report.advantage("msgs_per_s")), (Some(4.0), Some(1.5)));
+        assert_eq!((report.both("kill_told_ms"), report.advantage("messages")), ([Some(3.0), Some(1.5)], None));
+        assert_eq!(report.to_json()["tcp_wins"], json!(["kill_told_ms"]));
+        report.find(["x".into(), "x".into()]);
+        assert_eq!((report.is_good(), report.to_json()["errors"].clone()), (false, json!(["x"])));
+    }
 }

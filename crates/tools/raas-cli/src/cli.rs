@@ -50,8 +50,8 @@ pub(crate) struct Cli {
 /// A command.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run two hosts on this machine with 1,000 connections: small messages, deaths, files, every byte verified, beside
-    /// TCP
+    /// Show what RaaS gives and what it survives: small messages, a TCP program under `raas run`, 1,000 connections
+    /// between two hosts on this machine, deaths, files; every byte verified, beside TCP
     Demo(DemoArgs),
     /// Serve this host: own its RDMA device and share it among all applications
     Daemon(DaemonArgs),
@@ -100,6 +100,9 @@ pub(crate) enum Command {
     /// An application process of the demo; only the demo starts it
     #[command(hide = true)]
     DemoApp(DemoAppArgs),
+    /// One end of the demo's TCP program, which the demo starts itself
+    #[command(hide = true)]
+    DemoEcho(DemoEchoArgs),
 }
 
 /// Which daemon to talk to.
@@ -273,6 +276,20 @@ pub(crate) struct DemoAppArgs {
     /// Process of the demo.
     #[arg(long)]
     pub(crate) parent: u32,
+}
+
+/// `raas demo-echo`.
+#[derive(Debug, Args)]
+pub(crate) struct DemoEchoArgs {
+    /// Process of the demo.
+    #[arg(long)]
+    pub(crate) parent: u32,
+    /// Address of the server.
+    #[arg(long)]
+    pub(crate) ip: IpAddr,
+    /// Port of the server; without it this is the server.
+    #[arg(long)]
+    pub(crate) port: Option<u16>,
 }
 
 /// `raas daemon`.

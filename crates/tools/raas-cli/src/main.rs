@@ -130,6 +130,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
             log,
         }),
         Command::DemoApp(args) => demo::run_app(args.parent),
+        Command::DemoEcho(args) => demo::run_echo(&demo::Echo { parent: args.parent, ip: args.ip, port: args.port }),
         Command::Send(args) => {
             let (socket, name) = (args.socket.path(), "raas send");
             let to = cli::resolve(&args.to, socket)?;

@@ -16,7 +16,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use target::Target;
 use terminal::Failure;
 use terminal::out;
-use transport::{Accept, Duplex, Transport, stream_failure};
+use transport::{Accept, Connection, Duplex, Transport, stream_failure};
 
 /// Bytes copied at once.
 const COPY_BYTES: usize = 256 << 10;

@@ -1,5 +1,5 @@
-//! What `raas --version` says: release, commit, and the versions that two parties must agree on. docs/operate/upgrades.md
-//! says what each means. Constants only.
+//! What `raas --version` says: release, commit, and the versions that two parties must agree on. What each means is in
+//! docs/operate/packaging.md. Constants only.
 
 use std::sync::LazyLock;
 

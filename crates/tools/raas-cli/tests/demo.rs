@@ -42,7 +42,9 @@ fn a_small_demo_verifies_every_byte_and_tells_every_figure() {
     assert_eq!(report["rc_qps_per_host"], serde_json::json!([1, 1]));
     assert_eq!(report["srqs_per_host"], serde_json::json!([1, 1]));
     assert_eq!(report["errors"], serde_json::json!([]));
-    for key in ["seconds", "gbit_per_s", "p50_us", "p99_us", "msgs_per_s", "one_host_p50_us", "one_host_msgs_per_s"] {
+    for key in
+        ["seconds", "gbit_per_s", "p50_us", "p99_us", "msgs_per_s", "one_host_p50_us", "run_p50_us", "run_p99_us"]
+    {
         for key in [key.to_owned(), format!("tcp_{key}")] {
             assert!(report[&key].as_f64().is_some_and(|v| v > 0.0), "{key}: {report}");
         }
@@ -57,9 +59,13 @@ fn a_small_demo_verifies_every_byte_and_tells_every_figure() {
     assert_eq!((&reset["connections"], &reset["connections_lost"]), (&json!(16), &json!(0)), "{report}");
     assert!(reset["bytes"].as_u64().unwrap() > 0, "{report}");
     assert_eq!(reset["resets_per_host"], json!([1, 1]), "{report}");
-    let mut undocumented: Vec<&String> =
-        report.as_object().unwrap().keys().chain(reset.as_object().unwrap().keys()).collect();
-    undocumented.extend(report["kill"].as_object().unwrap().keys());
+    assert_eq!(report["run_path"], "shm", "{report}");
+    let death = &report["daemon_kill"];
+    assert_eq!((&death["connections"], &death["connections_lost"]), (&json!(16), &json!(0)), "{report}");
+    assert_eq!(death["connections_adopted"], 16, "{report}");
+    assert!(death["bytes"].as_u64().unwrap() > 0 && death["pause_ms"].as_f64().unwrap() > 0.0, "{report}");
+    let parts = [&report, reset, death, &report["kill"]];
+    let mut undocumented: Vec<&String> = parts.iter().flat_map(|part| part.as_object().unwrap().keys()).collect();
     undocumented.retain(|key| !DOCUMENTATION.contains(&format!("`{key}`")));
     assert!(undocumented.is_empty(), "not in docs/operate/commands.md: {undocumented:?}");
     for key in ["cqs_per_host", "daemon_rss_bytes", "daemon_rss_idle_bytes"] {
@@ -80,11 +86,12 @@ fn the_table_names_both_sides() {
     let parts = [
         "RaaS",
         "TCP ",
-        "one queue pair a host",
-        "two hosts",
         "one host",
-        "killed",
-        "broken",
+        "a TCP program as it is, under `raas run` (path shm)",
+        "two hosts, 2 connections on one queue pair",
+        "the queue pair           0 of 2 lost, pause",
+        "a daemon, killed         0 of 2 lost, pause",
+        "a program, killed        its 2 ended, 0 went on",
         "real files",
         "VERIFIED",
     ];
@@ -92,6 +99,23 @@ fn the_table_names_both_sides() {
         assert!(ended.stdout.contains(text), "{text}: {}", ended.stdout);
     }
     assert!(ended.stdout.lines().all(|line| line.chars().count() <= 60), "{}", ended.stdout);
+    assert!(ended.stdout.lines().count() <= 40, "it fits a terminal: {}", ended.stdout);
+}
+
+/// A part that cannot run fails the demo, and says why.
+#[test]
+fn without_the_library_of_raas_run_the_demo_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    small_files(dir.path());
+    let mut command = raas();
+    command.args(["demo", "--json", "--connections", "2", "--apps", "1", "--hosts", &hosts(), "--path"]);
+    let ended = run(command.arg(dir.path()).env("RAAS_PRELOAD", "/nonexistent/libraas_preload.so"));
+    assert_eq!(ended.code(), 1, "{ended:?}");
+    assert!(ended.stderr.contains("/nonexistent/libraas_preload.so"), "{ended:?}");
+    let report = ended.json();
+    assert_eq!((&report["verified"], &report["run_path"]), (&json!(false), &json!(null)), "{report}");
+    assert!(report["errors"][0].as_str().unwrap().contains("TCP program"), "{report}");
+    assert!(report["one_host_p50_us"].is_f64(), "what was reached before is told: {report}");
 }
 
 /// The same over either wire, and by default over the one that the daemons choose.

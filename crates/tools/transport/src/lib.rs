@@ -1,9 +1,10 @@
 //! What the measuring and sending commands need from a byte stream, so that the same program runs over RaaS and over
-//! kernel TCP. Nothing here knows which of the two it is.
+//! kernel TCP; and the loads that are measured on one.
 
 #![forbid(unsafe_code)]
 
 mod fallback;
+pub mod load;
 pub mod process;
 mod raas;
 mod tcp;
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 pub use self::fallback::FallingBack;
 pub use self::raas::{Raas, reason_failure, session_failure, stream_failure};
-pub use tcp::{Tcp, default_congestion, tcp_congestion};
+pub use tcp::{Tcp, default_congestion, set_congestion, tcp_congestion};
 
 use ::raas::FallbackCause;
 
@@ -25,7 +26,7 @@ pub trait Transport: Clone + Send + Sync + 'static {
     /// What waits for connections.
     type Listener: Accept<Stream = Self::Stream>;
     /// A connection.
-    type Stream: Duplex;
+    type Stream: Connection;
 
     /// Listens at `at`; port 0 takes any free one.
     fn listen(&self, at: SocketAddr) -> Result<Self::Listener, Failure>;
@@ -38,7 +39,7 @@ pub trait Transport: Clone + Send + Sync + 'static {
 /// A listener.
 pub trait Accept: Send + Sync + 'static {
     /// What it gives.
-    type Stream: Duplex;
+    type Stream: Connection;
 
     /// The next connection, or `None` if none came within `timeout`.
     fn accept_timeout(&self, timeout: Duration) -> io::Result<Option<Self::Stream>>;
@@ -46,7 +47,7 @@ pub trait Accept: Send + Sync + 'static {
     fn local_addr(&self) -> SocketAddr;
 }
 
-/// A connection: one thread may receive while another sends.
+/// Bytes in both directions: one thread may receive while another sends.
 pub trait Duplex: Send + Sync + 'static {
     /// Receives at least one byte, or 0 after the peer's last one.
     fn recv(&self, into: &mut [u8]) -> io::Result<usize>;
@@ -54,16 +55,6 @@ pub trait Duplex: Send + Sync + 'static {
     fn send(&self, from: &[u8]) -> io::Result<usize>;
     /// Ends the sending direction: no more bytes follow. Receiving goes on.
     fn finish_sending(&self) -> io::Result<()>;
-    /// Bounds each `recv` and `send`; `None` waits without bound.
-    fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()>;
-    /// The other end.
-    fn peer_addr(&self) -> SocketAddr;
-    /// How the bytes travel: a value of `path` in docs/operate/commands.md.
-    fn path(&self) -> &'static str;
-    /// Why kernel TCP carries it instead of a daemon, if it was made so.
-    fn fallback(&self) -> Option<FallbackCause> {
-        None
-    }
 
     /// Receives exactly `into.len()` bytes; an earlier end is `UnexpectedEof`.
     fn recv_exact(&self, mut into: &mut [u8]) -> io::Result<()> {
@@ -89,5 +80,19 @@ pub trait Duplex: Send + Sync + 'static {
             }
         }
         Ok(())
+    }
+}
+
+/// What a [`Transport`] makes.
+pub trait Connection: Duplex {
+    /// Bounds each `recv` and `send`; `None` waits without bound.
+    fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()>;
+    /// The other end.
+    fn peer_addr(&self) -> SocketAddr;
+    /// How the bytes travel: a value of `path` in docs/operate/commands.md.
+    fn path(&self) -> &'static str;
+    /// Why kernel TCP carries it instead of a daemon, if it was made so.
+    fn fallback(&self) -> Option<FallbackCause> {
+        None
     }
 }

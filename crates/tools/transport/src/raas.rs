@@ -10,7 +10,7 @@ use raas::{
 };
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use super::{Accept, Duplex, Transport};
+use super::{Accept, Connection, Duplex, Transport};
 use terminal::Failure;
 
 /// Connections that may wait to be accepted.
@@ -160,7 +160,9 @@ impl Duplex for raas::Stream {
     fn finish_sending(&self) -> io::Result<()> {
         self.shutdown(Shutdown::Write)
     }
+}
 
+impl Connection for raas::Stream {
     fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.set_read_timeout(timeout)?;
         self.set_write_timeout(timeout)

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{set_tcp_congestion, set_tcp_nodelay};
 
-use super::{Accept, Duplex, Transport};
+use super::{Accept, Connection, Duplex, Transport};
 use terminal::Failure;
 
 /// Congestion controls of connections made here, the best first. Without root only some are allowed, reno always; none
@@ -57,7 +57,7 @@ impl Transport for Tcp {
 }
 
 /// Sets the first congestion control of [`CONGESTION`] that may be set; says which.
-fn set_congestion(socket: impl AsFd) -> io::Result<&'static str> {
+pub fn set_congestion(socket: impl AsFd) -> io::Result<&'static str> {
     let mut refusal = None;
     for name in CONGESTION {
         match set_tcp_congestion(&socket, name) {
@@ -110,19 +110,36 @@ impl TcpDuplex {
     }
 }
 
-impl Duplex for TcpDuplex {
+/// As any program has it.
+impl Duplex for TcpStream {
     fn recv(&self, into: &mut [u8]) -> io::Result<usize> {
-        (&self.stream).read(into)
+        Read::read(&mut &*self, into)
     }
 
     fn send(&self, from: &[u8]) -> io::Result<usize> {
-        (&self.stream).write(from)
+        Write::write(&mut &*self, from)
     }
 
     fn finish_sending(&self) -> io::Result<()> {
-        self.stream.shutdown(Shutdown::Write)
+        self.shutdown(Shutdown::Write)
+    }
+}
+
+impl Duplex for TcpDuplex {
+    fn recv(&self, into: &mut [u8]) -> io::Result<usize> {
+        self.stream.recv(into)
     }
 
+    fn send(&self, from: &[u8]) -> io::Result<usize> {
+        self.stream.send(from)
+    }
+
+    fn finish_sending(&self) -> io::Result<()> {
+        self.stream.finish_sending()
+    }
+}
+
+impl Connection for TcpDuplex {
     fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.stream.set_read_timeout(timeout)?;
         self.stream.set_write_timeout(timeout)

@@ -42,9 +42,12 @@ pub(in crate::lint) fn book(repo: &Repo) -> Result<Vec<String>> {
     Ok(findings)
 }
 
-/// What stands in `](...)`, of links within the repository.
+/// What stands in `](...)`, and behind `[name]:`, of links within the repository.
 fn links_of(line: &str) -> Vec<&str> {
     let mut found = vec![];
+    if let Some((_, link)) = line.strip_prefix('[').and_then(|rest| rest.split_once("]: ")) {
+        return if link.contains("://") { vec![] } else { vec![link.trim()] };
+    }
     let mut rest = line;
     while let Some((_, after)) = rest.split_once("](") {
         let Some((link, behind)) = after.split_once(')') else { break };
@@ -90,6 +93,7 @@ mod tests {
     #[test]
     fn links_are_found_and_resolved() {
         assert_eq!(links_of("see [a](../x.md#y), [b](https://z) and [c](#d)."), ["../x.md#y", "#d"]);
+        assert_eq!(links_of("[wire]: ../inside/wire.md"), ["../inside/wire.md"]);
         assert_eq!(resolved(Path::new("docs/use/c.md"), "../inside/wire.md"), Path::new("docs/inside/wire.md"));
         assert_eq!(resolved(Path::new("README.md"), "docs/reasons.md"), Path::new("docs/reasons.md"));
     }

@@ -147,6 +147,6 @@ pub struct PairWords {
     pub owner_pid: Word32,
     /// Absolute offset from which on the own ring uses all of its bytes; 0: it uses its first bytes only.
     pub grown_at: Word64,
-    /// Bit n turns round each time that this side gives loan n of the peer back (docs/use/regions.md).
+    /// Bit n turns round each time that this side gives loan n of the peer back (docs/use/by-reference.md).
     pub given_back: Word64,
 }

@@ -1,5 +1,6 @@
-//! Sealed packets, of our own (docs/inside/wire.md, "Sealed packets"): a BTH in the clear, the packet's number, the encrypted
-//! packet from its own BTH to its padding, and a tag. There is no ICRC: the tag finds every change that it would find.
+//! Sealed packets, of our own (docs/inside/control-link.md, "Sealed packets"): a BTH in the clear, the packet's number,
+//! the encrypted packet from its own BTH to its padding, and a tag. There is no ICRC: the tag finds every change that
+//! it would find.
 //!
 //! Owns the clear header. The seal is that of `records`.
 

@@ -1,4 +1,5 @@
-//! Endpoints that list wires, and the rule by which two ends choose one. The bytes are in docs/inside/wire.md, "Endpoints".
+//! Endpoints that list wires, and the rule by which two ends choose one. The bytes are in docs/inside/control-link.md,
+//! "Endpoints".
 //!
 //! No I/O. Owns the part about TCP and the rule, which must give both ends the same answer. Parsing never panics: the bytes are
 //! a peer's.

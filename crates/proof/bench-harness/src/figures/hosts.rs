@@ -4,15 +4,15 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use harness::child::{self, Stream};
+use anyhow::{Context, Result, bail};
 use harness::repo::Repo;
 use serde_json::Value;
 
 use super::device::Device;
 use crate::Args;
+use crate::loads::{self, stream_server};
 use crate::place::{End, Place};
-use crate::process::{Beside, READY_WITHIN};
+use crate::process::Beside;
 use crate::rivals::any_port;
 
 /// Beyond its own time a run is given this long, on a machine that is busy too: thousands of connections are opened.
@@ -95,13 +95,12 @@ impl<'r> Hosts<'r> {
 
 impl Cluster {
     fn make_region(&mut self, end: End, name: &'static str, bytes: u64) -> Result<()> {
-        let (program, bytes) = (self.place.program("regionbench"), bytes.to_string());
-        let mut words = vec![&program, "server", "--name", name, "--region-bytes", &bytes];
+        let bytes = bytes.to_string();
+        let mut words = vec!["regionbench", "server", "--name", name, "--region-bytes", &bytes];
         if name == BLOCKS {
             words.push("--pattern");
         }
-        let mut owner = Beside::start(&mut self.place.command(end, &words))?;
-        let key = owner.wait_line("ready ", READY_WITHIN)?;
+        let (owner, key) = loads::serve(&self.place, end, &words)?;
         self.regions.push(Region { end, name, key, _owner: owner });
         Ok(())
     }
@@ -110,30 +109,22 @@ impl Cluster {
     fn run(&self, words: &Words, seconds: f64) -> Result<Value> {
         let all: Vec<&str> = words.iter().map(String::as_str).collect();
         let limit = Duration::from_secs_f64(seconds) + SLACK;
-        let ended = child::run_quiet(&mut self.place.command(End::Client, &all), limit)?;
-        ensure!(ended.success(), "{}: {}\n{}", words.join(" "), ended.describe(), ended.text(Stream::Err));
-        let out = ended.text(Stream::Out);
-        let last = out.lines().last().context("it printed nothing")?;
-        serde_json::from_str(last).with_context(|| format!("{}: not JSON: {last}", words.join(" ")))
+        loads::report(&mut loads::command(&self.place, End::Client, &all), limit)
     }
 
     // ---- native verbs
 
     /// A server of native verbs.
     pub(super) fn native_server(&self, end: End) -> Result<(Beside, String)> {
-        let program = self.place.program("nativebench");
         let (device, address) = (self.device.native(), self.place.address(end));
-        let words = [&program, "server", "--device", device, "--wire", self.wire, "--address", address];
-        let mut server = Beside::start(&mut self.place.command(end, &words))?;
-        let to = server.wait_line("ready ", READY_WITHIN)?;
-        Ok((server, to))
+        let words = ["nativebench", "server", "--device", device, "--wire", self.wire, "--address", address];
+        loads::serve(&self.place, end, &words)
     }
 
     /// The words of a client of native verbs.
     pub(super) fn native_words(&self, to: &str, load: &[(&str, String)]) -> Words {
-        let program = self.place.program("nativebench");
         let (device, own) = (self.device.native(), self.place.address(End::Client));
-        let fixed = [&program, "client", "--device", device, "--wire", self.wire, "--address", own, "--to", to];
+        let fixed = ["nativebench", "client", "--device", device, "--wire", self.wire, "--address", own, "--to", to];
         words(&fixed, load)
     }
 
@@ -153,8 +144,7 @@ impl Cluster {
 
     /// The words of a client of regions.
     pub(super) fn region_words(&self, name: &str, here: bool, load: &[(&str, String)]) -> Words {
-        let program = self.place.program("regionbench");
-        let mut all = words(&[&program, "client", "--name", name], load);
+        let mut all = words(&["regionbench", "client", "--name", name], load);
         for region in self.regions.iter().filter(|r| r.name == name && (r.end == End::Client) == here) {
             let address = self.place.address(region.end);
             all.extend(["--host", address, "--key", &region.key].map(str::to_owned));
@@ -169,20 +159,10 @@ impl Cluster {
         self.run(&words, seconds)
     }
 
-    /// A server of streams over `transport`.
-    pub(super) fn stream_server(&self, transport: &str, at: &str) -> Result<(Beside, String)> {
-        let program = self.place.program("sockbench");
-        let words = [&program, "server", "--transport", transport, "--at", at];
-        let mut server = Beside::start(&mut self.place.command(End::Server, &words))?;
-        let to = server.wait_line("ready ", READY_WITHIN)?;
-        Ok((server, to))
-    }
-
     /// A load of streams over RaaS.
     pub(super) fn stream(&self, load: &[(&str, String)], seconds: f64) -> Result<Value> {
-        let (server, to) = self.stream_server("raas", &any_port(&self.place))?;
-        let program = self.place.program("sockbench");
-        let fixed = [&program, "client", "--transport", "raas", "--to", &to];
+        let (server, to) = stream_server(&self.place, "raas", &any_port(&self.place))?;
+        let fixed = ["sockbench", "client", "--transport", "raas", "--to", &to];
         let mut words = words(&fixed, load);
         words.extend(["--seconds".to_owned(), seconds.to_string()]);
         let report = self.run(&words, seconds)?;
@@ -194,11 +174,10 @@ impl Cluster {
     /// host.
     pub(super) fn bare_relay_us(&self, seconds: f64) -> Result<f64> {
         let relays = crate::matrix::Relays::start(&self.place)?;
-        let (server, _) = self.stream_server("bare", &relays.server_ring)?;
-        let program = self.place.program("sockbench");
-        let fixed =
-            [&program, "client", "--transport", "bare", "--to", &relays.client_ring, "--test", "lat", "--size", "64"];
-        let report = self.run(&words(&fixed, &[("seconds", seconds.to_string())]), seconds)?;
+        let (server, _) = stream_server(&self.place, "bare", &relays.server_ring)?;
+        let fixed = ["sockbench", "client", "--transport", "bare", "--to", &relays.client_ring, "--test", "lat"];
+        let load = [("size", "64".to_owned()), ("seconds", seconds.to_string())];
+        let report = self.run(&words(&fixed, &load), seconds)?;
         drop(server);
         value(&report, "half_rtt_us")
     }

@@ -13,6 +13,7 @@ use super::hosts::{BLOCKS, Cluster, Hosts, Words, words};
 use super::sweep::{Compared, sweep};
 use super::throughput::{NATIVE, RAAS};
 use crate::idle::cpu_seconds;
+use crate::loads;
 use crate::memory;
 use crate::place::End;
 use crate::process::Beside;
@@ -55,7 +56,7 @@ impl Running {
         for _ in 0..count as u32 {
             let (peer, words) = command()?;
             let all: Vec<&str> = words.iter().map(String::as_str).collect();
-            applications.push(Beside::start(&mut cluster.place.command(End::Client, &all))?);
+            applications.push(Beside::start(&mut loads::command(&cluster.place, End::Client, &all))?);
             peers.extend(peer);
         }
         applications.iter_mut().try_for_each(|one| one.wait_line(said, START).map(drop))?;
@@ -78,10 +79,9 @@ pub(super) fn memory(hosts: &mut Hosts<'_>, effort: Effort) -> Result<Figure> {
     let hold = |line: &str| -> Result<(Option<Beside>, Words)> {
         let load = [("connections", CONNECTIONS.to_string()), ("size", MESSAGE_BYTES.to_string())];
         if line == RAAS {
-            let (server, to) = cluster.stream_server("raas", &any_port(&cluster.place))?;
-            let program = cluster.place.program("sockbench");
-            let fixed = [&program, "client", "--transport", "raas", "--to", &to, "--test", "hold", "--seconds", "1"];
-            return Ok((Some(server), words(&fixed, &load)));
+            let (server, to) = loads::stream_server(&cluster.place, "raas", &any_port(&cluster.place))?;
+            let fixed = ["sockbench", "client", "--transport", "raas", "--to", &to, "--test", "hold"];
+            return Ok((Some(server), words(&[&fixed[..], &["--seconds", "1"]].concat(), &load)));
         }
         let (server, to) = cluster.native_server(End::Server)?;
         let verb = [("verb", "hold".to_owned())];

@@ -36,7 +36,7 @@ const LEAST: f64 = 0.9;
 /// The sides; `client` gives role and words behind the server's address, for `python` and for `tonic`.
 fn sides(at: &At<'_>, client: impl Fn(&str) -> (&'static str, Vec<String>)) -> Vec<Side> {
     let script = at.repo.root.join("tests/programs/echo_grpc.py").display().to_string();
-    let bench = at.place.program("grpcbench");
+    let bench = at.place.program("bench");
     let address = at.place.server();
     let python = |line: &'static str, by: By, port: u16| {
         let (role, rest) = client("python");
@@ -47,7 +47,7 @@ fn sides(at: &At<'_>, client: impl Fn(&str) -> (&'static str, Vec<String>)) -> V
     let tonic = |line: &'static str, by: By, over: &str, port: u16| {
         let (role, rest) = client("tonic");
         let server = format!("{address}:{port}");
-        let of = |role: &str, at: &str| words(&[&bench, role, at, &server, "--over", over]);
+        let of = |role: &str, at: &str| words(&[&bench, "grpcbench", role, at, &server, "--over", over]);
         let client = [of(role, "--to"), rest].concat();
         Side { line, by, server: of("server", "--at"), ready: Ready::Says("ready"), client }
     };

@@ -1,10 +1,10 @@
 //! Lane reset: a lane gets a new queue pair, and its connections go on.
 //!
-//! Owns the way from a broken queue pair to the next incarnation (ARCHITECTURE.md, "Lane reset"; docs/inside/wire.md, "Going
-//! on after a reset"): what had arrived is handled, the queue pair is destroyed, both ends tell each other what of each
-//! connection arrived, and everything else is owed again. It must never report before its own old queue pair is
-//! destroyed, because what lands later would not be in the report. It must never free a connection before both ends
-//! have reported everything, and never let a lane be reset without a bound.
+//! Owns the way from a broken queue pair to the next incarnation (docs/inside/lanes.md, "Lane reset";
+//! docs/inside/wire.md, "Going on after a reset"): what had arrived is handled, the queue pair is destroyed, both ends
+//! tell each other what of each connection arrived, and everything else is owed again. It must never report before its
+//! own old queue pair is destroyed, because what lands later would not be in the report. It must never free a
+//! connection before both ends have reported everything, and never let a lane be reset without a bound.
 
 use control::{LaneRoutes, ROUTES_PER_MESSAGE, Reason, RouteState, route_flag};
 use verbs::{Provider, QpModify, Time};

@@ -3,7 +3,7 @@
 //! Owns which connection rests, and which part of its rings nobody needs: all except the bytes between head and tail.
 //! It must never give back a byte that somebody may still read: of the transmit ring while the application may be
 //! writing ([`shm::begin_rest`]), of the receive ring while the device may hold bytes of the peer that the engine has
-//! not counted ([`Provider::try_discard`]). ARCHITECTURE.md, "Resting connections", has the argument.
+//! not counted ([`Provider::try_discard`]). docs/inside/lanes.md, "Resting connections", has the argument.
 //!
 //! Two steps, because a barrier of the system lies between them: [`Engine::begin_rests`] says in the slots of a few
 //! connections what is going to happen, [`Engine::finish_rests`] does it. Connections are looked at in turns of one

@@ -170,7 +170,7 @@ fn offers_that_cannot_be_are_refused() {
     a.engine.lane_offer(&mut a.nic, addr(1)).unwrap();
     let bad: [fn(&mut control::LaneOffer); 12] = [
         |o| o.lane = 1,
-        // The bytes of docs/inside/wire.md: kind, queue pair, PSN, path MTU; none, too few, too many.
+        // The bytes of docs/inside/control-link.md: kind, queue pair, PSN, path MTU; none, too few, too many.
         |o| o.endpoint[0] = 2,
         |o| o.endpoint[1..5].fill(0),
         |o| o.endpoint[1] = 1,

@@ -35,7 +35,7 @@ fn both_sides_with_one_key_believe_each_other_and_seal() {
     assert_eq!([dialer, acceptor].map(|side| side.peer().unwrap().engines), [2, 1]);
 }
 
-/// Noise by the crate alone, with what docs/inside/wire.md says.
+/// Noise by the crate alone, with what docs/inside/control-link.md says.
 #[test]
 fn the_handshake_is_the_documented_one() {
     let (mut dialer, _) = met();

@@ -103,7 +103,8 @@ fn datagrams_are_encrypted_where_lanes_are() {
     });
 }
 
-/// Where the flags of the part about TCP are behind that about RoCEv2, and the one of who seals packets (docs/inside/wire.md).
+/// Where the flags of the part about TCP are behind that about RoCEv2, and the one of who seals packets
+/// (docs/inside/control-link.md).
 const FLAGS_AT: usize = 34 + 2 + 38;
 const FLAG_SEALS_PACKETS: u8 = 64;
 

@@ -15,7 +15,7 @@ use crate::hosts::{Host, PATIENCE, bounded, check_echo, eventually, pattern};
 use crate::middle::{Change, Middle};
 
 /// First byte of an endpoint with RoCEv2, where the UDP port of it is, and how long it is without further parts
-/// (docs/inside/wire.md, "Endpoints").
+/// (docs/inside/control-link.md, "Endpoints").
 const KIND_RC: u8 = 1;
 const PORT_AT: usize = 25;
 const CLEAR_BYTES: usize = 34;

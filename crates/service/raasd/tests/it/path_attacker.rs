@@ -12,7 +12,7 @@ use verbs::{Encrypt, Wire, WirePolicy};
 use crate::hosts::{Host, bounded, check_echo};
 use crate::middle::{Change, Middle, connect_from};
 
-/// First byte of an endpoint with TCP alone (docs/inside/wire.md, "Endpoints").
+/// First byte of an endpoint with TCP alone (docs/inside/control-link.md, "Endpoints").
 const KIND_TCP: u8 = 3;
 /// Where the port of its listener is, where its flags are, and how long it is without a secret.
 const PORT_AT: usize = 21;

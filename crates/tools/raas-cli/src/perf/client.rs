@@ -6,14 +6,14 @@ use std::net::SocketAddr;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
 use raas::FallbackCause;
 
 use super::wire::{ANSWER_BYTES, Hello, Kind, REPORT_BYTES, Report, decode_answer};
 use terminal::Failure;
 use terminal::out;
+use transport::load::{self, Content, Latencies, Until};
 use transport::process;
-use transport::{Duplex, Transport};
+use transport::{Connection, Duplex, Transport};
 
 /// How long a connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -21,10 +21,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Stack of a connection's thread.
 const STACK_BYTES: usize = 256 << 10;
-/// Share of a latency test that warms up and is not counted: one tenth.
-const WARM_UP_DIVISOR: u32 = 10;
-/// Longest half round trip that the histogram can hold, in nanoseconds.
-const HISTOGRAM_MAX_NS: u64 = 60_000_000_000;
 
 /// What to run.
 #[derive(Debug, Clone, Copy)]
@@ -42,8 +38,8 @@ pub(crate) struct Load {
 /// What was measured.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// Half round trips in nanoseconds; empty unless [`Kind::Latency`].
-    pub(crate) half_round_trips: Histogram<u64>,
+    /// None unless [`Kind::Latency`].
+    pub(crate) half_round_trips: Latencies,
     /// Payload bytes that reached the server.
     pub(crate) payload_bytes: u64,
     /// From the start to the last report.
@@ -66,8 +62,8 @@ pub(crate) struct Outcome {
 pub(crate) fn run<T: Transport>(transport: &T, to: SocketAddr, load: Load) -> Result<Outcome, Failure> {
     process::raise_descriptor_limit();
     let streams = (0..load.connections).map(|_| open(transport, to, load)).collect::<Result<Vec<_>, _>>()?;
-    let path = streams.first().map_or("", Duplex::path);
-    let fallback = streams.first().and_then(Duplex::fallback);
+    let path = streams.first().map_or("", Connection::path);
+    let fallback = streams.first().and_then(Connection::fallback);
     // A daemon that carries nothing costs nothing here.
     let daemon_pid = transport.daemon_pid().filter(|_| path != "tcp");
     let daemon_time = || daemon_pid.and_then(process::cpu_time);
@@ -93,7 +89,7 @@ pub(crate) fn run<T: Transport>(transport: &T, to: SocketAddr, load: Load) -> Re
     });
 
     let mut outcome = Outcome {
-        half_round_trips: new_histogram()?,
+        half_round_trips: Latencies::new(),
         payload_bytes: 0,
         elapsed,
         cpu_client,
@@ -105,10 +101,10 @@ pub(crate) fn run<T: Transport>(transport: &T, to: SocketAddr, load: Load) -> Re
     };
     let mut reports = Vec::new();
     for result in results {
-        let (histogram, report) = result
+        let (latencies, report) = result
             .map_err(|_| Failure::Failed("a measuring thread panicked".into()))?
             .map_err(|e| Failure::failed(format!("test with {to}"), e))?;
-        outcome.half_round_trips.add(&histogram).map_err(|e| Failure::failed("histogram", e))?;
+        outcome.half_round_trips.add(&latencies);
         outcome.payload_bytes += report.payload_bytes;
         reports.push(report);
     }
@@ -150,41 +146,19 @@ fn open<T: Transport>(transport: &T, to: SocketAddr, load: Load) -> Result<T::St
     Ok(stream)
 }
 
-fn new_histogram() -> Result<Histogram<u64>, Failure> {
-    Histogram::new_with_bounds(1, HISTOGRAM_MAX_NS, 3).map_err(|e| Failure::failed("histogram", e))
-}
-
 /// Runs one connection's part, then ends it in order and takes the server's report.
-fn drive(stream: &impl Duplex, load: Load) -> io::Result<(Histogram<u64>, Report)> {
-    let mut histogram = new_histogram().map_err(io::Error::other)?;
-    let mut message = vec![0x5a; load.size_bytes as usize];
-    let start = Instant::now();
-    match load.kind {
-        Kind::Latency => {
-            let warm_up = load.duration / WARM_UP_DIVISOR;
-            loop {
-                let sent = Instant::now();
-                stream.send_all(&message)?;
-                stream.recv_exact(&mut message)?;
-                let round_trip = sent.elapsed();
-                let so_far = start.elapsed();
-                if so_far >= warm_up {
-                    histogram.saturating_record(u64::try_from(round_trip.as_nanos() / 2).unwrap_or(u64::MAX));
-                }
-                if so_far >= load.duration {
-                    break;
-                }
-            }
-        }
+fn drive(stream: &impl Duplex, load: Load) -> io::Result<(Latencies, Report)> {
+    let (bytes, time) = (load.size_bytes as usize, load.duration);
+    let latencies = match load.kind {
+        Kind::Latency => load::ping_pong(stream, bytes, Content::Same, time)?,
         Kind::Bandwidth | Kind::Rate => {
-            while start.elapsed() < load.duration {
-                stream.send_all(&message)?;
-            }
+            load::push(stream, bytes, Content::Same, Until::Time(time))?;
+            Latencies::new()
         }
-    }
+    };
     stream.finish_sending()?;
     let mut report = [0; REPORT_BYTES];
     stream.recv_exact(&mut report)?;
     let report = Report::decode(&report).ok_or_else(|| io::Error::other("the server's report makes no sense"))?;
-    Ok((histogram, report))
+    Ok((latencies, report))
 }

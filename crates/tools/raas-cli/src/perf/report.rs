@@ -53,17 +53,8 @@ fn test_name(kind: Kind) -> &'static str {
 
 fn to_json(load: Load, o: &Outcome) -> Value {
     let f = figures(load, o);
-    let us = |ns: u64| ns as f64 / 1000.0;
     // A test that measures no latency says null, not zero.
-    let quantile = |q: f64| match o.half_round_trips.is_empty() {
-        true => Value::Null,
-        false => json!(us(o.half_round_trips.value_at_quantile(q))),
-    };
-    let histogram: Vec<Value> = o
-        .half_round_trips
-        .iter_recorded()
-        .map(|v| json!([us(v.value_iterated_to()), v.count_since_last_iteration()]))
-        .collect();
+    let quantile = |q: f64| json!(o.half_round_trips.us(q));
     let seconds = |d: Option<std::time::Duration>| d.map(|d| d.as_secs_f64());
     json!({
         "schema": "raas.perf/1",
@@ -86,7 +77,7 @@ fn to_json(load: Load, o: &Outcome) -> Value {
         "cpu_server_seconds": seconds(Some(o.cpu_server)),
         "cpu_client_daemon_seconds": seconds(o.cpu_client_daemon),
         "cpu_server_daemon_seconds": seconds(o.cpu_server_daemon),
-        "histogram": histogram,
+        "histogram": o.half_round_trips.rows(),
     })
 }
 
@@ -101,15 +92,10 @@ fn to_text(load: Load, o: &Outcome) -> String {
         table::grouped(u64::from(load.connections)),
         o.elapsed.as_secs_f64(),
     );
-    if !o.half_round_trips.is_empty() {
-        let us = |q: f64| o.half_round_trips.value_at_quantile(q) as f64 / 1000.0;
-        out += &format!(
-            "  half round trip   p50 {:.1} us   p90 {:.1} us   p99 {:.1} us   p99.9 {:.1} us\n",
-            us(0.5),
-            us(0.9),
-            us(0.99),
-            us(0.999)
-        );
+    let us = [0.5, 0.9, 0.99, 0.999].map(|q| o.half_round_trips.us(q));
+    if let [Some(p50), Some(p90), Some(p99), Some(p999)] = us {
+        out +=
+            &format!("  half round trip   p50 {p50:.1} us   p90 {p90:.1} us   p99 {p99:.1} us   p99.9 {p999:.1} us\n");
     }
     out += &format!(
         "  {:.2} Gbit/s   {} messages/s   {}\n",

@@ -10,8 +10,9 @@ use std::time::Duration;
 use super::wire::{HELLO_BYTES, Hello, Kind, Refusal, Report, encode_answer};
 use terminal::Failure;
 use terminal::out;
+use transport::load::{self, Content};
 use transport::process;
-use transport::{Accept, Duplex, Transport};
+use transport::{Accept, Connection, Duplex, Transport};
 
 /// Connections served at once.
 const CONNECTIONS_MAX: usize = 4096;
@@ -25,8 +26,6 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause after an error of accepting.
 const TROUBLE_PAUSE: Duration = Duration::from_millis(100);
-/// Bytes read at once in a one-way test.
-const READ_BYTES: usize = 256 << 10;
 
 /// Serves until the process is ended. Prints `listening on ADDRESS` when clients may come.
 pub(crate) fn serve<T: Transport>(transport: &T, at: SocketAddr) -> Result<(), Failure> {
@@ -99,9 +98,10 @@ fn serve_one<T: Transport>(transport: &T, stream: &T::Stream, has_place: bool) -
     stream.set_timeout(Some(IDLE_TIMEOUT))?;
     let daemon_time = || transport.daemon_pid().and_then(process::cpu_time);
     let (cpu_start, daemon_start) = (process::own_cpu_time(), daemon_time());
+    let bytes = hello.size_bytes as usize;
     let payload_bytes = match hello.kind {
-        Kind::Latency => echo(stream, hello.size_bytes as usize)?,
-        Kind::Bandwidth | Kind::Rate => drain(stream)?,
+        Kind::Latency => load::echo(stream, bytes, Content::Same)?,
+        Kind::Bandwidth | Kind::Rate => load::take(stream, bytes, Content::Same)?,
     };
     let report =
         Report { payload_bytes, cpu_start, cpu_end: process::own_cpu_time(), daemon: daemon_start.zip(daemon_time()) };
@@ -110,32 +110,4 @@ fn serve_one<T: Transport>(transport: &T, stream: &T::Stream, has_place: bool) -
     // The client closes first, so that the report is never lost to a reset.
     while stream.recv(&mut [0; 64])? > 0 {}
     Ok(())
-}
-
-/// Sends each message of `size` bytes back until the client has sent its last.
-fn echo(stream: &impl Duplex, size: usize) -> io::Result<u64> {
-    let mut buffer = vec![0; size];
-    let mut total = 0u64;
-    loop {
-        let first = stream.recv(&mut buffer)?;
-        if first == 0 {
-            return Ok(total);
-        }
-        stream.recv_exact(buffer.get_mut(first..).unwrap_or_default())?;
-        stream.send_all(&buffer)?;
-        total += size as u64;
-    }
-}
-
-/// Reads everything.
-fn drain(stream: &impl Duplex) -> io::Result<u64> {
-    let mut buffer = vec![0; READ_BYTES];
-    let mut total = 0u64;
-    loop {
-        let n = stream.recv(&mut buffer)?;
-        if n == 0 {
-            return Ok(total);
-        }
-        total += n as u64;
-    }
 }

@@ -1,0 +1,5 @@
+//! The measuring programs, started as `cargo xtask bench` starts them.
+
+mod programs;
+mod relay;
+mod running;
