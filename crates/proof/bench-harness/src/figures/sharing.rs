@@ -39,14 +39,14 @@ fn reads(cluster: &Cluster, line: &str, share: f64, size: u32, effort: Effort) -
 }
 
 /// RaaS at each q beside RaaS at q = 1, with a bar; and the lock beside itself, reported.
-fn rows(number: u32, lines: &[Line]) -> Vec<Row> {
+fn rows(number: u32, unit: &'static str, lines: &[Line]) -> Vec<Row> {
     let mut rows = vec![];
     for line in lines {
         let base = line.at(SHARE[0]);
         for share in &SHARE[1..] {
             let compared = Compared {
                 case: format!("figure {number}: {}, q = {share}", line.name),
-                unit: "ops_per_s",
+                unit,
                 better: Better::Higher,
                 ours: line.at(*share),
                 rival: "q = 1".to_owned(),
@@ -63,7 +63,7 @@ fn rows(number: u32, lines: &[Line]) -> Vec<Row> {
 pub(super) fn small_reads(hosts: &mut Hosts<'_>, effort: Effort) -> Result<Figure> {
     let cluster = hosts.cluster(2)?;
     let mut lines = sweep(effort, &SHARE, &[RAAS, LOCK], &mut |line, q| reads(cluster, line, q, SMALL_BYTES, effort))?;
-    let rows = rows(2, &lines);
+    let rows = rows(2, "ops_per_s", &lines);
     let rates: Vec<_> =
         lines.iter().map(|line| json!({ "line": line.name, "ops_per_s_at_q_1": line.at(1.0) })).collect();
     for line in &mut lines {
@@ -90,7 +90,7 @@ pub(super) fn large_reads(hosts: &mut Hosts<'_>, effort: Effort) -> Result<Figur
     let gbit = f64::from(BLOCK_BYTES) * 8.0 / 1e9;
     let lines =
         sweep(effort, &SHARE, &[RAAS, LOCK], &mut |line, q| Ok(reads(cluster, line, q, BLOCK_BYTES, effort)? * gbit))?;
-    let rows = rows(7, &lines);
+    let rows = rows(7, "gbit_per_s", &lines);
     Ok(Figure {
         number: Some(7),
         title: "random READs of 64 KiB by threads that share".to_owned(),

@@ -74,7 +74,8 @@ pub(super) fn figures(rows: &[Told<'_>]) -> String {
                    |---|---|---|---|---|---|\n"
         .to_owned();
     for told in rows {
-        let unit = told.word("unit");
+        // `gbit_per_s` is what a key of JSON is called.
+        let unit = told.word("unit").replace("_per_s", "/s").replace("gbit", "Gbit");
         let ours = spread(&numbers(&told.row["ours"]));
         let ours = ours.map(|s| format!("{} {unit} ({}..{})", short(s.median), short(s.p10), short(s.p90)));
         let rival = spread(&numbers(&told.row["rival_values"]));
@@ -244,6 +245,10 @@ mod tests {
         file["rows"] = json!([{ "case": "x", "unit": "us", "ours": [], "rival": "tcp", "bar": null }]);
         let text = figures(&[told(&file)]);
         assert!(text.contains("| x | - | tcp | - | - | - |"), "{text}");
+        file["rows"][0]["ours"] = json!([2.0]);
+        file["rows"][0]["unit"] = json!("gbit_per_s");
+        let text = figures(&[told(&file)]);
+        assert!(text.contains("| x | 2.00 Gbit/s (2.00..2.00) |"), "{text}");
     }
 
     #[test]
