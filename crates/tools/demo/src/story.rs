@@ -145,8 +145,7 @@ impl Story<'_> {
                 story.all_on_lane(hosts)?;
             }
             say(&format!("{} of files over {connections} connections", table::bytes(story.corpus.bytes)));
-            story.transfer(prefix, fleet, hosts)?;
-            fleet.finish()
+            story.transfer(prefix, fleet, hosts)
         })
     }
 
@@ -157,7 +156,8 @@ impl Story<'_> {
         })
     }
 
-    /// An application that failed because of wrong bytes is a finding as well as a failure.
+    /// Does something with applications, which end in order then. One that failed because of wrong bytes is a finding as
+    /// well as a failure.
     fn with_fleet<'f>(
         &mut self,
         (label, _): (&str, &str),
@@ -168,7 +168,7 @@ impl Story<'_> {
         Self: 'f,
     {
         let mut fleet = Fleet::start(self.cleanup, cast, self.deadline)?;
-        let done = work(self, &mut fleet).map_err(|e| format!("{label}: {e}"));
+        let done = work(self, &mut fleet).and_then(|()| fleet.finish()).map_err(|e| format!("{label}: {e}"));
         if let (Err(e), true) = (&done, fleet.is_unverified) {
             self.report.find([e.clone()]);
         }
