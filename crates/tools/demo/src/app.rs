@@ -19,6 +19,9 @@ use transport::{Accept, Duplex, Raas, Tcp, Transport, process};
 const PING_TIME: Duration = Duration::from_millis(600);
 const RATE_TIME: Duration = Duration::from_millis(300);
 
+/// How often a running transfer says how far it is.
+const PROGRESS_PERIOD: Duration = Duration::from_millis(250);
+
 /// Runs the application; `parent` is the process that must live for it to live.
 pub fn run_app(parent: u32) -> Result<(), Failure> {
     die_with(parent)?;
@@ -155,7 +158,18 @@ impl App<'_> {
     fn transfer<S: Duplex>(&self, open: &Links<S>) -> Result<Transferred, Failure> {
         let cpu = process::own_cpu_time();
         let traffic = Traffic::default();
-        let arrived = traffic.transfer(open, self.links);
+        let (done, is_done) = mpsc::channel::<()>();
+        let arrived = std::thread::scope(|scope| {
+            let traffic = &traffic;
+            scope.spawn(move || {
+                while is_done.recv_timeout(PROGRESS_PERIOD) == Err(mpsc::RecvTimeoutError::Timeout) {
+                    answer(&Answer::Received(traffic.received_bytes.load(Ordering::Relaxed)));
+                }
+            });
+            let arrived = traffic.transfer(open, self.links);
+            drop(done);
+            arrived
+        });
         if let Some(lost) = traffic.lost().first() {
             return Err(Failure::Failed(format!("files on connection {}: {}", lost.connection, lost.error)));
         }

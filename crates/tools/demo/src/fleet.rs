@@ -12,7 +12,7 @@ use super::cleanup::Cleanup;
 use super::corpus::Corpus;
 use super::host::log;
 use super::plan::{Link, Seat, part_of};
-use super::protocol::{Answer, Arrived, Command, Flowed, Setup, Small, Via};
+use super::protocol::{Answer, Command, Flowed, Setup, Small, Transferred, Via};
 use super::traffic::monotonic_ns;
 
 /// How often a waiting parent looks around.
@@ -58,6 +58,8 @@ struct Member {
     pid: u32,
     stdin: ChildStdin,
     at: Option<SocketAddr>,
+    /// Bytes of files that came so far.
+    received: u64,
     /// It said its last word: its end is no surprise.
     is_over: bool,
 }
@@ -94,7 +96,7 @@ impl<'a> Fleet<'a> {
             let _ = sender.send((pid, line.map(|line| serde_json::from_str(&line).unwrap_or_else(strange))));
         };
         let (pid, stdin) = self.cleanup.spawn(&mut command, on_line).map_err(failed)?;
-        self.members.insert(seat, Member { pid, stdin, at: None, is_over: false });
+        self.members.insert(seat, Member { pid, stdin, at: None, received: 0, is_over: false });
         let host = seat.host as usize % 2;
         let setup = Setup {
             name: format!("demo-{}-{}", seat.host + 1, seat.app + 1),
@@ -106,7 +108,7 @@ impl<'a> Fleet<'a> {
     }
 
     fn listening(&mut self, who: &[Seat]) -> Result<(), String> {
-        for (seat, answer) in self.gather(who, || {})? {
+        for (seat, answer) in self.gather(who, |_| {})? {
             let Answer::Listening(at) = answer else { return Err(out_of_step(seat)) };
             self.members.entry(seat).and_modify(|member| member.at = Some(at));
         }
@@ -125,7 +127,12 @@ impl<'a> Fleet<'a> {
     }
 
     /// Has some do something, and waits for their answers.
-    fn ask(&mut self, who: &[Seat], command: &Command, tick: impl FnMut()) -> Result<BTreeMap<Seat, Answer>, String> {
+    fn ask(
+        &mut self,
+        who: &[Seat],
+        command: &Command,
+        tick: impl FnMut(u64),
+    ) -> Result<BTreeMap<Seat, Answer>, String> {
         who.iter().try_for_each(|&seat| self.send(seat, command))?;
         self.gather(who, tick)
     }
@@ -133,7 +140,7 @@ impl<'a> Fleet<'a> {
     /// Has all connections opened that are not.
     pub(crate) fn open(&mut self) -> Result<(), String> {
         let peers = self.members.iter().filter_map(|(seat, member)| Some((*seat, member.at?))).collect();
-        self.ask(&self.all(), &Command::Open(peers), || {}).map(drop)
+        self.ask(&self.all(), &Command::Open(peers), |_| {}).map(drop)
     }
 
     /// The largest number of descriptors that an application has open, as the kernel says.
@@ -145,7 +152,7 @@ impl<'a> Fleet<'a> {
     /// Has small messages measured on the first connection.
     pub(crate) fn small(&mut self) -> Result<Small, String> {
         let ends = self.cast.links.first().ok_or("no connections")?.ends;
-        let answers = self.ask(&ends, &Command::Small(0), || {})?;
+        let answers = self.ask(&ends, &Command::Small(0), |_| {})?;
         let told = answers.into_values().find_map(|answer| if let Answer::Small(told) = answer { told } else { None });
         told.ok_or_else(|| "neither end measured".into())
     }
@@ -158,7 +165,7 @@ impl<'a> Fleet<'a> {
         let broken_ns = monotonic_ns();
         disturb(self)?;
         self.watch_for(FLOW_AFTER)?;
-        let answers = self.ask(&self.all(), &Command::Stop, || {})?;
+        let answers = self.ask(&self.all(), &Command::Stop, |_| {})?;
         let told =
             answers.into_values().filter_map(|a| if let Answer::Flowed(flowed) = a { Some(flowed) } else { None });
         Ok(Flow { begin_ns, broken_ns, told: told.collect() })
@@ -189,27 +196,19 @@ impl<'a> Fleet<'a> {
         self.open()
     }
 
-    /// Has all files sent. Gives the time until the last application had its last byte and digest, what came to whom,
-    /// and the processor seconds of all.
-    pub(crate) fn transfer(
-        &mut self,
-        tick: impl FnMut(),
-    ) -> Result<(Duration, Vec<(Seat, Vec<Arrived>)>, f64), String> {
-        let begin = Instant::now();
+    /// Has all files sent; gives what each application says of it.
+    pub(crate) fn transfer(&mut self, tick: impl FnMut(u64)) -> Result<Vec<(Seat, Transferred)>, String> {
         let answers = self.ask(&self.all(), &Command::Transfer, tick)?;
-        let took = begin.elapsed();
-        let (mut arrived, mut cpu_seconds) = (Vec::new(), 0.0);
-        for (seat, answer) in answers {
-            let Answer::Transferred(done) = answer else { return Err(out_of_step(seat)) };
-            cpu_seconds += done.cpu_seconds;
-            arrived.push((seat, done.arrived));
-        }
-        Ok((took, arrived, cpu_seconds))
+        let done = |(seat, answer)| match answer {
+            Answer::Transferred(done) => Ok((seat, done)),
+            _ => Err(out_of_step(seat)),
+        };
+        answers.into_iter().map(done).collect()
     }
 
     /// Has everything closed, and waits for the ends of the processes.
     pub(crate) fn finish(&mut self) -> Result<(), String> {
-        self.ask(&self.all(), &Command::Finish, || {})?;
+        self.ask(&self.all(), &Command::Finish, |_| {})?;
         let deadline = Instant::now() + END_LIMIT;
         for (seat, member) in &self.members {
             match self.cleanup.wait(member.pid, deadline) {
@@ -221,8 +220,8 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
-    /// Waits until each of `who` has answered; calls `tick` meanwhile.
-    fn gather(&mut self, who: &[Seat], mut tick: impl FnMut()) -> Result<BTreeMap<Seat, Answer>, String> {
+    /// Waits until each of `who` has answered; calls `tick` meanwhile with the bytes of files that came.
+    fn gather(&mut self, who: &[Seat], mut tick: impl FnMut(u64)) -> Result<BTreeMap<Seat, Answer>, String> {
         let mut answers = BTreeMap::new();
         while answers.len() < who.len() {
             let left = self.deadline.checked_duration_since(Instant::now());
@@ -230,7 +229,7 @@ impl<'a> Fleet<'a> {
             match self.next(TICK.min(left))? {
                 Some((seat, _)) if !who.contains(&seat) => return Err(out_of_step(seat)),
                 Some((seat, answer)) => drop(answers.insert(seat, answer)),
-                None => tick(),
+                None => tick(self.members.values().map(|member| member.received).sum()),
             }
         }
         Ok(answers)
@@ -252,6 +251,10 @@ impl<'a> Fleet<'a> {
                 member.is_over = true;
                 self.is_unverified |= is_unverified;
                 Err(format!("{}: {message}", name_of(seat)))
+            }
+            Some(Answer::Received(bytes)) => {
+                member.received = bytes;
+                Ok(None)
             }
             None if member.is_over => Ok(None),
             None => {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use serde::{Deserialize, Serialize};
 
 use super::corpus::Corpus;
-use super::protocol::{AppLink, Arrived};
+use super::protocol::{AppLink, Transferred};
 
 /// Findings reported at most; the rest is counted.
 const FINDINGS_MAX: usize = 20;
@@ -93,11 +93,11 @@ pub(crate) struct Verified {
 
 /// Compares what came to each application with the plan, and with the `digests` of the files themselves: a file that
 /// came altered, on another connection, in another place, too often or never is found.
-pub(crate) fn verify(links: &[Link], corpus: &Corpus, digests: &[String], came: &[(Seat, Vec<Arrived>)]) -> Verified {
+pub(crate) fn verify(links: &[Link], corpus: &Corpus, digests: &[String], came: &[(Seat, Transferred)]) -> Verified {
     let mut arrived = BTreeMap::new();
     let mut findings = Vec::new();
-    for (seat, of_seat) in came {
-        for of_connection in of_seat {
+    for (seat, done) in came {
+        for of_connection in &done.arrived {
             if arrived.insert((of_connection.connection, *seat), &of_connection.sha256).is_some() {
                 findings.push(format!("connection {}: told twice by one end", of_connection.connection));
             }
@@ -141,6 +141,7 @@ pub(crate) fn bounded(mut findings: Vec<String>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::super::corpus::SourceFile;
+    use super::super::protocol::Arrived;
     use super::*;
 
     fn corpus(files: u32) -> Corpus {
@@ -190,23 +191,25 @@ mod tests {
         let links = [Link { ends: [a, b], files: [vec![0, 1], vec![2]] }, Link::new(a, b)];
         let arrived =
             |connection, files: &[&str]| Arrived { connection, sha256: files.iter().map(|&f| f.into()).collect() };
-        let good = vec![(a, vec![arrived(0, &["z"]), arrived(1, &[])]), (b, vec![arrived(0, &["x", "y"])])];
+        let done = |arrived| Transferred { arrived, cpu_seconds: 0.0 };
+        let good = [(a, done(vec![arrived(0, &["z"]), arrived(1, &[])])), (b, done(vec![arrived(0, &["x", "y"])]))];
         let verified = Verified { files: 3, bytes: 1 + 38 + 75, findings: vec![] };
         assert_eq!(verify(&links, &corpus, &digests, &good), verified);
-        type Change = fn(&mut Vec<(Seat, Vec<Arrived>)>);
+        type Change = fn(&mut [Vec<Arrived>; 2]);
         let changes: [(Change, &str); 7] = [
-            (|r| r[0].1[0].sha256[0] = "w".into(), "of what arrived w"),
-            (|r| r[1].1[0].sha256.swap(0, 1), "of what arrived y"),
-            (|r| drop(r[1].1[0].sha256.pop()), "1 files from the connecting end of connection 0 arrived, not 2"),
-            (|r| r[0].1[0].sha256.push("z".into()), "2 files from the accepting end"),
-            (|r| r[0].1[1].sha256.push("z".into()), "of connection 1 arrived, not 0"),
-            (|r| r[0].1[1].connection = 0, "told twice"),
-            (|r| r[0].1[1].connection = 5, "nobody's"),
+            (|r| r[0][0].sha256[0] = "w".into(), "of what arrived w"),
+            (|r| r[1][0].sha256.swap(0, 1), "of what arrived y"),
+            (|r| drop(r[1][0].sha256.pop()), "1 files from the connecting end of connection 0 arrived, not 2"),
+            (|r| r[0][0].sha256.push("z".into()), "2 files from the accepting end"),
+            (|r| r[0][1].sha256.push("z".into()), "of connection 1 arrived, not 0"),
+            (|r| r[0][1].connection = 0, "told twice"),
+            (|r| r[0][1].connection = 5, "nobody's"),
         ];
         for (change, expected) in changes {
-            let mut told = good.clone();
+            let mut told = good.clone().map(|(_, done)| done.arrived);
             change(&mut told);
-            let found = verify(&links, &corpus, &digests, &told).findings;
+            let [of_a, of_b] = told.map(done);
+            let found = verify(&links, &corpus, &digests, &[(a, of_a), (b, of_b)]).findings;
             assert!(found.iter().any(|f| f.contains(expected)), "{expected}: {found:?}");
         }
         assert_eq!(bounded(vec![String::new(); 25]).last().map(String::as_str), Some("and 5 more"));

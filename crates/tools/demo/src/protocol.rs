@@ -133,6 +133,8 @@ pub(crate) enum Answer {
     /// Of the measuring end only.
     Small(Option<Small>),
     Flowed(Flowed),
+    /// So many bytes of files came so far. Said now and then, and answers nothing.
+    Received(u64),
     Transferred(Transferred),
     /// Everything is closed.
     Bye,

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use control::PathKind;
 use serde_json::{Value, json};
@@ -24,6 +24,8 @@ use terminal::{Failure, out, table};
 
 /// Bytes of the key that the two daemons share.
 const KEY_BYTES: usize = 32;
+/// How often is said how far the files are.
+const PROGRESS_PERIOD: Duration = Duration::from_secs(1);
 /// At the start of a flow some applications wait for others to begin, so it says nothing about pauses.
 const FLOW_BEGIN_NS: u64 = 50_000_000;
 /// What is measured over RaaS, and over kernel TCP: its name, and how its keys begin.
@@ -143,8 +145,7 @@ impl Story<'_> {
                 story.all_on_lane(hosts)?;
             }
             say(&format!("{} of files over {connections} connections", table::bytes(story.corpus.bytes)));
-            story.transfer(prefix, fleet, hosts)?;
-            fleet.finish()
+            story.transfer(prefix, fleet, hosts)
         })
     }
 
@@ -155,7 +156,8 @@ impl Story<'_> {
         })
     }
 
-    /// An application that failed because of wrong bytes is a finding as well as a failure.
+    /// Does something with applications, which end in order then. One that failed because of wrong bytes is a finding as
+    /// well as a failure.
     fn with_fleet<'f>(
         &mut self,
         (label, _): (&str, &str),
@@ -166,7 +168,7 @@ impl Story<'_> {
         Self: 'f,
     {
         let mut fleet = Fleet::start(self.cleanup, cast, self.deadline)?;
-        let done = work(self, &mut fleet).map_err(|e| format!("{label}: {e}"));
+        let done = work(self, &mut fleet).and_then(|()| fleet.finish()).map_err(|e| format!("{label}: {e}"));
         if let (Err(e), true) = (&done, fleet.is_unverified) {
             self.report.find([e.clone()]);
         }
@@ -253,12 +255,20 @@ impl Story<'_> {
 
     fn transfer(&mut self, prefix: &str, fleet: &mut Fleet<'_>, hosts: &mut [Host<'_>]) -> Result<(), String> {
         hosts.iter_mut().for_each(Host::begin_transfer);
-        let sample = || hosts.iter_mut().for_each(Host::sample_memory);
-        let (took, arrived, app_cpu_seconds) = fleet.transfer(sample)?;
+        let (total, begin) = (table::bytes(self.corpus.bytes), Instant::now());
+        let mut said = begin;
+        let done = fleet.transfer(|bytes| {
+            hosts.iter_mut().for_each(Host::sample_memory);
+            if said.elapsed() >= PROGRESS_PERIOD {
+                said = Instant::now();
+                out::say(format_args!("  {} of {total}", table::bytes(bytes)));
+            }
+        })?;
+        let seconds = begin.elapsed().as_secs_f64();
         hosts.iter_mut().try_for_each(Host::end_transfer)?;
-        let verified = plan::verify(self.links, self.corpus, self.digests, &arrived);
+        let app_cpu_seconds: f64 = done.iter().map(|(_, done)| done.cpu_seconds).sum();
+        let verified = plan::verify(self.links, self.corpus, self.digests, &done);
         self.report.find(verified.findings);
-        let seconds = took.as_secs_f64();
         let gbit_per_s = verified.bytes as f64 * 8.0 / 1e9 / seconds;
         let figures = json!({
             "seconds": seconds, "gbit_per_s": gbit_per_s, "app_cpu_seconds": app_cpu_seconds, "bytes": verified.bytes,

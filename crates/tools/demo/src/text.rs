@@ -88,8 +88,8 @@ impl Text<'_> {
 
     fn connections(&self) -> String {
         let wire = match self.report.get("wire").as_str() {
-            Some("roce") => ", RoCEv2 over UDP",
-            Some("iwarp") => ", iWARP over TCP",
+            Some("roce") => " (RoCEv2)",
+            Some("iwarp") => " (iWARP)",
             _ => "",
         };
         let pairs: Vec<u64> = list(self.report.get("rc_qps_per_host"));

@@ -1,14 +1,12 @@
 //! Bytes on hundreds of connections of an application at once, with a few threads: a flow until the demo says stop, so
 //! that something can be broken under it, and files.
 //!
-//! Work goes in *turns*: a frame of a flow, or [`TURN_BYTES`] of a connection's files. Threads that send and threads that
-//! receive each walk their connections in the order (turn, connection), at both ends. That order is total, so threads
+//! Work goes in *turns*: a frame of a flow, or a file. Threads that send and threads that receive each walk their connections in the order (turn, connection), at both ends. That order is total, so threads
 //! never wait in a circle: both threads of the first piece of work that is not done work on it. A connection that fails
 //! is kept with its error and left out from then on; whether it was allowed to fail is for the parent process to say.
 
 use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
+use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -24,8 +22,8 @@ use transport::load::fill;
 
 /// Threads that send, and threads that receive, in one application.
 const POOL_THREADS_MAX: usize = 4;
-/// Bytes of files that are sent before the next connection's turn.
-const TURN_BYTES: usize = 256 << 10;
+/// Bytes of a file that are sent or received at once.
+const PART_BYTES: usize = 256 << 10;
 /// Bytes of payload in a frame. Small, so that a flow on a thousand connections fills no rings: their memory is not
 /// what it is about.
 const PAYLOAD_BYTES: usize = 1 << 10;
@@ -47,7 +45,7 @@ type Pool<'a, S, T> = Vec<(Arc<S>, &'a AppLink, T)>;
 pub(super) struct Traffic {
     /// Senders of a flow end their streams.
     pub(super) stop: AtomicBool,
-    received_bytes: AtomicU64,
+    pub(super) received_bytes: AtomicU64,
     /// When the last frame came to any thread.
     last_ns: AtomicU64,
     gaps: Mutex<Vec<Gap>>,
@@ -179,32 +177,53 @@ impl Traffic {
     }
 
     fn send_files<S: Duplex>(&self, pool: Pool<'_, S, ()>) {
-        let mut buffer = vec![0; TURN_BYTES];
-        let pool = pool.into_iter().map(|(stream, link, ())| (stream, link, Reading { files: &link.send, offset: 0 }));
-        self.walk(pool.collect(), |_, stream, _, reading| {
-            let n = reading.fill(&mut buffer)?;
-            stream.send_all(buffer.get(..n).unwrap_or_default())?;
-            Ok(!reading.files.is_empty())
+        let mut buffer = vec![0; PART_BYTES];
+        self.walk(pool, |turn, stream, link, ()| {
+            let Some(file) = link.send.get(turn as usize) else { return Ok(false) };
+            send_file(stream, file, &mut buffer).map(|()| true)
         });
     }
 
     fn receive_files<S: Duplex>(&self, pool: Pool<'_, S, ()>) -> Vec<Arrived> {
-        let mut buffer = vec![0; TURN_BYTES];
+        let mut buffer = vec![0; PART_BYTES];
         let mut arrived = Vec::new();
-        let pool = pool.into_iter().map(|(stream, link, ())| (stream, link, Hashing::new(&link.receive)));
-        self.walk(pool.collect(), |_, stream, link, hashing| {
-            let n = usize::try_from(hashing.bytes_left()).unwrap_or(usize::MAX).min(TURN_BYTES);
-            let turn = buffer.get_mut(..n).unwrap_or_default();
-            stream.recv_exact(turn)?;
-            hashing.take(turn);
-            if hashing.bytes_left() > 0 {
-                return Ok(true);
-            }
-            arrived.push(Arrived { connection: link.connection, sha256: std::mem::take(&mut hashing.sha256) });
-            Ok(false)
+        let pool = pool.into_iter().map(|(stream, link, ())| (stream, link, Vec::new()));
+        self.walk(pool.collect(), |turn, stream, link, sha256| {
+            let Some(bytes) = link.receive.get(turn as usize) else {
+                arrived.push(Arrived { connection: link.connection, sha256: std::mem::take(sha256) });
+                return Ok(false);
+            };
+            let mut hasher = Sha256::new();
+            in_parts(*bytes, &mut buffer, |part| {
+                stream.recv_exact(part)?;
+                hasher.update(&*part);
+                self.received_bytes.fetch_add(part.len() as u64, Ordering::Relaxed);
+                Ok(())
+            })?;
+            sha256.push(hex(&hasher.finalize()));
+            Ok(true)
         });
         arrived
     }
+}
+
+/// Does something with so many bytes, as many at once as `buffer` holds.
+fn in_parts(mut left: u64, buffer: &mut [u8], mut act: impl FnMut(&mut [u8]) -> io::Result<()>) -> io::Result<()> {
+    while left > 0 {
+        let n = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+        act(buffer.get_mut(..n).unwrap_or_default())?;
+        left -= n as u64;
+    }
+    Ok(())
+}
+
+fn send_file(stream: &impl Duplex, file: &SourceFile, buffer: &mut [u8]) -> io::Result<()> {
+    let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e} (was it changed?)", file.path.display()));
+    let mut source = File::open(&file.path).map_err(named)?;
+    in_parts(file.bytes, buffer, |part| {
+        source.read_exact(part).map_err(named)?;
+        stream.send_all(part)
+    })
 }
 
 /// The open ones of `links`, by thread.
@@ -232,70 +251,6 @@ fn encode(connection: u32, number: u32, bytes: usize) -> [u8; HEADER_BYTES] {
 /// What makes the payload of a frame differ from that of every other frame.
 fn seed(connection: u32, number: u32, by_connector: bool) -> u64 {
     (u64::from(connection) << 33) ^ (u64::from(number) << 1) ^ u64::from(by_connector)
-}
-
-/// Files that are read one after another.
-#[derive(Debug)]
-struct Reading<'a> {
-    /// Those not read yet; of the first one `offset` bytes were.
-    files: &'a [SourceFile],
-    offset: u64,
-}
-
-impl Reading<'_> {
-    /// Fills `buffer`; says how many bytes, fewer than it holds only at the end.
-    fn fill(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let mut filled = 0;
-        while let [file, rest @ ..] = self.files {
-            let room = buffer.get_mut(filled..).unwrap_or_default();
-            let n = usize::try_from(file.bytes - self.offset).unwrap_or(usize::MAX).min(room.len());
-            // Opened for each turn, so that no descriptor is held for a thousand files.
-            File::open(&file.path)
-                .and_then(|f| f.read_exact_at(room.get_mut(..n).unwrap_or_default(), self.offset))
-                .map_err(|e| io::Error::new(e.kind(), format!("{}: {e} (was it changed?)", file.path.display())))?;
-            filled += n;
-            self.offset += n as u64;
-            if self.offset < file.bytes {
-                break;
-            }
-            (self.files, self.offset) = (rest, 0);
-        }
-        Ok(filled)
-    }
-}
-
-/// The digests of files that come one after another.
-#[derive(Debug)]
-struct Hashing<'a> {
-    /// Sizes of those that have not come whole; of the first one `offset` bytes did.
-    sizes: &'a [u64],
-    offset: u64,
-    hasher: Sha256,
-    sha256: Vec<String>,
-}
-
-impl<'a> Hashing<'a> {
-    fn new(sizes: &'a [u64]) -> Self {
-        Self { sizes, offset: 0, hasher: Sha256::new(), sha256: Vec::new() }
-    }
-
-    fn bytes_left(&self) -> u64 {
-        self.sizes.iter().sum::<u64>() - self.offset
-    }
-
-    fn take(&mut self, mut came: &[u8]) {
-        while let [size, rest @ ..] = self.sizes {
-            let n = usize::try_from(size - self.offset).unwrap_or(usize::MAX).min(came.len());
-            let (of_file, others) = came.split_at(n);
-            self.hasher.update(of_file);
-            self.offset += n as u64;
-            if self.offset < *size {
-                return;
-            }
-            self.sha256.push(hex(&self.hasher.finalize_reset()));
-            (self.sizes, self.offset, came) = (rest, 0, others);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -361,10 +316,10 @@ mod tests {
     }
 
     #[test]
-    fn files_come_whole_in_turns_and_one_that_shrank_is_named() {
+    fn files_come_whole_and_one_that_shrank_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let contents: Vec<Vec<u8>> =
-            [1usize, 1000, TURN_BYTES - 1001, 2 * TURN_BYTES + 5].map(|n| vec![n as u8; n]).into();
+            [1usize, 1000, PART_BYTES - 1001, 2 * PART_BYTES + 5].map(|n| vec![n as u8; n]).into();
         let file = |i: usize, data: &Vec<u8>| {
             let path = dir.path().join(i.to_string());
             std::fs::write(&path, data).unwrap();
@@ -384,8 +339,8 @@ mod tests {
         let nothing = Arrived { connection: 0, sha256: vec![] };
         assert_eq!(arrived, [nothing, Arrived { connection: 1, sha256 }]);
         assert!(a.lost().is_empty() && b.lost().is_empty());
-        let shrunk = [SourceFile { bytes: 10, ..files[0].clone() }];
-        let error = Reading { files: &shrunk, offset: 0 }.fill(&mut [0; 1000]).unwrap_err();
+        let shrunk = SourceFile { bytes: 10, ..files[0].clone() };
+        let error = send_file(ours[&0].as_ref(), &shrunk, &mut [0; 4]).unwrap_err();
         assert!(error.to_string().contains("/0: "), "{error}");
     }
 }
