@@ -1,4 +1,4 @@
-//! Against servers that answer what no etcd would. A real etcd is asked in raas-cli/tests/etcd.rs.
+//! Against servers that answer what no etcd would. A real etcd is asked in raas-cli/tests/it/etcd.rs.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};

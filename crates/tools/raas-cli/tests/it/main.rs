@@ -1,0 +1,34 @@
+//! The command as users run it: real processes, daemons on loopback addresses, namespaces of the tests' own.
+
+mod clusters;
+mod containers;
+mod deaths;
+mod demo;
+mod etcd;
+mod explain;
+mod failover;
+mod fallback;
+mod inspect;
+mod ipv6;
+mod lane;
+mod log;
+mod lookup;
+mod manual;
+mod metrics;
+mod narrow;
+mod netcat;
+mod output;
+mod perf;
+mod policy;
+mod refusals;
+mod region;
+mod replace;
+mod rig;
+mod run;
+mod sandbox;
+mod service;
+mod stillness;
+mod top;
+mod trace;
+mod users;
+mod web;

@@ -1,0 +1,240 @@
+//! `raas run`: programs that nobody changed, between two daemons, on one, and beside programs without RaaS.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use crate::rig::{self, Cluster, Daemon, Running, run, wait_until};
+use serde_json::Value;
+
+/// Of `raas_run_path`.
+const STREAM: &str = "2";
+const KERNEL: &str = "1";
+const POLLED: &str = "3";
+/// The client does not wait for an upgrade.
+const WHATEVER: &str = "0";
+const ROUNDS: &str = "6";
+
+fn script(name: &str) -> String {
+    format!("{}/tests/it/run/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A program under `raas run`, or as it is.
+fn program(at: &Daemon, is_run: bool, words: &[&str]) -> Command {
+    if is_run {
+        let mut all = vec!["run", "--strict", "--"];
+        all.extend(words);
+        return at.command(&all);
+    }
+    let mut plain = Command::new(words[0]);
+    plain.args(&words[1..]).env_remove("LD_PRELOAD").stdin(Stdio::null());
+    plain
+}
+
+fn rows(at: &Daemon) -> Vec<Value> {
+    run(&mut at.command(&["ss", "--json"])).json()["connections"].as_array().unwrap().clone()
+}
+
+/// Waits until the daemon shows so many connections of these two words: it learns of some after their programs.
+fn await_rows(at: &Daemon, count: usize, (path, reason): (&str, &str)) {
+    wait_until(&format!("{count} times {path}, {reason}"), || {
+        let shown = rows(at);
+        shown.len() == count && shown.iter().all(|row| row["path"] == path && row["reason"] == reason)
+    });
+}
+
+struct Echo {
+    server: Running,
+    client: Running,
+}
+
+/// A server and a client of it; the client has exchanged most of its bytes, and waits for a line.
+fn echo(server_at: &Daemon, client_at: &Daemon, is_run: [bool; 2], want: &str) -> (Echo, String) {
+    echo_of("echo_server.py", server_at, client_at, is_run, want)
+}
+
+fn echo_of(server: &str, server_at: &Daemon, client_at: &Daemon, is_run: [bool; 2], want: &str) -> (Echo, String) {
+    let (ip, server) = (server_at.ip.to_string(), script(server));
+    let mut server = Running::start(&mut program(server_at, is_run[0], &["python3", &server, &ip, "1"]));
+    server.wait_for("port ");
+    let port = server.stdout().trim().rsplit(' ').next().unwrap().to_string();
+    let client = script("echo_client.py");
+    let words = ["python3", &client, &ip, &port, ROUNDS, want];
+    let mut client = Running::start(program(client_at, is_run[1], &words).stdin(Stdio::piped()));
+    client.wait_for("path ");
+    let said = client.stdout();
+    (Echo { server, client }, said.split_whitespace().nth(1).unwrap().to_string())
+}
+
+impl Echo {
+    /// Both end in order, every byte checked.
+    fn end(mut self) {
+        self.client.stdin().write_all(b"\n").unwrap();
+        for ended in [self.client.end(), self.server.end()] {
+            assert_eq!(ended.code(), 0, "{ended:?}");
+        }
+    }
+}
+
+#[test]
+fn two_programs_on_two_hosts_are_upgraded() {
+    let cluster = Cluster::new();
+    // Who accepts decides.
+    let (a, b) = (cluster.daemon(), Daemon::start_as(&cluster, &["--run-lanes", "always"]));
+    let (echo, path) = echo(&b, &a, [true, true], STREAM);
+    assert_eq!(path, STREAM);
+    for daemon in [&a, &b] {
+        await_rows(daemon, 1, ("lane", "other-host"));
+    }
+    echo.end();
+}
+
+#[test]
+fn between_software_nics_two_programs_stay_on_tcp_and_look_before_they_sleep() {
+    let cluster = Cluster::new();
+    let (a, b) = (cluster.daemon(), cluster.daemon());
+    let (echo, path) = echo(&b, &a, [true, true], POLLED);
+    assert_eq!(path, POLLED);
+    for daemon in [&a, &b] {
+        await_rows(daemon, 1, ("tcp", "polled-tcp"));
+    }
+    echo.end();
+}
+
+#[test]
+fn two_programs_are_upgraded_where_lanes_are_encrypted() {
+    let cluster = Cluster::new();
+    let encrypts = || Daemon::start_as(&cluster, &["--encrypt", "required"]);
+    let (a, b) = (encrypts(), encrypts());
+    let (echo, path) = echo(&b, &a, [true, true], STREAM);
+    assert_eq!(path, STREAM);
+    await_rows(&a, 1, ("lane", "other-host"));
+    echo.end();
+}
+
+#[test]
+fn two_programs_on_one_host_share_memory() {
+    let cluster = Cluster::new();
+    let daemon = cluster.daemon();
+    let (echo, path) = echo(&daemon, &daemon, [true, true], STREAM);
+    assert_eq!(path, STREAM);
+    await_rows(&daemon, 2, ("shm", "same-host"));
+    echo.end();
+}
+
+#[test]
+fn a_client_without_raas_is_served_over_tcp() {
+    let cluster = Cluster::new();
+    let daemon = cluster.daemon();
+    let (echo, _) = echo(&daemon, &daemon, [true, false], WHATEVER);
+    await_rows(&daemon, 1, ("tcp", "not-met"));
+    echo.end();
+    wait_until("the row to go", || rows(&daemon).is_empty());
+}
+
+#[test]
+fn a_server_without_raas_is_reached_over_tcp() {
+    let cluster = Cluster::new();
+    let (a, b) = (cluster.daemon(), cluster.daemon());
+    // On a host with a daemon, and on one without.
+    let (with, _) = echo(&b, &a, [false, true], WHATEVER);
+    await_rows(&a, 1, ("tcp", "not-met"));
+    with.end();
+    let nobody =
+        Daemon { ip: rig::address(), socket: b.socket.clone(), process: Running::start(&mut Command::new("true")) };
+    let (without, path) = echo(&nobody, &a, [false, true], KERNEL);
+    assert_eq!(path, KERNEL);
+    wait_until("the reason", || rows(&a).iter().any(|row| row["reason"] == "peer-unreachable"));
+    without.end();
+}
+
+#[test]
+fn a_server_of_the_standard_library_and_curl() {
+    let cluster = Cluster::new();
+    let (a, b) = (cluster.daemon(), cluster.daemon());
+    let files = tempfile::tempdir().unwrap();
+    let bytes = rig::pattern(3_000_000);
+    std::fs::write(files.path().join("file"), &bytes).unwrap();
+    let (ip, dir) = (b.ip.to_string(), files.path().to_str().unwrap());
+    let words = ["python3", "-u", "-m", "http.server", "0", "--bind", &ip, "--directory", dir];
+    let mut server = Running::start(&mut program(&b, true, &words));
+    server.wait_for("Serving HTTP on");
+    let said = server.stdout();
+    let port = said.split_whitespace().skip_while(|word| *word != "port").nth(1).unwrap().to_string();
+    let url = format!("http://{ip}:{port}/file");
+    for is_run in [true, false] {
+        let ended = Running::start(&mut program(&a, is_run, &["curl", "-sS", "--max-time", "60", &url])).end_bytes();
+        assert!(ended == bytes, "{} bytes, under `raas run`: {is_run}", ended.len());
+    }
+}
+
+/// What the session had to tell of connections that are closed wakes nobody again and again.
+#[test]
+fn a_server_without_connections_rests() {
+    const COMPUTED_MAX_US: u64 = 50_000;
+    let cluster = Cluster::new();
+    let daemon = cluster.daemon();
+    let (mut echo, path) = echo_of("idle_server.py", &daemon, &daemon, [true, true], STREAM);
+    assert_eq!(path, STREAM);
+    echo.client.stdin().write_all(b"\n").unwrap();
+    let (client, server) = (echo.client.end(), echo.server.end());
+    assert_eq!((client.code(), server.code()), (0, 0), "{client:?} {server:?}");
+    let mut words = server.stdout.split_whitespace().skip_while(|word| *word != "computed");
+    let computed: u64 = words.nth(1).unwrap().parse().unwrap();
+    assert!(computed < COMPUTED_MAX_US, "{computed} us in a second without work");
+}
+
+/// The server closes a connection before it has taken the stream that the client has already.
+#[test]
+fn short_connections_end() {
+    let cluster = Cluster::new();
+    let (a, b) = (cluster.daemon(), cluster.daemon());
+    for client_at in [&b, &a] {
+        let (ip, script) = (b.ip.to_string(), script("short.py"));
+        let mut server = Running::start(&mut program(&b, true, &["python3", &script, "server", &ip, "200"]));
+        server.wait_for("port ");
+        let port = server.stdout().trim().rsplit(' ').next().unwrap().to_string();
+        let client = run(&mut program(client_at, true, &["python3", &script, "client", &ip, &port, "200"]));
+        for ended in [client, server.end()] {
+            assert_eq!(ended.code(), 0, "{ended:?}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_said() {
+    let cluster = Cluster::new();
+    let daemon = cluster.daemon();
+    // An ELF file without an interpreter, which is enough to be judged.
+    let program = cluster.dir.path().join("static");
+    let mut head = [0u8; 128];
+    head[..6].copy_from_slice(b"\x7fELF\x02\x01");
+    head[18] = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
+    (head[32], head[54], head[56]) = (64, 56, 1);
+    std::fs::write(&program, head).unwrap();
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let strict = run(&mut daemon.command(&["run", "--strict", program.to_str().unwrap()]));
+    assert_eq!(strict.code(), 4, "{strict:?}");
+    assert!(strict.stderr.contains("statically linked"), "{strict:?}");
+
+    // Options behind the program are its own.
+    let own = run(&mut daemon.command(&["run", "printf", "--", "-h%s", "--help"]));
+    assert_eq!((own.code(), &*own.stdout), (0, "-h--help"), "{own:?}");
+
+    let missing = run(&mut daemon.command(&["run", "no-such-program-here"]));
+    assert_eq!(missing.code(), 2, "{missing:?}");
+    let lost = run(daemon.command(&["run", "true"]).env("RAAS_PRELOAD", "/nowhere/lib.so"));
+    assert_eq!(lost.code(), 2, "{lost:?}");
+    assert!(lost.stderr.contains("/nowhere/lib.so"), "{lost:?}");
+
+    // Without a daemon the program runs, and `--strict` refuses.
+    let alone = |strict: &[&str]| {
+        let mut words = vec!["run"];
+        words.extend(strict);
+        words.extend(["sh", "-c", "exit 7"]);
+        run(rig::raas().args(words).env("RAAS_SOCKET", "/nowhere/raasd.sock"))
+    };
+    let ended = alone(&[]);
+    assert_eq!(ended.code(), 7, "{ended:?}");
+    assert!(ended.stderr.contains("stay on kernel TCP until there is a daemon"), "{ended:?}");
+    assert_eq!(alone(&["--strict"]).code(), 3);
+}
