@@ -1,8 +1,5 @@
 //! Programs that ask for tables of tens of thousands of rows, and do not read the answers or read them in a loop: the
 //! daemon's memory stays within a bound, and others are served.
-//!
-//! A process of its own: it counts the memory of the whole process, daemon and programs.
-#![allow(clippy::disallowed_types)] // tests may use atomics
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -13,11 +10,7 @@ use control::{
 use raas::{Session, Stream};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-#[path = "it/hosts.rs"]
-#[allow(dead_code)] // The other tests use the rest of it.
-mod hosts;
-
-use hosts::{Host, PATIENCE, bounded, eventually};
+use crate::hosts::{Host, PATIENCE, bounded, eventually};
 
 /// Rows of the table: each kernel TCP connection that a program reports costs the daemon a row.
 const PROGRAMS: u64 = 8;
@@ -100,6 +93,7 @@ fn serves(host: &Host) {
 
 #[test]
 fn readers_that_do_not_read_cost_a_page_each() {
+    let _alone = crate::alone();
     bounded(|| {
         let host = Host::started();
         let programs = fill(&host);
@@ -128,6 +122,7 @@ fn readers_that_do_not_read_cost_a_page_each() {
 
 #[test]
 fn readers_in_a_loop_hold_nobody_up() {
+    let _alone = crate::alone();
     bounded(|| {
         let (host, far) = (Host::started(), Host::started());
         let programs = fill(&host);

@@ -1,22 +1,12 @@
 //! What an idle lane costs a daemon, in bytes: its part of the heap, counted, and its registered memory.
-//!
-//! A process of its own: it counts what all of its threads have allocated.
 
-use std::alloc::System;
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
-use cap::Cap;
 use raas::{Listener, Session, Stream};
 
-#[path = "it/hosts.rs"]
-#[allow(dead_code)] // The other tests use the rest of it.
-mod hosts;
-
-use hosts::{Host, PATIENCE, bounded, eventually};
-
-#[global_allocator]
-static HEAP: Cap<System> = Cap::new(System, usize::MAX);
+use crate::HEAP;
+use crate::hosts::{Host, PATIENCE, bounded, eventually};
 
 /// Lanes that are counted.
 const LANES: usize = 12;
@@ -91,6 +81,7 @@ fn allocated() -> usize {
 
 #[test]
 fn an_idle_lane_costs_at_most_64_kib() {
+    let _alone = crate::alone();
     bounded(|| {
         // What the first lane, and the first connection, of a host makes is not of a lane.
         let (center, other) = (started(), started());

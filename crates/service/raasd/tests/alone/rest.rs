@@ -1,22 +1,19 @@
 //! Two daemons whose connections rest: the pages of their rings go, and every byte that is carried later is right.
-//!
-//! A process of its own: it counts the ring pages that it has mapped, as application and as daemon.
 
 use std::fs::read_to_string;
 use std::io::{Read, Write};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use raas::{Listener, Session, Stream};
 
-#[path = "it/hosts.rs"]
-#[allow(dead_code)] // The other tests use the rest of it.
-mod hosts;
-
-use hosts::{Host, PATIENCE, bounded, eventually};
+use crate::hosts::{Host, PATIENCE, bounded, eventually};
 
 /// Names of ring chunks in /proc/self/smaps.
 const CHUNKS: [&str; 2] = ["/memfd:raas-tx", "/memfd:raas-rx"];
 const STREAMS: u64 = 12;
+/// Of one host, while they are in use.
+const RESTS: u64 = 2 * STREAMS;
 
 /// Bytes of ring chunks that are mapped and there.
 fn ring_bytes() -> u64 {
@@ -103,10 +100,10 @@ impl Flow {
 }
 
 /// Pauses around the time after which a connection rests, so that rests and writes meet.
-fn talk(mut a: Stream, mut b: Stream, seed: u64, until: Instant) {
+fn talk(mut a: Stream, mut b: Stream, seed: u64, is_over: &AtomicBool) {
     let mut state = seed;
     let (mut there, mut back) = (Flow { seed, at: 0 }, Flow { seed: seed + 1000, at: 0 });
-    while Instant::now() < until {
+    while !is_over.load(Ordering::Relaxed) {
         let pause = Duration::from_millis([0, 990, 1000 + draw(&mut state, 300)][draw(&mut state, 3) as usize]);
         let pause = pause + Duration::from_micros(draw(&mut state, 20_000));
         let size = |state: &mut u64| 1 + draw(state, 60_000) as usize;
@@ -117,6 +114,7 @@ fn talk(mut a: Stream, mut b: Stream, seed: u64, until: Instant) {
 
 #[test]
 fn resting_connections_give_their_pages_back_and_lose_nothing() {
+    let _alone = crate::alone();
     bounded(|| {
         let (a, b) = (Host::started(), Host::started());
         let (client, server) = (a.session(), b.session());
@@ -131,19 +129,21 @@ fn resting_connections_give_their_pages_back_and_lose_nothing() {
         let first = rests(&a);
         assert!(first >= STREAMS && rests(&b) >= STREAMS);
 
-        let until = Instant::now() + Duration::from_secs(8);
+        let is_over = &AtomicBool::new(false);
         std::thread::scope(|scope| {
             for (seed, (from, to)) in (1..).zip(pairs.drain(..)) {
-                scope.spawn(move || talk(from, to, seed, until));
+                scope.spawn(move || talk(from, to, seed, is_over));
             }
+            eventually("they rest meanwhile", || rests(&a) >= first + RESTS);
+            is_over.store(true, Ordering::Relaxed);
         });
-        assert!(rests(&a) > first, "none rested meanwhile");
     });
 }
 
 /// The application lives on, its connections do not.
 #[test]
 fn rings_of_closed_connections_give_their_pages_back() {
+    let _alone = crate::alone();
     bounded(|| {
         let (a, b) = (Host::started(), Host::started());
         let (client, server) = (a.session(), b.session());
@@ -163,6 +163,7 @@ fn rings_of_closed_connections_give_their_pages_back() {
 /// What is in the rings while they rest: nothing read yet at one end, a loan at the other.
 #[test]
 fn what_is_needed_stays_while_the_rest_goes() {
+    let _alone = crate::alone();
     bounded(|| {
         let (a, b) = (Host::started(), Host::started());
         let (client, server) = (a.session(), b.session());
@@ -174,8 +175,7 @@ fn what_is_needed_stays_while_the_rest_goes() {
         let later = flow.next(3_000);
         let mut loan = from.reserve(3_000).unwrap();
         loan.write_all(&later[..2_000]).unwrap();
-        std::thread::sleep(Duration::from_millis(2_500));
-        assert!(rests(&b) >= 1);
+        eventually("the reader's end rests", || rests(&b) >= 1);
         loan.write_all(&later[2_000..]).unwrap();
         loan.commit();
         let mut got = vec![0; 8_000];
