@@ -1,8 +1,6 @@
 //! Lost answers: requests come again and are answered again, but executed once.
 
-mod pair;
-
-use pair::*;
+use crate::pair::*;
 use verbs::*;
 
 const READ_FIRST: u8 = 0x0d;

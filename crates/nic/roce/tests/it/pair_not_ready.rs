@@ -1,10 +1,8 @@
 //! Receiver not ready: RNR NAK, wait, retry; shared receive queues.
 
-mod pair;
-
 use std::time::Duration;
 
-use pair::*;
+use crate::pair::*;
 use verbs::*;
 
 fn world() -> World {

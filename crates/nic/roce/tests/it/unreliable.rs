@@ -1,10 +1,8 @@
 //! Unreliable connections: literal packets, what a gap does, what is refused and dropped, states, and a bad link.
 
-mod pair;
-
 use std::collections::BTreeSet;
 
-use pair::*;
+use crate::pair::*;
 use roce::wire::{Bth, DEFAULT_PKEY, Header, Opcode, PseudoHeader};
 use verbs::*;
 

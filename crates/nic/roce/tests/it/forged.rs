@@ -1,12 +1,10 @@
 //! Packets that somebody other than the peer sends from the peer's address, with a right ICRC: from another UDP port,
 //! or far ahead of what the peer can have sent.
 
-mod script;
-
 use std::net::SocketAddr;
 
+use crate::script::*;
 use roce::wire::*;
-use script::*;
 use verbs::*;
 
 use Opcode::Acknowledge;

@@ -1,11 +1,9 @@
 //! Throughput over distance and loss, in virtual time: a line of 1 Gbit/s with a queue of 100 packets.
 #![allow(clippy::disallowed_macros)] // It prints the table of docs/inside/roce.md.
 
-mod pair;
-
 use std::time::Duration;
 
-use pair::*;
+use crate::pair::*;
 use verbs::*;
 
 /// Bytes a second of the line.
@@ -59,7 +57,7 @@ fn run(setup: Setup, to_own: bool, span: Duration) -> Figures {
     }
 }
 
-/// `cargo nextest run -p roce --test distance --no-capture` prints it.
+/// `cargo nextest run -p roce --test it distance:: --no-capture` prints it.
 #[test]
 fn throughput_over_distance_and_loss() {
     println!("round trip, loss %, to our own: % of the line, packets sent per packet, timeouts");

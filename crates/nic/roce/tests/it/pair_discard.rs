@@ -1,8 +1,6 @@
 //! Pages given back while a peer writes: never bytes that no completion has reported.
 
-mod pair;
-
-use pair::*;
+use crate::pair::*;
 use verbs::*;
 
 const AT: u64 = 8192;

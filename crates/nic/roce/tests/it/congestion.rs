@@ -1,12 +1,10 @@
 //! Marks of congestion and notifications of them (annex A17.9).
 
-mod script;
-
 use std::time::Duration;
 
+use crate::script::*;
 use roce::NicLimits;
 use roce::wire::*;
-use script::*;
 use verbs::*;
 
 /// Delivers a WRITE that a switch has marked.

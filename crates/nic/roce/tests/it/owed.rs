@@ -1,12 +1,10 @@
 //! Acknowledgements that were not asked for, and when a requester asks for them.
 
-mod script;
-
 use std::time::Duration;
 
+use crate::script::*;
 use Opcode::{Acknowledge, ReadResponseOnly};
 use roce::wire::*;
-use script::*;
 use verbs::*;
 
 #[test]

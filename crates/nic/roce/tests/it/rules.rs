@@ -1,11 +1,9 @@
 //! Rules of the transport that two of our own ends keep by themselves, judged packet by packet.
 
-mod script;
-
 use std::time::Duration;
 
+use crate::script::*;
 use roce::wire::*;
-use script::*;
 use verbs::*;
 
 fn events(s: &mut Script) -> Vec<AsyncEvent> {

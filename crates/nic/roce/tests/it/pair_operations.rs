@@ -1,8 +1,6 @@
 //! Every operation between two NICs, all path MTUs, sizes around packet boundaries, IPv4 and IPv6, data checked.
 
-mod pair;
-
-use pair::*;
+use crate::pair::*;
 use roce::Ipv4IdMode;
 use verbs::*;
 

@@ -1,13 +1,11 @@
 //! One NIC against a script: exact packets in, exact packets out, for what two of our own ends would agree on by
 //! themselves.
 
-mod script;
-
 use std::time::Duration;
 
+use crate::script::*;
 use roce::NicLimits;
 use roce::wire::*;
-use script::*;
 use verbs::*;
 
 use Opcode::{

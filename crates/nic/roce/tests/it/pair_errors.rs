@@ -1,10 +1,8 @@
 //! Errors: each NAK code on the wire and in the completion, local errors, retries exhausted, the order of flushing.
 
-mod pair;
-
 use std::time::Duration;
 
-use pair::*;
+use crate::pair::*;
 use verbs::*;
 
 const NAK_SEQUENCE: u8 = 0x60;

@@ -1,8 +1,6 @@
 //! Unreliable connections under any packets of their peer, and any messages.
 
-mod pair;
-
-use pair::*;
+use crate::pair::*;
 use proptest::prelude::*;
 use roce::wire::{Bth, DEFAULT_PKEY, Header, Opcode, PseudoHeader, Reth, pad_field};
 use verbs::*;

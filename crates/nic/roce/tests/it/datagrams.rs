@@ -1,12 +1,9 @@
 //! Datagram queue pairs: literal packets, what lands where, what is refused and what is dropped.
 
-mod datagram;
-mod pair;
-
 use std::time::Duration;
 
-use datagram::*;
-use pair::{LinkConditions, Setup, World, pattern};
+use crate::datagram::*;
+use crate::pair::{LinkConditions, Setup, World, pattern};
 use proptest::prelude::*;
 use roce::wire::{Bth, DEFAULT_PKEY, Deth, Header, Opcode, PseudoHeader};
 use verbs::*;
@@ -231,8 +228,8 @@ fn a_shared_receive_queue_serves_both_services() {
     let mut world = World::new(Setup::default());
     let srq = world.nics[1].create_srq(&SrqInit { max_wr: 8, max_sge: 2, limit: 1 }).expect("an SRQ");
     let (a, b) = (Ud::new(&mut world, 0, None), Ud::new(&mut world, 1, Some(srq)));
-    let wish = pair::Wish { srq: Some(srq), ..Default::default() };
-    let [c, d] = pair::connect_with(&mut world, [&Default::default(), &wish]);
+    let wish = crate::pair::Wish { srq: Some(srq), ..Default::default() };
+    let [c, d] = crate::pair::connect_with(&mut world, [&Default::default(), &wish]);
     b.recv(&mut world, 1, 0, 100);
     b.recv(&mut world, 2, 200, 100);
     a.send(&mut world, 1, SendOp::Send, b"datagram", &b);
@@ -249,7 +246,7 @@ fn a_shared_receive_queue_serves_both_services() {
 fn services_do_not_mix() {
     let mut world = World::new(Setup::default());
     let [a, b] = Ud::pair(&mut world);
-    let [c, d] = pair::connect(&mut world);
+    let [c, d] = crate::pair::connect(&mut world);
     d.recv(&mut world, 1, 0, 100);
     let dest = UdDest { ah: a.ah, qpn: d.qpn, qkey: QKEY };
     a.try_send(&mut world, 1, SendOp::Send, Payload::Inline(b"x"), Some(dest)).expect("posted");

@@ -1,11 +1,9 @@
 //! A hostile network: any bytes, and any packets with a right ICRC, from the peer and from strangers. Nothing panics,
 //! every packet is counted, memory outside of the granted region stays as it was, and the NIC goes on.
 
-mod pair;
-
 use std::net::SocketAddr;
 
-use pair::*;
+use crate::pair::*;
 use proptest::prelude::*;
 use roce::wire::{AtomicEth, Bth, Header, Opcode, PseudoHeader, Reth};
 use verbs::*;

@@ -1,12 +1,10 @@
 //! Loss, duplication, reordering and damage: nothing is lost, repeated or out of order, for every operation.
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, clippy::disallowed_macros)] // a test may print
-mod pair;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use pair::*;
+use crate::pair::*;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use verbs::*;

@@ -1,10 +1,8 @@
 //! Queues and states: fence, drain, signalling, notification, inline, scatter lists, CQ overflow, transitions, objects.
 
-mod pair;
-
 use std::time::Duration;
 
-use pair::*;
+use crate::pair::*;
 use verbs::*;
 
 fn pair() -> (World, End, End) {

@@ -1,14 +1,11 @@
 //! Selective repeat between two of our own, judged packet by packet and under loss.
 
-mod pair;
-mod script;
-
 use std::time::Duration;
 
 use roce::wire::*;
 use verbs::*;
 
-use script::Script;
+use crate::script::Script;
 
 /// PSN and report of each selective acknowledgement that the NIC sends now; other packets by their PSN alone.
 fn reports(s: &mut Script) -> Vec<(u32, Option<Vec<u8>>)> {
@@ -170,7 +167,7 @@ fn false_reports_do_no_harm() {
 
 #[test]
 fn a_storm_takes_nothing_and_repeats_little() {
-    use pair::*;
+    use crate::pair::*;
     for seed in 0..30 {
         let conditions = LinkConditions { reorder: if seed % 2 == 0 { 0 } else { 20 }, ..LinkConditions::STORM };
         let mut world = World::new(Setup { seed, conditions, ..Setup::default() });

@@ -1,13 +1,11 @@
 //! A target of one-sided WRITEs that sleeps between the packets that come: how many acknowledgements it sends, and that
 //! nobody waits for one that it keeps back.
 //!
-//! `cargo nextest run -p roce --test pair_owed --no-capture` prints the counts.
+//! `cargo nextest run -p roce --test it pair_owed:: --no-capture` prints the counts.
 
 #![expect(clippy::disallowed_macros, reason = "it prints the counts")]
 
-mod pair;
-
-use pair::*;
+use crate::pair::*;
 use verbs::*;
 
 const MIB: u64 = 1 << 20;

@@ -1,9 +1,7 @@
 //! What a send holds: equal segments, one shorter at the end, ACKs that ride along, and the identification that the
 //! ICRC takes for granted.
 
-mod pair;
-
-use pair::*;
+use crate::pair::*;
 use roce::Ipv4IdMode;
 use verbs::*;
 
