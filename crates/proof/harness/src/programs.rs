@@ -18,7 +18,7 @@ const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
 #[rustfmt::skip]
 const ARGS: &[&str] = &[
     "build", "--workspace", "--bin", "raas", "--bin", "hostile", "--bin", "interop", "--bin", "iwarp_peer",
-    "--example", "datagram_echo", "--example", "holes", "--test", "encrypted", "--test", "it",
+    "--example", "datagram_echo", "--example", "holes", "--test", "it",
 ];
 
 /// Builds them; what the compiler says besides its progress is shown.

@@ -1,11 +1,9 @@
 //! Who makes progress: owners that wait on descriptors, passive targets, and the end of a NIC.
 
-mod rig;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rig::{End, PATIENCE, config, pair, pattern, run};
+use crate::rig::{End, PATIENCE, config, pair, pattern, run};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softnic::{Progress, SoftNicConfig};
 use verbs::*;
@@ -173,7 +171,7 @@ fn the_descriptor_turns_readable_only_for_armed_queues() {
 fn a_wake_up_is_not_lost_between_two_queues() {
     // Polling one CQ takes the packet that completes another, armed one; the owner must not sleep then.
     for config in [config("127.0.0.1"), with_thread()] {
-        let (mut a, mut b) = pair(rig::config("127.0.0.1"), config);
+        let (mut a, mut b) = pair(crate::rig::config("127.0.0.1"), config);
         let other = b.nic.create_cq(16).unwrap();
         b.post_recv(1, 0, 8);
         b.nic.req_notify_cq(b.cq, false).unwrap();

@@ -1,10 +1,8 @@
 //! What leaves the socket and what is let in: batches, captures with checked ICRCs, garbage, wrong sources.
 
-mod rig;
-
 use std::net::UdpSocket;
 
-use rig::{ACCEPT, End, config, connect_by_endpoints, pair, pattern, run, until};
+use crate::rig::{ACCEPT, End, config, connect_by_endpoints, pair, pattern, run, until};
 use softnic::{Gso, OpenError, SoftNic, SoftNicConfig};
 use verbs::*;
 
@@ -189,7 +187,7 @@ fn garbage_is_dropped_and_counted() {
             sent += 1;
         }
     }
-    let dropped = |b: &rig::End| -> u64 {
+    let dropped = |b: &crate::rig::End| -> u64 {
         b.nic.counters().iter().filter(|(name, _)| name.starts_with("drop_")).map(|(_, n)| n).sum()
     };
     let b = std::cell::RefCell::new(b);
@@ -205,7 +203,7 @@ fn garbage_is_dropped_and_counted() {
 #[test]
 fn the_right_packet_from_the_wrong_source_is_dropped() {
     // `a` believes to talk to `b`, but `b`'s QP has another peer.
-    let (mut a, mut b) = (rig::End::open(config("127.0.0.1")), rig::End::open(config("127.0.0.1")));
+    let (mut a, mut b) = (crate::rig::End::open(config("127.0.0.1")), crate::rig::End::open(config("127.0.0.1")));
     let (to_a, to_b) = (a.address_vector(), b.address_vector());
     let elsewhere = AddressVector { gid: "127.0.0.99".parse::<std::net::IpAddr>().unwrap().into(), ..to_a };
     let (x, y) = (Psn::new(5), Psn::new(6));

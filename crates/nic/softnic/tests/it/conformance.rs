@@ -1,7 +1,5 @@
 //! The conformance suite on two software NICs over real sockets, in both progress modes and on both wires.
 
-mod rig;
-
 use std::time::{Duration, Instant};
 
 use conformance::{BY_ENDPOINTS, CASES, Difference, ON_IWARP, Rig, Side, run_all};
@@ -21,7 +19,7 @@ struct Loopback {
 impl Loopback {
     fn open(progress: Progress, wire: Option<Wire>, encrypt: Encrypt) -> Self {
         let policy = WirePolicy::Only(wire.unwrap_or_default());
-        let config = || SoftNicConfig { progress, wire: policy, ..rig::config("127.0.0.1") };
+        let config = || SoftNicConfig { progress, wire: policy, ..crate::rig::config("127.0.0.1") };
         let open = || SoftNic::open(config()).unwrap();
         Self { a: open(), b: open(), start: Instant::now(), has_channel: progress == Progress::Helper, wire, encrypt }
     }

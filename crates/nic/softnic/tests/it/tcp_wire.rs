@@ -1,13 +1,11 @@
 //! The wire over TCP: which wire two ends choose, connections that come early, break or belong to nobody, and peers that
 //! are gone.
 
-mod rig;
-
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use rig::{ACCEPT, End, PATIENCE, config, connect_by_endpoints, cross, pair, pattern, run};
+use crate::rig::{ACCEPT, End, PATIENCE, config, connect_by_endpoints, cross, pair, pattern, run};
 use softnic::{Progress, SoftNic, SoftNicConfig};
 use verbs::*;
 

@@ -1,8 +1,6 @@
 //! Unreliable connections over sockets: set up by endpoints, on the one wire that has them.
 
-mod rig;
-
-use rig::{ACCEPT, End, config, connect_by_endpoints, pattern, run};
+use crate::rig::{ACCEPT, End, config, connect_by_endpoints, pattern, run};
 use softnic::{Progress, SoftNic, SoftNicConfig};
 use verbs::*;
 

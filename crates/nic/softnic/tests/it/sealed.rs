@@ -1,13 +1,11 @@
 //! Encrypted connections over RoCEv2: who gets one, and what somebody on the path reads and can do.
 
-mod rig;
-
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rig::{ACCEPT, End, config, cross, pattern, run, until};
+use crate::rig::{ACCEPT, End, config, cross, pattern, run, until};
 use softnic::{Fabric, Faults, Gso, Progress, SoftNicConfig};
 use verbs::*;
 

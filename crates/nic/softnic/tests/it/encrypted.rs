@@ -1,13 +1,11 @@
 //! Encrypted connections over TCP: who gets one, and what somebody on the path reads and can do.
 
-mod rig;
-
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use rig::{ACCEPT, End, PATIENCE, config, cross, pattern, run};
+use crate::rig::{ACCEPT, End, PATIENCE, config, cross, pattern, run};
 use softnic::{KernelTls, Progress, RecordLimit, SoftNicConfig};
 use verbs::*;
 

@@ -1,8 +1,6 @@
 //! Contexts of one device: each has a socket of its own, and bytes go from one to the other.
 
-mod rig;
-
-use rig::{End, config, connected, pattern, run};
+use crate::rig::{End, config, connected, pattern, run};
 use softnic::{OpenError, SoftNicConfig, SoftNicDevice};
 use verbs::{Device as _, SendOp};
 

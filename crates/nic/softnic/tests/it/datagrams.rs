@@ -1,10 +1,8 @@
 //! Datagrams over real sockets: runs that share a send, destinations that do not, drops that stop nobody.
 
-mod rig;
-
 use std::time::Instant;
 
-use rig::{PATIENCE, config};
+use crate::rig::{PATIENCE, config};
 use softnic::{Progress, SoftNic, SoftNicConfig};
 use verbs::*;
 

@@ -1,11 +1,9 @@
 //! NICs with two addresses: connections over either wire and datagrams at the second one, as at the first.
 
-mod rig;
-
 use std::net::IpAddr;
 use std::time::Duration;
 
-use rig::{ACCEPT, End, config, pattern, run, until};
+use crate::rig::{ACCEPT, End, config, pattern, run, until};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softnic::{OpenError, Progress, SoftNic, SoftNicConfig};
 use verbs::*;
@@ -64,7 +62,7 @@ fn connections_at_the_second_address_carry_everything_on_either_wire() {
                 run(&mut a, &mut b, 1, 0);
                 assert!(b.bytes(round, 1 << 20) == data, "{wire:?} {progress:?} round {round}");
             }
-            rig::cross(&mut a, &mut b, 300_000, 3);
+            crate::rig::cross(&mut a, &mut b, 300_000, 3);
             if wire == Wire::Roce {
                 assert!(a.counter("gso_batches") > 0 && b.counter("gro_batches") > 0, "{:?}", a.nic.counters());
                 assert!(a.counter("tx_packets") > 2 * a.counter("tx_syscalls"), "{:?}", a.nic.counters());
@@ -170,7 +168,7 @@ fn an_address_that_this_host_does_not_have_costs_the_others_nothing() {
     // Batches of its other address leave as ever.
     a.qpn = a.nic.create_qp(&QpInit::new(QpType::Rc, a.cq, 64)).unwrap();
     let mut b = End::open(config("127.0.0.1"));
-    rig::connect_by_endpoints(&mut a, &mut b, ACCEPT);
+    crate::rig::connect_by_endpoints(&mut a, &mut b, ACCEPT);
     let (before, data) = (a.counter("gso_batches"), pattern(3, 300_000));
     a.fill(0, &data);
     let to = b.remote(0);

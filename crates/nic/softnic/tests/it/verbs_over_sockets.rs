@@ -1,8 +1,6 @@
 //! Every verb over real sockets, in both progress modes, over both IP versions and both wires.
 
-mod rig;
-
-use rig::{End, config, pair, pattern, run};
+use crate::rig::{End, config, pair, pattern, run};
 use softnic::{Gso, Progress, SoftNicConfig};
 use verbs::*;
 
