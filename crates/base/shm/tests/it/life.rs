@@ -51,7 +51,7 @@ fn the_kernel_says_the_end_of_a_process_that_was_killed() {
         // Not close-on-exec.
         let inherited = rustix::io::dup(segment.fd()).unwrap();
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["the_kernel_says_the_end_of_a_process_that_was_killed", "--exact", "--nocapture"])
+            .args(["life::the_kernel_says_the_end_of_a_process_that_was_killed", "--exact", "--nocapture"])
             .env(CHILD, inherited.as_raw_fd().to_string())
             .stdout(Stdio::piped())
             .spawn()

@@ -55,7 +55,7 @@ fn spawn_child(test: &str, fds: &[BorrowedFd<'_>]) -> Child {
     let inherited: Vec<OwnedFd> = fds.iter().map(|fd| rustix::io::dup(fd).unwrap()).collect();
     let numbers: Vec<String> = inherited.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args([test, "--exact", "--nocapture"]).env(CHILD, numbers.join(","));
+    command.args([&format!("cross_process::{test}"), "--exact", "--nocapture"]).env(CHILD, numbers.join(","));
     command.spawn().unwrap()
 }
 

@@ -69,7 +69,7 @@ fn survive_in_many_threads() {
 
 #[test]
 fn accesses_to_shared_mappings_are_survived_and_no_others() {
-    const NAME: &str = "accesses_to_shared_mappings_are_survived_and_no_others";
+    const NAME: &str = "fault::accesses_to_shared_mappings_are_survived_and_no_others";
     let early = without_pages(1);
     match std::env::var(STEP).as_deref() {
         Ok("survive") => return survive(),
