@@ -1,16 +1,13 @@
 //! How a stream ends: in order, at once, by the peer, by a fault of this end. Every work request completes.
 
-mod pair;
-mod raw;
-
 use std::time::Duration;
 
+use crate::pair::{Pair, Setup};
+use crate::raw::{Raw, frame, parse_terminate, split, tagged, untagged};
 use iwarp::ddp::{Header, Untagged};
 use iwarp::rdmap::Opcode;
 use iwarp::terminate::{Cause, Offender, Terminate};
 use iwarp::{Ending, LINGER_MAX};
-use pair::{Pair, Setup};
-use raw::{Raw, frame, parse_terminate, split, tagged, untagged};
 use verbs::*;
 
 fn statuses(completions: &[Completion]) -> Vec<(u64, Status)> {
@@ -117,7 +114,7 @@ fn an_abort_amid_a_frame_finishes_the_frame() {
 
 #[test]
 fn markers_stand_right_after_frames_were_dropped() {
-    let request = iwarp::mpa::Startup { wants_markers: true, ..raw::request() };
+    let request = iwarp::mpa::Startup { wants_markers: true, ..crate::raw::request() };
     // Of these lengths some let a marker fall into the Terminate message.
     for len in (700..1_300).step_by(20) {
         let mut raw = Raw::accepted(&Setup::default(), &request);
@@ -151,7 +148,7 @@ fn the_end_of_the_connection_amid_something_is_no_close() {
             raw.end.send(7, SendOp::Read(RemoteAddr { addr: 0, rkey: Rkey(5) }), &sges).unwrap();
             raw.output();
         }),
-        ("the exchange at the start", |raw| *raw = Raw::accepted(&Setup::default(), &raw::request())),
+        ("the exchange at the start", |raw| *raw = Raw::accepted(&Setup::default(), &crate::raw::request())),
     ];
     for (name, amid) in breaks {
         let mut raw = Raw::open(&Setup::default());

@@ -1,14 +1,11 @@
 //! Frames that break a rule: each is answered by the Terminate message that the RFCs name, and costs its stream alone.
 
-mod pair;
-mod raw;
-
+use crate::pair::{End, MEMORY, Pair, Setup};
+use crate::raw::{Raw, frame, request, tagged, untagged};
 use iwarp::ddp::Header;
 use iwarp::rdmap::{AtomicCode, AtomicRequest, AtomicResponse, Immediate, ImmediateOf, Opcode, ReadRequest};
 use iwarp::terminate::Cause;
 use iwarp::{Ending, Extensions};
-use pair::{End, MEMORY, Pair, Setup};
-use raw::{Raw, frame, request, tagged, untagged};
 use verbs::*;
 
 /// What a hostile peer sends, after the frames that were fine; and how the receive in progress ends.
@@ -312,8 +309,8 @@ fn each_broken_rule_is_answered_by_its_terminate_message() {
             raw.input(frame);
         }
         let (last, before) = case.frames.split_last().expect("a frame");
-        let answers: Vec<_> = raw::split(&raw.output());
-        let terminate = raw::parse_terminate(answers.last().unwrap_or_else(|| panic!("{name}: no answer")));
+        let answers: Vec<_> = crate::raw::split(&raw.output());
+        let terminate = crate::raw::parse_terminate(answers.last().unwrap_or_else(|| panic!("{name}: no answer")));
         assert_eq!(terminate.code, case.cause.code(), "{name}: {terminate}");
         // The message names the frame at fault, unless that has no segment.
         let named = terminate.offender.map(|offender| (offender.ulpdu_bytes, offender.header));
@@ -340,8 +337,9 @@ fn the_same_bytes_in_pieces_are_answered_the_same() {
         for byte in case.frames.concat() {
             raw.input(&[byte]);
         }
-        let answers = raw::split(&raw.output());
-        let terminate = raw::parse_terminate(answers.last().unwrap_or_else(|| panic!("{}: no answer", case.name)));
+        let answers = crate::raw::split(&raw.output());
+        let terminate =
+            crate::raw::parse_terminate(answers.last().unwrap_or_else(|| panic!("{}: no answer", case.name)));
         assert_eq!(terminate.code, case.cause.code(), "{}", case.name);
     }
 }

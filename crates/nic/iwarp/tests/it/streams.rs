@@ -1,10 +1,8 @@
 //! Any operations in both directions at a time, over a byte stream that cuts anywhere: everything completes in order,
 //! and every byte is where it belongs.
 
-mod pair;
-
+use crate::pair::{End, MEMORY, Pair, Setup};
 use iwarp::Extensions;
-use pair::{End, MEMORY, Pair, Setup};
 use proptest::prelude::*;
 use verbs::*;
 

@@ -1,9 +1,7 @@
 //! Each operation once, between two queue pairs.
 
-mod pair;
-
+use crate::pair::{Pair, Setup};
 use iwarp::{Ending, Extensions, QpEvent};
-use pair::{Pair, Setup};
 use verbs::*;
 
 fn statuses(completions: &[Completion]) -> Vec<(u64, Status, WcOpcode)> {

@@ -1,16 +1,13 @@
 //! The MPA exchange with peers that are not ours: byte for byte, in both revisions, and refused in both directions.
 
-mod pair;
-mod raw;
-
 use std::time::Duration;
 
+use crate::pair::{Pair, Setup};
+use crate::raw::{Raw, frame, request, split, tagged, untagged};
 use iwarp::mpa::{Enhanced, FrameKind, Revision, STARTUP_BYTES, Startup, StartupFault, crc};
 use iwarp::rdmap::Opcode;
 use iwarp::terminate::{Cause, Terminate};
 use iwarp::{Ending, QpEvent, STARTUP_MAX};
-use pair::{Pair, Setup};
-use raw::{Raw, frame, request, split, tagged, untagged};
 use verbs::*;
 
 fn reply() -> Startup {
