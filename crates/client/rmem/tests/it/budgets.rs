@@ -1,9 +1,7 @@
 //! The exact number of verbs of each operation on memory of another host, by the counters of `raas stat`; and of none on
 //! memory of this host.
 
-mod hosts;
-
-use hosts::{Hosts, bounded};
+use crate::hosts::{Hosts, bounded};
 use rmem::{
     ALock, ALockSeat, Atomic, Barrier, ByKey, Chain, Client, Counter, LeaseLock, ListSet, Map, MaxRegister, Memory, On,
     Pool, Queue, Register, RoundRobin, Wait,

@@ -1,10 +1,8 @@
 //! Real daemons: threads of several sessions at once, a node that dies, a node that is revoked, tasks.
 
-mod hosts;
-
 use std::time::Duration;
 
-use hosts::{Hosts, KEY, bounded};
+use crate::hosts::{Hosts, KEY, bounded};
 use raas::{RegionKey, Session};
 use rmem::{ALock, ALockSeat, Barrier, ByKey, Client, Counter, Error, ListSet, Map, On, Pool, Ptr, Queue, Wait};
 
@@ -71,7 +69,7 @@ fn threads_of_two_hosts_lose_nothing() {
 #[test]
 fn a_dead_reader_keeps_memory_back_for_a_lease_and_no_longer() {
     bounded(|| {
-        let hosts = Hosts::with_lease(1, Duration::from_secs(3));
+        let hosts = Hosts::with_lease(1, Duration::from_secs(8));
         let mut client = Client::join(hosts.own_pool()).wait().unwrap();
         let reader = Client::join(hosts.far_pool()).wait().unwrap();
         let set = ListSet::create(&mut client, On(0)).wait().unwrap();
@@ -106,9 +104,10 @@ fn a_node_that_dies_or_is_revoked_is_an_error_at_once() {
         hosts.own_region().revoke(Some(new_key)).unwrap();
         let error = set.insert(&mut client, 2).wait().unwrap_err();
         assert!(matches!(error, Error::Revoked { node: 0 }), "{error}");
-        assert!(raas::Region::open(hosts.user.session(), hosts::address(&hosts.owner), "pool", KEY).is_err());
+        assert!(raas::Region::open(hosts.user.session(), crate::hosts::address(&hosts.owner), "pool", KEY).is_err());
         // With the new key the pool is what it was.
-        let far = raas::Region::open(hosts.user.session(), hosts::address(&hosts.owner), "pool", new_key).unwrap();
+        let far =
+            raas::Region::open(hosts.user.session(), crate::hosts::address(&hosts.owner), "pool", new_key).unwrap();
         let again = Pool::new(vec![far, pool.region(1).unwrap().clone()]).unwrap();
         let mut client = Client::join(again).wait().unwrap();
         assert!(set.contains(&mut client, 1).wait().unwrap());

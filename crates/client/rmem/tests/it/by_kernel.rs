@@ -1,11 +1,9 @@
 //! Looking into a map by a kernel: what it costs, that it answers as the map's READs do, and what it says where it may
 //! not run.
 
-mod hosts;
-
 use std::collections::BTreeMap;
 
-use hosts::{Hosts, bounded};
+use crate::hosts::{Hosts, bounded};
 use raas::RegionError;
 use rmem::{ByKey, Client, Map, On, Pool, Wait};
 
@@ -98,7 +96,7 @@ fn without_the_right_to_execute_it_says_so() {
         let hosts = Hosts::new(1);
         let session = hosts.user.session();
         let address = hosts.owner.session().addresses()[0];
-        let reads = raas::Region::open(session, address, "pool", hosts::KEY).unwrap();
+        let reads = raas::Region::open(session, address, "pool", crate::hosts::KEY).unwrap();
         let mut client = Client::join(Pool::new(vec![reads]).unwrap()).wait().unwrap();
         let map = Map::create(&mut client, 4, On(0)).wait().unwrap();
         let error = map.get_by_kernel(&mut client, 1).wait().unwrap_err();
