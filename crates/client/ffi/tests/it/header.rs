@@ -1,6 +1,6 @@
 //! `include/raas.h` is what cbindgen makes of the sources, and what C++ names is there.
 //!
-//! To write it anew: `RAAS_WRITE_HEADER=1 cargo test -p raas-ffi --test header`.
+//! To write it anew: `RAAS_WRITE_HEADER=1 cargo test -p raas-ffi --test it header::`.
 
 use std::fs;
 use std::path::Path;
@@ -28,7 +28,7 @@ fn the_header_is_that_of_the_sources() {
     let kept = fs::read_to_string(&path).unwrap_or_default();
     assert!(
         kept == made,
-        "include/raas.h differs from the sources: RAAS_WRITE_HEADER=1 cargo test -p raas-ffi --test header"
+        "include/raas.h differs from the sources: RAAS_WRITE_HEADER=1 cargo test -p raas-ffi --test it header::"
     );
 }
 
