@@ -243,7 +243,7 @@ fn calls_of(word: u64, programs: &[Vec<Seen>]) -> Vec<Call> {
 
 #[test]
 fn what_programs_of_two_hosts_find_is_explained_by_one_order() {
-    const TEST: &str = "what_programs_of_two_hosts_find_is_explained_by_one_order";
+    const TEST: &str = "processes::what_programs_of_two_hosts_find_is_explained_by_one_order";
     if let Ok(seed) = std::env::var(ROLE) {
         return works(seed.parse().unwrap());
     }

@@ -1,7 +1,7 @@
 //! The key-value store of crate `raas-rpc`, in processes on two daemons, while server and clients are killed: what the
 //! clients found must be explained by some order of one operation at a time.
 
-#[path = "../../../client/raas-rpc/examples/kv/store.rs"]
+#[path = "../../../../client/raas-rpc/examples/kv/store.rs"]
 mod store;
 
 use std::collections::BTreeMap;
@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use store::Store;
 
-const TEST: &str = "a_store_whose_server_and_clients_are_killed_is_linearizable";
+const TEST: &str = "kv::a_store_whose_server_and_clients_are_killed_is_linearizable";
 /// Says to a process what it is: `server`, or a client's number.
 const ROLE: &str = "RAAS_TEST_KV_ROLE";
 const AT: &str = "RAAS_TEST_KV_AT";
@@ -31,6 +32,8 @@ const KEYS: u32 = 6;
 /// Operations of a client, if it lives so long.
 const ROUNDS: u64 = 150;
 const KILLS: u32 = 5;
+/// Lines of clients between two kills, of which each operation has two.
+const LINES: u32 = 100;
 /// No wait is longer.
 const WATCHDOG: Duration = Duration::from_secs(120);
 
@@ -119,7 +122,8 @@ struct Process {
 }
 
 impl Process {
-    fn start(role: &str, socket: &Path, at: SocketAddr, told: std::sync::mpsc::Sender<String>) -> Self {
+    /// Tells its lines with `word`.
+    fn start(role: &str, socket: &Path, at: SocketAddr, word: &'static str, told: Sender<String>) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", TEST, "--nocapture", "--test-threads", "1"])
             .env(ROLE, role)
@@ -132,7 +136,7 @@ impl Process {
         let lines = std::thread::spawn(move || {
             let mut all = Vec::new();
             for line in stdout.lines().map_while(Result::ok) {
-                if line.contains("serving ") {
+                if line.contains(word) {
                     let _ = told.send(line.clone());
                 }
                 all.push(line);
@@ -216,8 +220,9 @@ fn a_store_whose_server_and_clients_are_killed_is_linearizable() {
     }
     let (a, b) = (host(110), host(111));
     let (told, tells) = std::sync::mpsc::channel();
+    let (said, says) = std::sync::mpsc::channel();
     let serve = |at| {
-        let process = Process::start("server", a.socket(), at, told.clone());
+        let process = Process::start("server", a.socket(), at, "serving ", told.clone());
         let line = tells.recv_timeout(WATCHDOG).unwrap();
         let address: SocketAddr = line.split_whitespace().last().unwrap().parse().unwrap();
         (process, address)
@@ -226,12 +231,13 @@ fn a_store_whose_server_and_clients_are_killed_is_linearizable() {
     // Two on the other host, one on the server's.
     let start = |number: u64| {
         let socket = if number.is_multiple_of(4) { a.socket() } else { b.socket() };
-        Process::start(&number.to_string(), socket, at, told.clone())
+        Process::start(&number.to_string(), socket, at, "kv ", said.clone())
     };
     let mut clients: Vec<Process> = (0..4).map(start).collect();
     let mut seen = Vec::new();
     for kill in 0..KILLS {
-        std::thread::sleep(Duration::from_millis(200));
+        while says.try_recv().is_ok() {}
+        (0..LINES).for_each(|_| drop(says.recv_timeout(WATCHDOG).unwrap()));
         server.kill();
         server = serve(at).0;
         if kill % 2 == 0 {
