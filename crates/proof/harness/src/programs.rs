@@ -15,7 +15,7 @@ use crate::repo::Repo;
 #[rustfmt::skip]
 const ARGS: &[&str] = &[
     "build", "--workspace", "--lib", "--bin", "raas", "--bin", "hostile", "--bin", "sim", "--bin", "interop", "--bin", "iwarp_peer",
-    "--example", "datagram_echo", "--example", "holes", "--test", "encrypted", "--test", "it",
+    "--example", "datagram_echo", "--example", "holes", "--test", "it",
 ];
 
 /// Builds them; what the compiler says besides its progress is shown.

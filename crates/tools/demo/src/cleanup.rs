@@ -75,8 +75,8 @@ impl Cleanup {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a child and keeps it. Each line of its stdout goes to `on_line` with its number, from a thread of its own,
-    /// and `None` after the last one. All are read, so that it never blocks on a full pipe.
+    /// Starts a child and keeps it. Each line of its stdout goes to `on_line` with the child's number, from a thread of
+    /// its own, and `None` after the last one. All are read, so that it never blocks on a full pipe.
     pub(crate) fn spawn(
         &self,
         command: &mut Command,

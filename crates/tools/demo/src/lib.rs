@@ -1,6 +1,6 @@
 //! `raas demo`: small messages on one host and a TCP program that nobody changed; two hosts on this machine with a
-//! thousand connections, a broken queue pair, a killed program, a killed daemon, and real files. Every byte is verified,
-//! and the same runs over kernel TCP beside it.
+//! thousand connections, a broken queue pair, a killed program, a killed daemon, and real files. Every byte is
+//! verified, and the same runs over kernel TCP beside it.
 //!
 //! This process starts and judges; it carries no data itself. It makes up no figure: what the daemons use is what they
 //! and the kernel say, and what arrived is what receivers say, compared with the files and the plan.

@@ -156,8 +156,8 @@ impl Story<'_> {
         })
     }
 
-    /// Does something with applications, which end in order then. One that failed because of wrong bytes is a finding as
-    /// well as a failure.
+    /// Does something with applications, which end in order then. One that failed because of wrong bytes is a finding
+    /// as well as a failure.
     fn with_fleet<'f>(
         &mut self,
         (label, _): (&str, &str),

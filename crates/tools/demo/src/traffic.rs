@@ -1,9 +1,10 @@
 //! Bytes on hundreds of connections of an application at once, with a few threads: a flow until the demo says stop, so
 //! that something can be broken under it, and files.
 //!
-//! Work goes in *turns*: a frame of a flow, or a file. Threads that send and threads that receive each walk their connections in the order (turn, connection), at both ends. That order is total, so threads
-//! never wait in a circle: both threads of the first piece of work that is not done work on it. A connection that fails
-//! is kept with its error and left out from then on; whether it was allowed to fail is for the parent process to say.
+//! Work goes in *turns*: a frame of a flow, or a file. Threads that send and threads that receive each walk their
+//! connections in the order (turn, connection), at both ends. That order is total, so threads never wait in a circle:
+//! both threads of the first piece of work that is not done work on it. A connection that fails is kept with its error
+//! and left out from then on; whether it was allowed to fail is for the parent process to say.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -1,7 +1,7 @@
 //! What a caller sees, on every transport.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use raas_rpc::{CallError, CallInfo, Client, OpenError, Refusal, ServeError, Server, Transport};
@@ -13,11 +13,33 @@ fn reverse(_: &CallInfo, request: &[u8]) -> Result<Vec<u8>, String> {
         b"fail" => Err("as asked".into()),
         b"panic" => panic!("as asked"),
         b"long" => Ok(vec![1; 5000]),
-        b"sleep" => {
-            std::thread::sleep(Duration::from_millis(120));
-            Ok(b"slept".to_vec())
-        }
         _ => Ok(request.iter().rev().copied().collect()),
+    }
+}
+
+/// Calls of `wait` stand before it while it is closed.
+#[derive(Default)]
+struct Gate {
+    is_open: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn set(&self, is_open: bool) {
+        *self.is_open.lock().unwrap() = is_open;
+        self.opened.notify_all();
+    }
+
+    /// As [`reverse`], with `wait` besides.
+    fn service(self: &Arc<Self>) -> impl Fn(&CallInfo, &[u8]) -> Result<Vec<u8>, String> + Send + Sync + 'static {
+        let gate = Arc::clone(self);
+        move |info, request| match request {
+            b"wait" => {
+                drop(gate.opened.wait_while(gate.is_open.lock().unwrap(), |is_open| !*is_open).unwrap());
+                Ok(b"waited".to_vec())
+            }
+            _ => reverse(info, request),
+        }
     }
 }
 
@@ -87,19 +109,23 @@ fn a_deadline_ends_the_wait_and_what_was_not_begun_is_not_executed() {
     bounded(|| {
         for places in Places::both() {
             for transport in TRANSPORTS {
-                let server = places.serve(Server::builder(), reverse);
+                let gate = Arc::new(Gate::default());
+                let server = places.serve(Server::builder(), gate.service());
                 let client = places.client(&server, transport, Client::builder());
-                let slow = client.begin(b"sleep", None).unwrap();
+                let slow = client.begin(b"wait", None).unwrap();
                 let behind = client.call_within(b"x", Duration::from_millis(30));
                 let late = CallError::DeadlineExceeded { after: Duration::from_millis(30), was_sent: true };
                 assert_eq!(behind, Err(late), "{transport}");
-                assert_eq!(slow.wait().unwrap(), b"slept");
+                gate.set(true);
+                assert_eq!(slow.wait().unwrap(), b"waited");
                 assert_eq!(client.call(b"ab").unwrap(), b"ba", "{transport}");
                 assert_eq!(server.counters().executed, 2, "{transport}: the late one was not begun");
                 // Given up before it was begun.
-                let slow = client.begin(b"sleep", None).unwrap();
+                gate.set(false);
+                let slow = client.begin(b"wait", None).unwrap();
                 drop(client.begin(b"y", None).unwrap());
-                assert_eq!(slow.wait().unwrap(), b"slept");
+                gate.set(true);
+                assert_eq!(slow.wait().unwrap(), b"waited");
                 assert_eq!(client.call(b"cd").unwrap(), b"dc");
                 assert_eq!(server.counters().executed, 4, "{transport}: the dropped one was not begun");
             }
@@ -112,16 +138,18 @@ fn a_full_window_makes_callers_wait_and_says_when_nothing_was_sent() {
     bounded(|| {
         let places = Places::far();
         for transport in TRANSPORTS {
-            let server = places.serve(Server::builder(), reverse);
+            let gate = Arc::new(Gate::default());
+            let server = places.serve(Server::builder(), gate.service());
             let client = places.client(&server, transport, Client::builder().window(2));
-            let calls = [client.begin(b"sleep", None).unwrap(), client.begin(b"sleep", None).unwrap()];
+            let calls = [client.begin(b"wait", None).unwrap(), client.begin(b"wait", None).unwrap()];
             let after = Duration::from_millis(20);
             let full = client.call_within(b"x", after);
             assert_eq!(full, Err(CallError::DeadlineExceeded { after, was_sent: false }), "{transport}");
             // Nobody waits for the two: the one that wants room looks for their responses.
+            gate.set(true);
             assert_eq!(client.call(b"ab").unwrap(), b"ba", "{transport}");
             for call in calls {
-                assert_eq!(call.wait().unwrap(), b"slept");
+                assert_eq!(call.wait().unwrap(), b"waited");
             }
         }
     });
@@ -131,7 +159,8 @@ fn a_full_window_makes_callers_wait_and_says_when_nothing_was_sent() {
 fn tasks_call_and_tower_calls() {
     bounded(|| {
         for places in Places::both() {
-            let server = places.serve(Server::builder(), reverse);
+            let gate = Arc::new(Gate::default());
+            let server = places.serve(Server::builder(), gate.service());
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
             for transport in TRANSPORTS {
                 let client = places.client(&server, transport, Client::builder().window(4));
@@ -148,7 +177,9 @@ fn tasks_call_and_tower_calls() {
                     for task in tasks {
                         task.await.unwrap();
                     }
-                    let late = client.call_async(b"sleep", Some(Duration::from_millis(20))).await;
+                    gate.set(false);
+                    let late = client.call_async(b"wait", Some(Duration::from_millis(20))).await;
+                    gate.set(true);
                     assert!(matches!(late, Err(CallError::DeadlineExceeded { was_sent: true, .. })), "{transport}");
                     let mut tower = client.clone();
                     std::future::poll_fn(|cx| tower_service::Service::poll_ready(&mut tower, cx)).await.unwrap();

@@ -1,12 +1,13 @@
 //! At most one execution of each call, whatever is lost.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use raas_rpc::{CallError, CallInfo, Client, Server, Transport};
 
-use crate::hosts::{Places, TRANSPORTS, bounded};
+use crate::hosts::{Places, TRANSPORTS, bounded, eventually};
 
 /// How often each call was executed.
 type Log = Arc<Mutex<HashMap<Vec<u8>, u32>>>;
@@ -31,7 +32,7 @@ fn responses_that_are_lost_are_sent_again_and_no_call_is_executed_twice() {
             places.client(&server, Transport::Herd, Client::builder().window(256).datagram_ring_bytes(16 << 10));
         // Nobody receives while so many responses come that they do not fit into the socket's ring.
         let calls: Vec<_> = (0..256u32).map(|number| client.begin(&number.to_le_bytes(), None).unwrap()).collect();
-        std::thread::sleep(Duration::from_millis(300));
+        eventually("all are executed", || server.counters().executed == 256);
         for (number, call) in calls.into_iter().enumerate() {
             assert_eq!(call.wait().unwrap()[..4], (number as u32).to_le_bytes());
         }
@@ -70,22 +71,26 @@ fn a_server_that_comes_back_without_memory_makes_outcomes_unknown_and_then_serve
     bounded(|| {
         for transport in TRANSPORTS {
             let places = Places::far();
-            let slow = |_: &CallInfo, request: &[u8]| {
+            let has_begun = Arc::new(AtomicBool::new(false));
+            let begins = Arc::clone(&has_begun);
+            let slow = move |_: &CallInfo, request: &[u8]| {
                 if request == b"slow" {
+                    begins.store(true, Ordering::SeqCst);
                     std::thread::sleep(Duration::from_millis(300));
                 }
                 Ok(request.to_vec())
             };
-            let server = places.serve(Server::builder(), slow);
+            let server = places.serve(Server::builder(), slow.clone());
             let at = server.local_addr();
             let client = places.client(&server, transport, Client::builder());
             assert_eq!(client.call(b"a").unwrap(), b"a");
             let call = client.begin(b"slow", Some(Duration::from_secs(60))).unwrap();
-            std::thread::sleep(Duration::from_millis(50));
+            let waiting = std::thread::spawn(move || call.wait());
+            eventually("the old server has it", || has_begun.load(Ordering::SeqCst));
             drop(server);
             let session = places.server.session();
             let again = Server::builder().session(session).serve(at, slow).unwrap();
-            let outcome = call.wait();
+            let outcome = waiting.join().unwrap();
             // The old server may have answered before it ended.
             assert!(
                 matches!(&outcome, Err(CallError::OutcomeUnknown)) || outcome == Ok(b"slow".to_vec()),

@@ -201,21 +201,22 @@ fn a_kernel_that_loops_leaves_others_their_throughput() {
         };
         let (is_over, looped) = (AtomicBool::new(false), AtomicU64::new(0));
         let alone = count();
-        let beside = std::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_over.load(Ordering::SeqCst) {
                     assert!(matches!(failure(far.other.call(&ring)), Failure::OutOfFuel { .. }));
                     looped.fetch_add(1, Ordering::SeqCst);
                 }
             });
-            let beside = count();
+            // The demand is half. The machine may be busy with something else for a while, so the margin is wide, and
+            // one turn of several is enough; who is left nothing has none.
+            eventually("others have their part", || {
+                let beside = count();
+                println!("{beside} beside a kernel that loops, {alone} alone: {:.2}", beside as f64 / alone as f64);
+                beside * 10 > alone && looped.load(Ordering::SeqCst) > 0
+            });
             is_over.store(true, Ordering::SeqCst);
-            beside
         });
-        assert!(looped.load(Ordering::SeqCst) > 0);
-        println!("{beside} beside a kernel that loops, {alone} alone: {:.2}", beside as f64 / alone as f64);
-        // The demand is half; a machine under other load is left a wide margin.
-        assert!(beside * 10 > alone, "{beside} beside a kernel that loops, {alone} alone");
     });
 }
 

@@ -124,7 +124,7 @@ fn who_changes_frames_on_the_way_ends_the_link_and_no_more() {
             let (mut a, mut b) = (Host::new(), Host::new());
             for host in [&mut a, &mut b] {
                 host.config.heartbeat =
-                    raasd::Heartbeat { interval: std::time::Duration::from_millis(100), misses: 100 };
+                    raasd::Heartbeat { interval: std::time::Duration::from_millis(100), misses: 1000 };
                 // What the end of a link costs is seen at once.
                 host.config.set_limit("peer_return_ms", 0).unwrap();
             }

@@ -85,8 +85,8 @@ fn programs_that_say_anything_harm_only_themselves() {
     bounded(|| {
         let mut a = Host::new();
         // Two hosts, and one that is not there.
-        a.config.set_limit("connect_timeout_ms", 500).unwrap();
-        a.config.limits.pair_answer_ms = 300;
+        a.config.set_limit("connect_timeout_ms", 4000).unwrap();
+        a.config.limits.pair_answer_ms = 3000;
         a.start();
         let b = Host::started();
         let nobody = Host::new();

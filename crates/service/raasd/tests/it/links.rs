@@ -27,10 +27,15 @@ impl World {
 
     /// Connections wait so many milliseconds for a link that was lost.
     fn waiting(peer_return_ms: u64) -> Self {
+        Self::with(peer_return_ms, 1000)
+    }
+
+    /// A silent peer is given up after so many heartbeats, ten a second.
+    fn with(peer_return_ms: u64, misses: u32) -> Self {
         let (mut a, mut b) = (Host::new(), Host::new());
         for host in [&mut a, &mut b] {
             host.config.set_limit("peer_return_ms", peer_return_ms).unwrap();
-            host.config.heartbeat = raasd::Heartbeat { interval: Duration::from_millis(200), misses: 8 };
+            host.config.heartbeat = raasd::Heartbeat { interval: Duration::from_millis(100), misses };
         }
         let nobody = Some(1);
         let a_unreached = raasd::PeerConfig { port: nobody, ..raasd::PeerConfig::new(a.address()) };
@@ -104,10 +109,12 @@ fn a_cut_link_is_made_again_under_its_connections() {
 #[test]
 fn a_silent_peer_is_given_up_after_its_heartbeats() {
     bounded(|| {
-        let world = World::new();
+        const MISSES: usize = 50;
+        let world = World::with(0, MISSES as u32);
         let (stream, accepted) = world.connect();
         // Heartbeats alone keep an idle link.
-        std::thread::sleep(Duration::from_secs(2));
+        let before = world.middle.heartbeats();
+        eventually("more heartbeats than may be missed", || world.middle.heartbeats() > before + 2 * MISSES);
         assert_eq!((world.middle.links(), world.a.links(), world.b.links()), (1, 1, 1));
         world.middle.freeze();
         assert_eq!((reset_reason(stream), reset_reason(accepted)), (Reason::PeerLost, Reason::PeerLost));

@@ -38,6 +38,8 @@ struct Shared {
     frozen: AtomicBool,
     swallow_resets: AtomicBool,
     links: AtomicUsize,
+    /// Of both daemons.
+    heartbeats: AtomicUsize,
     /// The last link's two ends: the dialer's, the acceptor's.
     ends: Mutex<Option<[LinkEnd; 2]>>,
 }
@@ -78,6 +80,11 @@ impl Middle {
         self.shared.links.load(Ordering::SeqCst)
     }
 
+    /// Heartbeats that passed, in both directions.
+    pub(crate) fn heartbeats(&self) -> usize {
+        self.shared.heartbeats.load(Ordering::SeqCst)
+    }
+
     /// From now on nothing is passed on, and nothing is closed.
     pub(crate) fn freeze(&self) {
         self.shared.frozen.store(true, Ordering::SeqCst);
@@ -109,6 +116,9 @@ fn open_both(mut near: TcpStream, far: TcpStream) -> Option<[LinkEnd; 2]> {
 
 fn pass(mut from: LinkEnd, mut into: LinkEnd, is_acceptors: bool, shared: &Shared) {
     while let Some(message) = from.hear() {
+        if matches!(message, PeerMessage::Heartbeat) {
+            shared.heartbeats.fetch_add(1, Ordering::SeqCst);
+        }
         let message = match &shared.change {
             Some(change) => change(is_acceptors, message),
             None => message,

@@ -296,7 +296,12 @@ fn adds_until_revoked() {
     let mut done = 0u64;
     let may_have_landed = loop {
         match region.fetch_add(0, 1) {
-            Ok(_) => done += 1,
+            Ok(_) => {
+                done += 1;
+                if done == 1 {
+                    println!("begun");
+                }
+            }
             Err(RegionError::Revoked { held: 1, current: 2, may_have_landed, .. }) => break may_have_landed,
             Err(e) => panic!("{e}"),
         }
@@ -329,7 +334,7 @@ fn a_revoke_with_accesses_in_flight_loses_none_and_lets_none_in() {
                 }
                 done
             });
-            std::thread::sleep(Duration::from_millis(200));
+            outs.iter_mut().for_each(|out| drop(line_of(out, "begun")));
             assert_eq!(own.revoke(Some(OTHER_KEY)).unwrap(), 2);
             is_over.store(true, Ordering::Relaxed);
             (adding.join().unwrap(), own.load(0).unwrap())

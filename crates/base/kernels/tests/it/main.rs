@@ -1,0 +1,5 @@
+//! Kernels: the built-in ones and those of users.
+
+mod builtin;
+mod sorted;
+mod user;

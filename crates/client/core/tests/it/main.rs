@@ -1,0 +1,4 @@
+//! The client's machines without any daemon.
+
+mod direct;
+mod lane;

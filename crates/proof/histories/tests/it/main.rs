@@ -1,0 +1,4 @@
+//! Histories of what clients saw, over services that are killed.
+
+mod kv;
+mod processes;
