@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use super::cleanup::Cleanup;
 use super::corpus::Corpus;
 use super::host::log;
-use super::plan::{Link, Seat, part_of};
+use super::plan::{Link, part_of};
+use super::protocol::Seat;
 use super::protocol::{Answer, Command, Flowed, Setup, Small, Transferred, Via};
 use super::traffic::monotonic_ns;
 

@@ -34,7 +34,7 @@ pub use echo::{Echo, run_echo};
 
 use cleanup::{Cleanup, Owner};
 use host::Ports;
-use plan::Seat;
+use protocol::Seat;
 use report::Report;
 use story::Story;
 use terminal::{Failure, out, table};

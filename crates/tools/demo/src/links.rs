@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::plan::Seat;
 use super::protocol::AppLink;
+use super::protocol::Seat;
 use transport::{Accept, Connection, Duplex, Transport};
 
 /// First bytes of a connection: this, then its number; the acceptor answers with the same bytes.

@@ -7,19 +7,10 @@ use std::collections::{BTreeMap, BinaryHeap};
 use serde::{Deserialize, Serialize};
 
 use super::corpus::Corpus;
-use super::protocol::{AppLink, Transferred};
+use super::protocol::{AppLink, Seat, Transferred};
 
 /// Findings reported at most; the rest is counted.
 const FINDINGS_MAX: usize = 20;
-
-/// A place in the demo: application `app` of host `host`, both counted from 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct Seat {
-    /// 0 or 1.
-    pub(crate) host: u32,
-    /// 0 to apps - 1.
-    pub(crate) app: u32,
-}
 
 /// A connection and what each of its ends sends.
 #[derive(Debug, Clone, PartialEq, Eq)]

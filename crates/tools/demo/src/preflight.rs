@@ -5,7 +5,8 @@ use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use rustix::process::{Resource, getrlimit};
 
 use super::host::Ports;
-use super::plan::{Link, Seat};
+use super::plan::Link;
+use super::protocol::Seat;
 use transport::process;
 use verbs::Wire;
 

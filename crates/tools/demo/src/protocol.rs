@@ -8,7 +8,15 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::corpus::SourceFile;
-use super::plan::Seat;
+
+/// A place in the demo: application `app` of host `host`, both counted from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Seat {
+    /// 0 or 1.
+    pub(crate) host: u32,
+    /// 0 to apps - 1.
+    pub(crate) app: u32,
+}
 
 /// How an application makes its connections.
 #[derive(Debug, Clone, Serialize, Deserialize)]

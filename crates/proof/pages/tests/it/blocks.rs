@@ -4,23 +4,23 @@ use std::path::{Path, PathBuf};
 
 /// One block.
 #[derive(Debug)]
-pub struct Block {
+pub(crate) struct Block {
     /// The page, from the root of the repository.
-    pub page: String,
+    pub(crate) page: String,
     /// The line of its fence.
-    pub line: usize,
+    pub(crate) line: usize,
     /// What stands behind the fence, cut at commas: a language, then how it is used.
-    pub words: Vec<String>,
-    pub text: String,
+    pub(crate) words: Vec<String>,
+    pub(crate) text: String,
 }
 
 /// The root of the repository.
-pub fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
 }
 
 /// Every block of README and docs.
-pub fn all_blocks() -> Vec<Block> {
+pub(crate) fn all_blocks() -> Vec<Block> {
     let mut pages = vec![];
     collect(&root().join("docs"), &mut pages);
     pages.push(root().join("README.md"));

@@ -20,14 +20,14 @@ const DAEMON: &str = "raas daemon --log warn & sleep 1\n";
 
 /// One page's blocks.
 #[derive(Debug)]
-pub struct Page {
-    pub name: String,
+pub(crate) struct Page {
+    pub(crate) name: String,
     script: String,
 }
 
 /// What came of a page.
 #[derive(Debug)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     Works,
     /// A program that is not here.
     Lacks(&'static str),
@@ -35,7 +35,7 @@ pub enum Verdict {
 }
 
 /// README and the pages of Start and Use that have blocks for a shell.
-pub fn pages() -> Vec<Page> {
+pub(crate) fn pages() -> Vec<Page> {
     let wanted = |block: &Block| {
         let place = ["docs/start/", "docs/use/"].iter().any(|folder| block.page.starts_with(folder));
         (place || block.page == "README.md") && block.words == ["sh"]
@@ -51,7 +51,7 @@ pub fn pages() -> Vec<Page> {
 }
 
 /// Runs the page's blocks to their end.
-pub fn run(page: &Page) -> Verdict {
+pub(crate) fn run(page: &Page) -> Verdict {
     let has_word = |name: &str| page.script.split(|c: char| !c.is_alphanumeric() && c != '-').any(|word| word == name);
     if let Some(missing) = PROGRAMS.iter().find(|name| has_word(name) && !is_here(name)) {
         return Verdict::Lacks(missing);
