@@ -12,8 +12,7 @@ use super::cleanup::Cleanup;
 use super::corpus::Corpus;
 use super::host::log;
 use super::plan::{Link, part_of};
-use super::protocol::Seat;
-use super::protocol::{Answer, Command, Flowed, Setup, Small, Transferred, Via};
+use super::protocol::{Answer, Command, Flowed, Seat, Setup, Small, Transferred, Via};
 use super::traffic::monotonic_ns;
 
 /// How often a waiting parent looks around.

@@ -18,8 +18,7 @@ use super::echo;
 use super::fleet::{Cast, Fleet, Flow};
 use super::host::{Host, Ports, Start};
 use super::plan::{self, Link};
-use super::protocol::Seat;
-use super::protocol::{Lost, Via};
+use super::protocol::{Lost, Seat, Via};
 use super::report::Report;
 use terminal::{Failure, out, table};
 
