@@ -4,6 +4,7 @@
 mod crates;
 mod deb;
 mod image;
+mod install;
 mod kubernetes;
 
 use crate::compatibility;
@@ -12,7 +13,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use harness::child::{self, Stream};
 use harness::repo::Repo;
 use harness::tally::Tally;
-use programs::{install, lacking};
+use programs::lacking;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -27,8 +28,9 @@ pub(crate) fn run(context: &Context) -> Result<Tally> {
     if context.full {
         compatibility::judge_history(&context.repo, &mut tally)?;
     }
+    install::judge(&context.repo, &mut tally);
     let needed = [NEEDED, kubernetes::NEEDED].concat();
-    install(&needed);
+    programs::install(&needed);
     let lacking = lacking(&needed);
     if lacking.is_empty() {
         if deb::judge(&context.repo, context.full, &mut tally) {
@@ -45,7 +47,7 @@ pub(crate) fn run(context: &Context) -> Result<Tally> {
 /// `cargo xtask package`.
 pub(crate) fn package() -> Result<ExitCode> {
     let tools = &NEEDED[..2];
-    install(tools);
+    programs::install(tools);
     let lacking = lacking(tools);
     if !lacking.is_empty() {
         bail!("{} is not there: apt-get install debhelper", lacking.join(", "));
