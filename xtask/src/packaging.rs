@@ -4,13 +4,14 @@
 mod crates;
 mod deb;
 mod image;
+mod install;
 mod kubernetes;
 
 use crate::compatibility;
 use crate::context::Context;
 use anyhow::{Context as _, Result, bail, ensure};
 use harness::child::{self, Stream};
-use harness::packages::{Need, install, lacking};
+use harness::packages::{self, Need};
 use harness::repo::Repo;
 use harness::tally::Tally;
 use std::os::unix::fs::PermissionsExt;
@@ -32,8 +33,9 @@ pub(crate) fn run(context: &Context) -> Result<Tally> {
     if context.full {
         compatibility::judge_history(&context.repo, &mut tally)?;
     }
-    install(NEEDED);
-    let lacking = lacking(NEEDED);
+    install::judge(&context.repo, &mut tally);
+    packages::install(NEEDED);
+    let lacking = packages::lacking(NEEDED);
     if lacking.is_empty() {
         if deb::judge(&context.repo, context.full, &mut tally) && context.full {
             image::judge(&context.repo, &mut tally)?;
@@ -49,7 +51,7 @@ pub(crate) fn run(context: &Context) -> Result<Tally> {
 /// `cargo xtask package`.
 pub(crate) fn package() -> Result<ExitCode> {
     let tools = &NEEDED[..2];
-    install(tools);
+    packages::install(tools);
     let lacking = lacking(tools);
     if !lacking.is_empty() {
         bail!("{} is not there: apt-get install debhelper", lacking.join(", "));

@@ -1,12 +1,12 @@
 //! Where frames come from and go to: a tap. And the wait for frames or for a time.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tun_rs::{DeviceBuilder, Layer, SyncDevice};
 
 /// Longest sleep, so that commands are seen.
 const SLEEP_MAX: Duration = Duration::from_millis(20);
@@ -22,22 +22,20 @@ pub(crate) trait Port {
 }
 
 /// A tap.
-pub(crate) struct Tap(SyncDevice);
+pub(crate) struct Tap(File);
 
 impl Tap {
     pub(crate) fn make(name: &str) -> Result<Self> {
-        let device = DeviceBuilder::new().name(name).layer(Layer::L2).offload(false).enable(false).build_sync();
-        let device = device.with_context(|| {
+        let device = tap::open(name).with_context(|| {
             format!("making the tap {name}: this needs /dev/net/tun (module tun) and the right to configure a network")
         })?;
-        device.set_nonblocking(true)?;
         Ok(Self(device))
     }
 }
 
 impl Port for Tap {
     fn receive(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
-        match self.0.recv(into) {
+        match self.0.read(into) {
             Ok(len) => Ok(Some(len)),
             Err(e) if is_down(&e) || e.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(e) => Err(e),
@@ -45,7 +43,7 @@ impl Port for Tap {
     }
 
     fn transmit(&mut self, frame: &[u8]) -> io::Result<bool> {
-        match self.0.send(frame) {
+        match self.0.write(frame) {
             Ok(_) => Ok(true),
             Err(e) if is_down(&e) || matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory) => {
                 Ok(false)

@@ -1,5 +1,7 @@
-//! Names the commit for `raas --version`. It reads `.git` itself, so that no tool is needed; `$RAAS_COMMIT` wins, for
-//! builds from an archive. A tree without either says `unknown`. It must never fail a build.
+//! Names the commit for `raas --version`, and the file of the library that the binary has in it for `raas run`.
+//!
+//! It reads `.git` itself, so that no tool is needed; `$RAAS_COMMIT` wins, for builds from an archive. A tree without
+//! either says `unknown`. It must never fail a build.
 
 use std::path::{Path, PathBuf};
 
@@ -9,6 +11,8 @@ const VARIABLE: &str = "RAAS_COMMIT";
 const DIGITS: std::ops::RangeInclusive<usize> = 40..=64;
 /// Symbolic references that are followed at most.
 const HOPS_MAX: usize = 4;
+/// Where the crate finds the path of the library.
+const LIBRARY_VARIABLE: &str = "RAAS_PRELOAD_FILE";
 
 fn main() {
     println!("cargo::rerun-if-env-changed={VARIABLE}");
@@ -17,6 +21,19 @@ fn main() {
     let manifest = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default());
     let commit = given.or_else(|| manifest.ancestors().find_map(|dir| commit_of(&dir.join(".git"))));
     println!("cargo::rustc-env={VARIABLE}={}", commit.as_deref().unwrap_or("unknown"));
+    println!("cargo::rustc-env={LIBRARY_VARIABLE}={}", library().display());
+}
+
+/// Where Cargo leaves the library of `raas-preload`, which it builds before the binary that depends on it: with all
+/// that is built for this profile and this target. `cargo check` builds none, and needs a file to include: an empty one.
+/// A binary with that is not built (src/run/library.rs).
+fn library() -> PathBuf {
+    // PROFILE/build/raas-cli-HASH/out
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_default());
+    let file = out.ancestors().nth(3).unwrap_or(&out).join("deps/libraas_preload.so");
+    // One that is there stays.
+    let _ = std::fs::File::create_new(&file);
+    file
 }
 
 fn is_commit(text: &str) -> bool {

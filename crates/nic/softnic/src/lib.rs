@@ -56,6 +56,7 @@ pub use fabric::{Fabric, FabricCounters, FabricError, FabricHost, Faults, HostCo
 pub use link::link_mtu_bytes;
 pub use provider::SoftNic;
 pub use records::RecordLimit;
+pub use socket::udp_batches;
 pub use sys::network_namespace;
 pub use tcp::congestion::{begin_unpaced, settle_pacing};
 pub use tcp::crowd::PacedConnection;

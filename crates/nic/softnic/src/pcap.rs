@@ -6,8 +6,6 @@ use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use etherparse::{IpDscp, IpEcn, IpHeaders, Ipv4Extensions, Ipv4Header, Ipv6Extensions, Ipv6Header, PacketBuilder};
-
 /// pcap with nanosecond time stamps, in this machine's byte order.
 const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 /// Packets begin with their IPv4 or IPv6 header.
@@ -16,6 +14,10 @@ const LINKTYPE_RAW: u32 = 101;
 const SNAPLEN: u32 = 65_575;
 const FILE_HEADER_BYTES: u64 = 24;
 const RECORD_HEADER_BYTES: u64 = 16;
+const IPV4_HEADER_BYTES: u16 = 20;
+const UDP_HEADER_BYTES: usize = 8;
+/// The protocol, in IP headers.
+const UDP: u8 = 17;
 /// Shown where the packet's own is not known.
 const HOP_LIMIT: u8 = 64;
 
@@ -116,34 +118,55 @@ impl<W: Write> Drop for PcapWriter<W> {
 
 /// Appends IP header, UDP header and payload; `false` if the families differ or the payload is too long.
 fn append_packet(out: &mut Vec<u8>, packet: &Seen<'_>) -> bool {
-    let ip = match (packet.source.ip(), packet.destination.ip()) {
+    let Ok(udp_bytes) = u16::try_from(UDP_HEADER_BYTES + packet.payload.len()) else { return false };
+    let begin = out.len();
+    let addresses = match (packet.source.ip(), packet.destination.ip()) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            let header = Ipv4Header {
-                dscp: IpDscp::try_new(packet.traffic_class >> 2).unwrap_or_default(),
-                ecn: IpEcn::try_new(packet.traffic_class & 3).unwrap_or_default(),
-                identification: packet.id,
-                dont_fragment: true,
-                time_to_live: shown(packet.hop_limit),
-                source: source.octets(),
-                destination: destination.octets(),
-                ..Ipv4Header::default()
-            };
-            IpHeaders::Ipv4(header, Ipv4Extensions::default())
+            let Some(bytes) = udp_bytes.checked_add(IPV4_HEADER_BYTES) else { return false };
+            out.extend([0x45, packet.traffic_class]);
+            out.extend(bytes.to_be_bytes());
+            out.extend(packet.id.to_be_bytes());
+            // DF, no offset; the checksum follows.
+            out.extend([0x40, 0, shown(packet.hop_limit), UDP, 0, 0]);
+            out.extend(source.octets());
+            out.extend(destination.octets());
+            let checksum = checksum(&out[begin..], 0).to_be_bytes();
+            out[begin + 10..begin + 12].copy_from_slice(&checksum);
+            2 * 4
         }
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
-            let header = Ipv6Header {
-                traffic_class: packet.traffic_class,
-                hop_limit: shown(packet.hop_limit),
-                source: source.octets(),
-                destination: destination.octets(),
-                ..Ipv6Header::default()
-            };
-            IpHeaders::Ipv6(header, Ipv6Extensions::default())
+            out.extend((6 << 28 | u32::from(packet.traffic_class) << 20).to_be_bytes());
+            out.extend(udp_bytes.to_be_bytes());
+            out.extend([UDP, shown(packet.hop_limit)]);
+            out.extend(source.octets());
+            out.extend(destination.octets());
+            2 * 16
         }
         _ => return false,
     };
-    let builder = PacketBuilder::ip(ip).udp(packet.source.port(), packet.destination.port());
-    builder.write(out, packet.payload).is_ok()
+    let udp = out.len();
+    out.extend(packet.source.port().to_be_bytes());
+    out.extend(packet.destination.port().to_be_bytes());
+    out.extend(udp_bytes.to_be_bytes());
+    out.extend([0, 0]);
+    out.extend_from_slice(packet.payload);
+    // The pseudo header has the addresses, which end where UDP begins, the protocol and the length.
+    let checksum = match checksum(&out[udp - addresses..], u32::from(UDP) + u32::from(udp_bytes)) {
+        // Zero on the wire means that there is none.
+        0 => u16::MAX,
+        checksum => checksum,
+    };
+    out[udp + 6..udp + 8].copy_from_slice(&checksum.to_be_bytes());
+    true
+}
+
+/// Of `bytes` and what else counts (RFC 1071).
+fn checksum(bytes: &[u8], more: u32) -> u16 {
+    let words = bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | word.get(1).map_or(0, |low| u32::from(*low)));
+    // Of 65,575 bytes at most, so it does not overflow; folded twice, it fits.
+    let sum = more + words.sum::<u32>();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    !((sum + (sum >> 16)) as u16)
 }
 
 const fn shown(hop_limit: u8) -> u8 {

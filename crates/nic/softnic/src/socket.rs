@@ -8,9 +8,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::sockopt;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use crate::OpenError;
 use crate::guard::{self, Claim, PortGuard};
 use crate::sys::{self, Incoming, MESSAGES_PER_CALL, Outgoing, RecvBuffers};
+use crate::{OpenError, RCVBUF_BYTES_DEFAULT};
 
 /// Segments of one batch that every kernel with segmentation offload takes (128 since Linux 5.19 or so, 64 before);
 /// a batch of packets of 1 KiB ends at 65,507 bytes before it ends at this number.
@@ -57,11 +57,20 @@ pub(crate) struct Socket {
     scope_id: u32,
     rcvbuf_bytes: usize,
     gso: bool,
+    gro: bool,
     /// Hop limit of packets that say none.
     hop_limit: i32,
     buffers: RecvBuffers,
     incoming: [Incoming; MESSAGES_PER_CALL],
     pub(crate) counters: SocketCounters,
+}
+
+/// Packets of one send and of one receive at most, as the software NIC would have them on this host now: 1 where the
+/// kernel, or what confines this process, has no offload for UDP.
+pub fn udp_batches() -> Result<(usize, usize), OpenError> {
+    let socket = Socket::bind(std::net::Ipv4Addr::LOCALHOST.into(), 0, 0, RCVBUF_BYTES_DEFAULT)?;
+    let of = |is_there| if is_there { GSO_SEGMENTS_MAX } else { 1 };
+    Ok((of(socket.gso), of(socket.gro)))
 }
 
 impl Socket {
@@ -98,7 +107,8 @@ impl Socket {
         forbid_fragments(&fd, address)?;
         let rcvbuf_bytes = grow_buffers(&fd, rcvbuf_bytes)?;
         // Without merged receives everything still works, only slower, so a kernel before 5.0 is no error.
-        if let Err(error) = sys::set_option(fd.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1) {
+        let merged = sys::set_option(fd.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1);
+        if let Err(error) = &merged {
             tracing::debug!(%error, "UDP_GRO is not available");
         }
         // Setting the size to zero changes nothing but shows whether the option exists.
@@ -138,6 +148,7 @@ impl Socket {
             scope_id,
             rcvbuf_bytes,
             gso,
+            gro: merged.is_ok(),
             hop_limit,
             buffers: RecvBuffers::new(),
             incoming: [Incoming::EMPTY; MESSAGES_PER_CALL],

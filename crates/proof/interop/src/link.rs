@@ -2,16 +2,15 @@
 //! taps whose frames pass through the relay. Taps, not veth: the kernel segments before a tap, so that each RoCEv2
 //! packet is lost or reordered by itself.
 
+use std::fs::File;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use rdmacore::Choice;
-use tun_rs::{DeviceBuilder, Layer, SyncDevice};
 
 use crate::relay::{Faults, Relay};
 
@@ -52,9 +51,8 @@ fn run(program: &str, args: &str) -> Result<()> {
     Ok(())
 }
 
-fn tap(name: &str) -> Result<Arc<SyncDevice>> {
-    let device = DeviceBuilder::new().name(name).layer(Layer::L2).build_sync();
-    Ok(Arc::new(device.with_context(|| format!("making {name}: is the tun module loaded?"))?))
+fn tap(name: &str) -> Result<File> {
+    tap::open(name).with_context(|| format!("making {name}: is the tun module loaded?"))
 }
 
 impl Link {

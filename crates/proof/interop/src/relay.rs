@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, Read, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +13,6 @@ use anyhow::{Context, Result};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tun_rs::SyncDevice;
 
 /// Longest frame of the link.
 const FRAME_MAX: usize = 9_216;
@@ -71,15 +70,7 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    pub(crate) fn start(
-        a: Arc<SyncDevice>,
-        b: Arc<SyncDevice>,
-        faults: Faults,
-        capture: Option<PathBuf>,
-    ) -> Result<Self> {
-        for device in [&a, &b] {
-            device.set_nonblocking(true).context("making a tap non-blocking")?;
-        }
+    pub(crate) fn start(a: File, b: File, faults: Faults, capture: Option<PathBuf>) -> Result<Self> {
         let capture = capture.map(Capture::create).transpose()?;
         let stop = Arc::new(AtomicBool::new(false));
         let counts = Arc::new(Counts::default());
@@ -124,7 +115,7 @@ struct Held {
 }
 
 struct Wire {
-    ends: [Arc<SyncDevice>; 2],
+    ends: [File; 2],
     faults: Faults,
     rng: SmallRng,
     held: [Option<Held>; 2],
@@ -139,7 +130,7 @@ impl Wire {
             let mut any = false;
             for from in [0, 1] {
                 for _ in 0..BURST {
-                    let Ok(len) = self.ends[from].recv(&mut frame) else { break };
+                    let Ok(len) = self.ends[from].read(&mut frame) else { break };
                     any = true;
                     self.carry(from, &frame[..len]);
                 }
@@ -156,7 +147,7 @@ impl Wire {
 
     fn sleep(&self) {
         let wait = if self.held.iter().any(Option::is_some) { 1_000_000 } else { 20_000_000 };
-        let mut fds = [PollFd::new(&*self.ends[0], PollFlags::IN), PollFd::new(&*self.ends[1], PollFlags::IN)];
+        let mut fds = [PollFd::new(&self.ends[0], PollFlags::IN), PollFd::new(&self.ends[1], PollFlags::IN)];
         let _ = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: wait }));
     }
 
@@ -203,7 +194,7 @@ impl Wire {
 
     fn pass(&mut self, from: usize, frame: &[u8]) {
         // A full tap queue drops the frame, as any wire may.
-        if self.ends[1 - from].send(frame).is_ok() {
+        if self.ends[1 - from].write(frame).is_ok() {
             self.counts.passed.fetch_add(1, Ordering::Relaxed);
         }
     }

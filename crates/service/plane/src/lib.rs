@@ -29,6 +29,7 @@ mod opening;
 mod pairs;
 mod peers;
 mod policy;
+mod primitives;
 mod seal;
 mod side;
 mod strangers;

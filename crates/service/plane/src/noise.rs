@@ -4,12 +4,10 @@
 //! Owns the pattern, and that its random numbers are an argument. It must never take randomness from the system, so that
 //! the simulator runs this very code, and never use the same secret for two handshakes.
 
-use snow::params::{CipherChoice, DHChoice, HashChoice};
-use snow::resolvers::{CryptoResolver, DefaultResolver};
-use snow::types::{Cipher, Dh, Hash, Random};
 use snow::{Builder, HandshakeState};
 
 use crate::ClusterKey;
+use crate::primitives::Given;
 use crate::seal::Seal;
 use crate::side::Side;
 
@@ -72,38 +70,55 @@ impl Noise {
     }
 }
 
-/// The primitives of `snow` with random numbers that were given.
-struct Given([u8; 32]);
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl CryptoResolver for Given {
-    fn resolve_rng(&self) -> Option<Box<dyn Random>> {
-        Some(Box::new(Once(Some(self.0))))
+    const DIALER: &str = "07a37cbc142093c8b755dc1b10e86cb426374ad16aa853ed0bdfc0b2b86d1c7cd2dcd35ef7c3936db713cfad557fd181\
+                          991e1d1ab95fe4e4b2ba870e4d9cf7";
+    const ACCEPTOR: &str = "5714769d116bf76436ae74bc793d2c30ad1903c59ac5273805c7e2698b410c3618628bc40df2854b9705e38ef88425e1\
+                            d77627ea1b364805335da849b5d5faae83";
+    const FRAMES: [&str; 2] =
+        ["96505361ab4106e325602b31a3004e2c7a483a59e1", "46f877ff4c3342af926c9154b003de257dfc12370aca"];
+    const ANSWER: &str = "50998e8a0473c17e03056b43385a76bc3fa47c24ea5f";
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|b| format!("{b:02x}")).collect()
     }
 
-    fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
-        DefaultResolver.resolve_dh(choice)
+    /// The bytes are those of 40 lines of Python that follow the specification of Noise with the primitives of OpenSSL.
+    #[test]
+    fn a_handshake_has_the_bytes_of_another_implementation() {
+        let key = ClusterKey::new(vec![7; 32]);
+        let secret = |first: u8| std::array::from_fn(|i| first + i as u8);
+        let mut dialer = Noise::new(Side::Dialer, &key, b"prologue", secret(1)).unwrap();
+        let mut acceptor = Noise::new(Side::Acceptor, &key, b"prologue", secret(101)).unwrap();
+        let first = dialer.write(b"from the dialer").unwrap();
+        assert_eq!(hex(&first), DIALER);
+        assert_eq!(acceptor.read(&first).unwrap(), b"from the dialer");
+        let second = acceptor.write(b"from the acceptor").unwrap();
+        assert_eq!(hex(&second), ACCEPTOR);
+        assert_eq!(dialer.read(&second).unwrap(), b"from the acceptor");
+        let (mut dialer, mut acceptor) = (dialer.into_seal().unwrap(), acceptor.into_seal().unwrap());
+        for (message, frame) in [&b"first"[..], b"second"].into_iter().zip(FRAMES) {
+            let sealed = dialer.seal(message).unwrap();
+            assert_eq!(hex(&sealed), frame);
+            assert_eq!(acceptor.open(&sealed).unwrap(), message);
+        }
+        assert_eq!(hex(&acceptor.seal(b"answer").unwrap()), ANSWER);
     }
 
-    fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
-        DefaultResolver.resolve_hash(choice)
-    }
-
-    fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {
-        DefaultResolver.resolve_cipher(choice)
-    }
-}
-
-/// The secret of the one key that a handshake makes. A second draw fails instead of repeating it.
-struct Once(Option<[u8; 32]>);
-
-impl Random for Once {
-    fn try_fill_bytes(&mut self, out: &mut [u8]) -> Result<(), snow::Error> {
-        match self.0.take() {
-            Some(secret) if out.len() == secret.len() => {
-                out.copy_from_slice(&secret);
-                Ok(())
-            }
-            _ => Err(snow::Error::Rng),
+    #[test]
+    fn a_secret_serves_one_handshake() {
+        let key = ClusterKey::new(vec![7; 32]);
+        let mut dialer = Noise::new(Side::Dialer, &key, b"", [1; 32]).unwrap();
+        let first = dialer.write(b"").unwrap();
+        dialer.write(b"").unwrap_err();
+        let mut other = Noise::new(Side::Acceptor, &ClusterKey::new(vec![8; 32]), b"", [2; 32]).unwrap();
+        other.read(&first).unwrap_err();
+        for cut in [0, 31, 32, 47] {
+            let mut acceptor = Noise::new(Side::Acceptor, &key, b"", [2; 32]).unwrap();
+            acceptor.read(&first[..cut]).unwrap_err();
         }
     }
 }

@@ -10,16 +10,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use axum::Router;
-use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, StatusCode, header};
-use axum::middleware::{self, Next};
-use axum::response::{IntoResponse, Response};
-use axum::routing::get;
 use control::ConnectionRow;
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderMap, HeaderValue};
+use hyper::{Request, StatusCode};
 use serde_json::{Value, json};
 
-use crate::server::{Look, Looker, is_authorized, serve};
+use crate::server::{Answer, Look, Looker, Site, answer, is_authorized, refused_method, serve, told};
 use crate::{Flow, Rates, Sample};
 
 /// Connections that one answer has: those that carry most, then those that have most waiting.
@@ -70,7 +67,7 @@ pub struct Web {
 }
 
 #[derive(Debug)]
-struct Site {
+struct Page {
     looker: Looker,
     token: String,
     hosts: Vec<String>,
@@ -105,10 +102,11 @@ impl Web {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let port = self.address.port();
         let hosts = vec![self.address.to_string(), format!("localhost:{port}")];
-        let site = Site { looker: Looker::new(self.socket, true), token: self.token, hosts };
+        let page = Arc::new(Page { looker: Looker::new(self.socket, true), token: self.token, hosts });
+        let site: Site = Arc::new(move |request| Box::pin(visit(Arc::clone(&page), request)));
         let served = runtime.block_on(async move {
             let listener = tokio::net::TcpListener::from_std(self.listener)?;
-            serve(listener, router(Arc::new(site)), end).await;
+            serve(listener, site, end).await;
             Ok(())
         });
         runtime.shutdown_background();
@@ -116,48 +114,49 @@ impl Web {
     }
 }
 
-fn router(site: Arc<Site>) -> Router {
-    let file =
-        |kind: &'static str, text: &'static str| get(move || async move { ([(header::CONTENT_TYPE, kind)], text) });
-    Router::new()
-        .route("/", file("text/html; charset=utf-8", HTML))
-        .route("/page.js", file("text/javascript; charset=utf-8", SCRIPT))
-        .route("/page.css", file("text/css; charset=utf-8", STYLE))
-        .route("/api/state", get(state))
-        .layer(middleware::from_fn_with_state(Arc::clone(&site), guard))
-        .with_state(site)
-}
-
 /// Refuses requests that do not mean this server, and says to browsers what the page may do.
-async fn guard(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
+async fn visit(page: Arc<Page>, request: Request<Incoming>) -> Answer {
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
-    let mut response = match host {
-        Some(host) if site.hosts.iter().any(|own| own == host) => next.run(request).await,
-        _ => (StatusCode::MISDIRECTED_REQUEST, "this is not the host that you named\n").into_response(),
+    let mut answer = match host {
+        Some(host) if page.hosts.iter().any(|own| own == host) => page.answer(&request).await,
+        _ => told(StatusCode::MISDIRECTED_REQUEST, "this is not the host that you named\n"),
     };
-    let with: [(HeaderName, &str); 4] = [
+    let with = [
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
         (header::CACHE_CONTROL, "no-store"),
     ];
     for (name, value) in with {
-        response.headers_mut().insert(name, header::HeaderValue::from_static(value));
+        answer.headers_mut().insert(name, HeaderValue::from_static(value));
     }
-    response
+    answer
 }
 
-async fn state(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
-    if !is_authorized(&headers, &site.token) {
-        return (StatusCode::UNAUTHORIZED, "open the address that `raas web` printed\n").into_response();
+impl Page {
+    async fn answer(&self, request: &Request<Incoming>) -> Answer {
+        let file = match request.uri().path() {
+            "/" => Some(("text/html; charset=utf-8", HTML)),
+            "/page.js" => Some(("text/javascript; charset=utf-8", SCRIPT)),
+            "/page.css" => Some(("text/css; charset=utf-8", STYLE)),
+            "/api/state" => None,
+            _ => return told(StatusCode::NOT_FOUND, ""),
+        };
+        match (refused_method(request.method()), file) {
+            (Some(refused), _) => refused,
+            (None, Some((kind, text))) => answer(StatusCode::OK, kind, text),
+            (None, None) => self.state(request.headers()).await,
+        }
     }
-    let body = |value: Value| ([(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response();
-    match site.looker.look().await {
-        Ok(look) => body(to_json(&look)),
-        Err(error) => {
-            let mut response = body(json!({ "schema": "raas.web/1", "error": error }));
-            *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-            response
+
+    async fn state(&self, headers: &HeaderMap) -> Answer {
+        if !is_authorized(headers, &self.token) {
+            return told(StatusCode::UNAUTHORIZED, "open the address that `raas web` printed\n");
+        }
+        let body = |status, value: Value| answer(status, "application/json", value.to_string());
+        match self.looker.look().await {
+            Ok(look) => body(StatusCode::OK, to_json(&look)),
+            Err(error) => body(StatusCode::SERVICE_UNAVAILABLE, json!({ "schema": "raas.web/1", "error": error })),
         }
     }
 }

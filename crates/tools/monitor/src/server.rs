@@ -4,21 +4,21 @@
 //! anything of a client behind its connection, and asks the daemon at most once in [`SAMPLE_AGE`], whatever number of
 //! clients ask it.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use subtle::ConstantTimeEq;
 use tokio::net::TcpListener;
 use tokio::sync::{Mutex, Semaphore};
@@ -39,8 +39,36 @@ const BIND_AGAIN: Duration = Duration::from_secs(2);
 /// A client that asks sooner gets the answer of before.
 pub(crate) const SAMPLE_AGE: Duration = Duration::from_millis(900);
 
+/// What a request gets.
+pub(crate) type Answer = Response<String>;
+/// A site: what it answers. Boxed, so that the server is compiled once for all sites.
+pub(crate) type Site = Arc<dyn Fn(Request<Incoming>) -> Pin<Box<dyn Future<Output = Answer> + Send>> + Send + Sync>;
+
+/// Text of a kind, such as `text/html`.
+pub(crate) fn answer(status: StatusCode, kind: &'static str, text: impl Into<String>) -> Answer {
+    let mut answer = Response::new(text.into());
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    answer
+}
+
+/// A line for people, which ends with a line feed.
+pub(crate) fn told(status: StatusCode, text: impl Into<String>) -> Answer {
+    answer(status, "text/plain; charset=utf-8", text)
+}
+
+/// The answer to a request that would do more than read what is there.
+pub(crate) fn refused_method(method: &Method) -> Option<Answer> {
+    if [Method::GET, Method::HEAD].contains(method) {
+        return None;
+    }
+    let mut refused = told(StatusCode::METHOD_NOT_ALLOWED, "");
+    refused.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET,HEAD"));
+    Some(refused)
+}
+
 /// Serves until `end` is done.
-pub(crate) async fn serve(listener: TcpListener, router: Router, end: impl Future<Output = ()>) {
+pub(crate) async fn serve(listener: TcpListener, site: Site, end: impl Future<Output = ()>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     tokio::pin!(end);
     loop {
@@ -57,7 +85,11 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, end: impl Futur
             () = &mut end => return,
         };
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
-        let service = TowerToHyperService::new(router.clone());
+        let site = Arc::clone(&site);
+        let service = service_fn(move |request| {
+            let answered = site(request);
+            async { Ok::<_, Infallible>(answered.await) }
+        });
         tokio::spawn(async move {
             let mut http = http1::Builder::new();
             http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIME).max_buf_size(HEAD_BYTES_MAX);
@@ -135,11 +167,12 @@ pub fn serve_metrics(metrics: Metrics) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let Metrics { listen, socket, token } = metrics;
     let endpoint = Endpoint { looker: Looker::new(Some(socket), false), exposition: Mutex::default(), token };
-    let router = Router::new().route("/metrics", get(scrape)).with_state(Arc::new(endpoint));
+    let endpoint = Arc::new(endpoint);
+    let site: Site = Arc::new(move |request| Box::pin(scrape(Arc::clone(&endpoint), request)));
     let serving = async move {
         let listener = bind(listen).await;
         tracing::info!(%listen, "serving metrics");
-        serve(listener, router, std::future::pending()).await;
+        serve(listener, site, std::future::pending()).await;
     };
     std::thread::Builder::new().name("raas-metrics".into()).spawn(move || runtime.block_on(serving)).map(drop)
 }
@@ -159,18 +192,25 @@ async fn bind(listen: SocketAddr) -> TcpListener {
     }
 }
 
-async fn scrape(State(endpoint): State<Arc<Endpoint>>, headers: HeaderMap) -> Response {
-    if endpoint.token.as_deref().is_some_and(|token| !is_authorized(&headers, token)) {
-        let ask = [(header::WWW_AUTHENTICATE, "Bearer")];
-        return (StatusCode::UNAUTHORIZED, ask, "the token of `metrics_token_file` is missing or wrong\n")
-            .into_response();
+async fn scrape(endpoint: Arc<Endpoint>, request: Request<Incoming>) -> Answer {
+    if request.uri().path() != "/metrics" {
+        return told(StatusCode::NOT_FOUND, "");
+    }
+    if let Some(refused) = refused_method(request.method()) {
+        return refused;
+    }
+    if endpoint.token.as_deref().is_some_and(|token| !is_authorized(request.headers(), token)) {
+        let text = "the token of `metrics_token_file` is missing or wrong\n";
+        let mut refused = told(StatusCode::UNAUTHORIZED, text);
+        refused.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        return refused;
     }
     match endpoint.looker.look().await {
         Ok(look) => match endpoint.exposition.lock().await.render(&look.sample.stat) {
-            Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
-            Err(e) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{e}\n")).into_response(),
+            Ok(text) => answer(StatusCode::OK, CONTENT_TYPE, text),
+            Err(e) => told(StatusCode::INTERNAL_SERVER_ERROR, format!("{e}\n")),
         },
-        Err(e) => (StatusCode::SERVICE_UNAVAILABLE, format!("{e}\n")).into_response(),
+        Err(e) => told(StatusCode::SERVICE_UNAVAILABLE, format!("{e}\n")),
     }
 }
 

@@ -34,7 +34,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use raasd::LogFormat;
 
@@ -95,14 +97,16 @@ fn arguments(mut given: Vec<OsString>) -> Vec<OsString> {
 fn start_log(given: Option<&str>, default: &str, format: LogFormat, queue: Option<log::Log>) -> Result<(), Failure> {
     let variable = std::env::var("RUST_LOG").ok().filter(|v| !v.is_empty());
     let filter = given.or(variable.as_deref()).unwrap_or(default);
-    let filter = EnvFilter::try_new(filter)
+    let filter: Targets = filter
+        .parse()
         .map_err(|e| Failure::Usage(format!("log filter `{filter}`: {e}; try `info` or `raasd=debug`")))?;
     let colours = std::io::stderr().is_terminal();
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).log_internal_errors(false);
+    let lines = tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE);
+    let lines = lines.with_ansi(colours).log_internal_errors(false);
     match queue {
-        Some(log) if format == LogFormat::Json => subscriber.json().with_writer(log).init(),
-        Some(log) => subscriber.with_writer(log).init(),
-        None => subscriber.with_writer(std::io::stderr).init(),
+        Some(log) if format == LogFormat::Json => lines.json().with_writer(log).finish().with(filter).init(),
+        Some(log) => lines.with_writer(log).finish().with(filter).init(),
+        None => lines.with_writer(std::io::stderr).finish().with(filter).init(),
     }
     Ok(())
 }

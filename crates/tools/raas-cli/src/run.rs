@@ -3,11 +3,12 @@
 //! Owns what is said before the program starts. It must never start a program without saying so if its connections
 //! will stay on kernel TCP.
 
+mod library;
 mod program;
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use raas::Session;
@@ -16,23 +17,17 @@ use terminal::Failure;
 use crate::cli::RunArgs;
 use program::{NotOurs, Program};
 
-/// The library's file.
-const LIBRARY: &str = "libraas_preload.so";
-/// Where `install.sh` puts it.
-const INSTALLED: &str = "/usr/lib/raas";
-
 /// Starts the program in the place of this process. It returns only if that fails.
 pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     let Some((program, arguments)) = args.words.split_first() else {
         return Err(Failure::Usage("no program was given".into()));
     };
     let found = Program::find(program).map_err(|e| Failure::Usage(e.to_string()))?;
-    let library = library()?;
     let mut command = Command::new(&found.path);
     command.arg0(program).args(arguments);
     match found.judge() {
         Ok(()) => {
-            command.env("LD_PRELOAD", preloads(&library));
+            command.env("LD_PRELOAD", preloads(&library::library()?));
             tell_of_daemon(args)?;
         }
         Err(why) => refuse_or_tell(args, &found.path, &why)?,
@@ -77,25 +72,4 @@ fn preloads(library: &Path) -> OsString {
         all.push(others);
     }
     all
-}
-
-/// `$RAAS_PRELOAD`, else beside this binary, else where it is installed.
-fn library() -> Result<PathBuf, Failure> {
-    let places: Vec<PathBuf> = match std::env::var_os("RAAS_PRELOAD").filter(|v| !v.is_empty()) {
-        Some(named) => vec![PathBuf::from(named)],
-        None => {
-            let binary = std::env::current_exe().and_then(|path| path.canonicalize()).ok();
-            let beside = binary.as_deref().and_then(Path::parent).into_iter();
-            let beside = beside.flat_map(|dir| [dir.to_owned(), dir.join("deps"), dir.join("../lib/raas")]);
-            beside.chain([PathBuf::from(INSTALLED)]).map(|dir| dir.join(LIBRARY)).collect()
-        }
-    };
-    let found = places.iter().find(|place| place.is_file()).and_then(|place| place.canonicalize().ok());
-    found.ok_or_else(|| {
-        let looked: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
-        Failure::Usage(format!(
-            "the library {LIBRARY} is not there: set $RAAS_PRELOAD to its path; looked for {}",
-            looked.join(", ")
-        ))
-    })
 }

@@ -174,8 +174,13 @@ pub(crate) fn engines() -> u32 {
 
 /// The log of the daemons, for `RUST_LOG=... cargo test`.
 fn start_log() {
-    let filter = tracing_subscriber::EnvFilter::from_default_env();
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
+    use tracing_subscriber::layer::SubscriberExt;
+    use tracing_subscriber::util::SubscriberInitExt;
+
+    let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| "error".to_owned());
+    let filter: tracing_subscriber::filter::Targets = filter.parse().unwrap();
+    let lines = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_test_writer().finish();
+    let _ = lines.with(filter).try_init();
 }
 
 /// Runs a test's body; a hang fails it instead of the whole run.

@@ -25,7 +25,7 @@ pub(super) fn look(findings: &mut Findings) {
             "use Linux 5.1 or newer, and allow memfd_create in the container's seccomp profile",
         ),
     }
-    match batches() {
+    match softnic::udp_batches() {
         Ok((gso, gro)) if gso > 1 && gro > 1 => {
             findings.ok("udp-offload", gso, format!("UDP GSO ({gso} packets a call) and GRO"));
         }
@@ -54,13 +54,6 @@ fn sealed_segment() -> std::io::Result<()> {
         true => Ok(()),
         false => Err(std::io::Error::other("the seals do not hold")),
     }
-}
-
-/// Packets of one send and of one receive at most.
-fn batches() -> std::io::Result<(usize, usize)> {
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let state = quinn_udp::UdpSocketState::new((&socket).into())?;
-    Ok((state.max_gso_segments(), state.gro_segments()))
 }
 
 /// The buffer that the software NIC would get with the rights of this user.

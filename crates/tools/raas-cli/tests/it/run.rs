@@ -238,3 +238,43 @@ fn what_cannot_be_done_is_said() {
     assert!(ended.stderr.contains("stay on kernel TCP until there is a daemon"), "{ended:?}");
     assert_eq!(alone(&["--strict"]).code(), 3);
 }
+
+/// Maps of a program and of one that it starts with all its descriptors closed but the first three.
+const MAPS: &str = "cat /proc/self/maps; echo then; sh -c 'exec 3>&- 4>&- 5>&-; cat /proc/self/maps; exit 7'";
+
+#[test]
+fn the_binary_alone_is_enough() {
+    let cluster = Cluster::new();
+    let daemon = cluster.daemon();
+    let [home, place] = ["home", "place"].map(|name| {
+        let dir = cluster.dir.path().join(name);
+        std::fs::create_dir(&dir).unwrap();
+        dir
+    });
+    let alone = place.join("raas");
+    std::fs::copy(env!("CARGO_BIN_EXE_raas"), &alone).unwrap();
+    let under = |words: &[&str]| {
+        let mut command = Command::new(&alone);
+        command.args(["run", "--strict", "--"]).args(words).stdin(Stdio::null()).env_clear();
+        command.env("PATH", std::env::var_os("PATH").unwrap()).env("RAAS_SOCKET", &daemon.socket);
+        // Root's file would be the host's.
+        command.env("HOME", &home).env("XDG_CACHE_HOME", home.join("cache"));
+        command
+    };
+
+    let ended = run(&mut under(&["sh", "-c", MAPS]));
+    assert_eq!(ended.code(), 7, "{ended:?}");
+    let written = home.join("cache/raas/libraas_preload-");
+    for maps in ended.stdout.split("then\n") {
+        assert!(maps.contains(written.to_str().unwrap()), "{ended:?}");
+    }
+
+    let ip = daemon.ip.to_string();
+    let mut server = Running::start(&mut under(&["python3", &script("echo_server.py"), &ip, "1"]));
+    server.wait_for("port ");
+    let port = server.stdout().trim().rsplit(' ').next().unwrap().to_string();
+    let client = run(&mut under(&["python3", &script("echo_client.py"), &ip, &port, ROUNDS, STREAM]));
+    assert_eq!(client.code(), 0, "{client:?}");
+    assert!(client.stdout.contains(&format!("path {STREAM}")), "{client:?}");
+    assert_eq!(std::fs::read_dir(home.join("cache/raas")).unwrap().count(), 1, "one file serves all");
+}
