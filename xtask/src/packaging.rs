@@ -52,7 +52,7 @@ pub(crate) fn run(context: &Context) -> Result<Tally> {
 pub(crate) fn package() -> Result<ExitCode> {
     let tools = &NEEDED[..2];
     packages::install(tools);
-    let lacking = lacking(tools);
+    let lacking = packages::lacking(tools);
     if !lacking.is_empty() {
         bail!("{} is not there: apt-get install debhelper", lacking.join(", "));
     }
