@@ -4,8 +4,6 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use serde::{Deserialize, Serialize};
-
 use super::corpus::Corpus;
 use super::protocol::{AppLink, Seat, Transferred};
 

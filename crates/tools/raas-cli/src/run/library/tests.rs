@@ -1,3 +1,5 @@
+//! Where the library is written, and what is refused there.
+
 use std::os::unix::fs::symlink;
 
 use super::*;
