@@ -256,7 +256,7 @@ fn seed(connection: u32, number: u32, by_connector: bool) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::Seat;
+    use super::super::protocol::Seat;
     use super::*;
     use transport::{Accept, Tcp, Transport};
 
