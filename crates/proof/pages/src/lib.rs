@@ -21,6 +21,7 @@ pages! {
     Client: "docs/use/client.md",
     Messages: "docs/use/messages.md",
     Datagrams: "docs/use/datagrams.md",
+    Unreliable: "docs/use/unreliable.md",
     Regions: "docs/use/regions.md",
     ByReference: "docs/use/by-reference.md",
     Kernels: "docs/use/kernels.md",
