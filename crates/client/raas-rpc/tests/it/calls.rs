@@ -104,6 +104,27 @@ fn many_threads_have_calls_under_way_on_one_client() {
     });
 }
 
+/// A call that `give_up` makes and gives up, behind another one, is not executed, if the server hears of it before that one
+/// ends: for that it has longer each time.
+fn not_begun(gate: &Gate, client: &Client, server: &Server, give_up: impl Fn()) {
+    let mut pause = Duration::from_millis(20);
+    loop {
+        let before = server.counters().executed;
+        gate.set(false);
+        let slow = client.begin(b"wait", None).unwrap();
+        give_up();
+        std::thread::sleep(pause);
+        gate.set(true);
+        assert_eq!(slow.wait().unwrap(), b"waited");
+        assert_eq!(client.call(b"ab").unwrap(), b"ba");
+        if server.counters().executed == before + 2 {
+            return;
+        }
+        assert!(pause < Duration::from_secs(20), "it was begun each time");
+        pause *= 2;
+    }
+}
+
 #[test]
 fn a_deadline_ends_the_wait_and_what_was_not_begun_is_not_executed() {
     bounded(|| {
@@ -112,31 +133,11 @@ fn a_deadline_ends_the_wait_and_what_was_not_begun_is_not_executed() {
                 let gate = Arc::new(Gate::default());
                 let server = places.serve(Server::builder(), gate.service());
                 let client = places.client(&server, transport, Client::builder());
-                let slow = client.begin(b"wait", None).unwrap();
-                let behind = client.call_within(b"x", Duration::from_millis(30));
                 let late = CallError::DeadlineExceeded { after: Duration::from_millis(30), was_sent: true };
-                assert_eq!(behind, Err(late), "{transport}");
-                gate.set(true);
-                assert_eq!(slow.wait().unwrap(), b"waited");
-                assert_eq!(client.call(b"ab").unwrap(), b"ba", "{transport}");
-                assert_eq!(server.counters().executed, 2, "{transport}: the late one was not begun");
-                // Given up before it was begun, if the server heard of it in time: it has longer each time.
-                let mut pause = Duration::from_millis(20);
-                loop {
-                    let before = server.counters().executed;
-                    gate.set(false);
-                    let slow = client.begin(b"wait", None).unwrap();
-                    drop(client.begin(b"y", None).unwrap());
-                    std::thread::sleep(pause);
-                    gate.set(true);
-                    assert_eq!(slow.wait().unwrap(), b"waited");
-                    assert_eq!(client.call(b"cd").unwrap(), b"dc");
-                    if server.counters().executed == before + 2 {
-                        break;
-                    }
-                    assert!(pause < Duration::from_secs(20), "{transport}: the dropped one was begun");
-                    pause *= 2;
-                }
+                not_begun(&gate, &client, &server, || {
+                    assert_eq!(client.call_within(b"x", Duration::from_millis(30)), Err(late.clone()), "{transport}");
+                });
+                not_begun(&gate, &client, &server, || drop(client.begin(b"y", None).unwrap()));
             }
         }
     });
