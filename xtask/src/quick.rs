@@ -24,7 +24,7 @@ pub(crate) struct Args {
     #[arg(long)]
     since: Option<String>,
     /// Seconds after which no further crate's tests are begun.
-    #[arg(long, default_value_t = 60)]
+    #[arg(long, default_value_t = 30)]
     seconds: u64,
 }
 
