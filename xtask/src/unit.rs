@@ -26,6 +26,12 @@ pub(crate) const JUDGES: &[Need] = &[
     ("chromium-headless-shell", "chromium-headless-shell"),
     ("etcd", "etcd-server"),
     ("iptables", "iptables"),
+    // What the pages give to a shell.
+    ("redis-server", "redis-server"),
+    ("redis-benchmark", "redis-tools"),
+    ("curl", "curl"),
+    ("ip", "iproute2"),
+    ("cc", "gcc"),
 ];
 /// What has tests. Examples have none: stage `lint` compiles each once, and linking them as test programs would only cost
 /// time.

@@ -63,9 +63,7 @@ pub(crate) fn run(page: &Page) -> Verdict {
     let bin = dir.path().join("bin");
     std::fs::create_dir(&bin).unwrap();
     std::fs::create_dir(dir.path().join("run")).unwrap();
-    for name in ["raas", "libraas_preload.so"] {
-        std::os::unix::fs::symlink(built(name), bin.join(name)).unwrap();
-    }
+    std::os::unix::fs::symlink(built("raas"), bin.join("raas")).unwrap();
     let daemon = if page.script.contains("raas daemon") { "" } else { DAEMON };
     let log = dir.path().join("log");
     let mut shell = Command::new("unshare");
