@@ -45,7 +45,6 @@ impl Closing {
         let (now, idle) = (Instant::now(), ledger::idle());
         let seconds = now.duration_since(self.begun).as_secs_f64();
         let compiling = ledger::take(Kind::Compiling).as_secs_f64().min(seconds);
-        // Beside another stage's work it costs nobody a second.
         let installing = ledger::take(Kind::Installing).as_secs_f64().min(seconds - compiling);
         let idle_for = idle.zip(self.idle).map_or(0.0, |(now, then)| now.saturating_sub(then).as_secs_f64());
         let waiting = (idle_for / self.processors).min(seconds - compiling - installing);
