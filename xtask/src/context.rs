@@ -7,6 +7,4 @@ use harness::repo::Repo;
 pub(crate) struct Context {
     pub(crate) repo: Repo,
     pub(crate) full: bool,
-    /// A later stage needs the release build.
-    pub(crate) release_later: bool,
 }

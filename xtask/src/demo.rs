@@ -1,9 +1,9 @@
-//! Stage `demo`: `cargo run --release -- demo --json` exactly as a user starts it, and a check of what it says about
+//! Stage `demo`: `raas demo --json`, with `--full` as `cargo run --release` builds it for a user, and a check of what it says about
 //! itself. Owns the list of keys that bind; each group of demands is one case.
 
 use crate::context::Context;
-use crate::release;
-use anyhow::Result;
+use crate::product;
+use anyhow::{Context as _, Result};
 use harness::child::{self, Ended, Stream};
 use harness::tally::Tally;
 use serde_json::Value;
@@ -66,10 +66,10 @@ const KEYS: &[&str] = &[
 pub(crate) fn run(context: &Context) -> Result<Tally> {
     let mut tally = Tally::default();
     let begin = Instant::now();
-    release::ready(&context.repo)?;
-    tally.case("demo: release build", begin.elapsed(), &[]);
-    let args = ["run", "--release", "--quiet", "--", "demo", "--json"];
-    let demo = child::run_quiet(&mut context.repo.command("cargo", &args), DEMO_LIMIT)?;
+    let raas = product::ready(&context.repo, context.full)?.join("raas");
+    tally.case("demo: it is built", begin.elapsed(), &[]);
+    let raas = raas.to_str().context("the path of the target directory is not UTF-8")?;
+    let demo = child::run_quiet(&mut context.repo.command(raas, &["demo", "--json"]), DEMO_LIMIT)?;
     let report = serde_json::from_str::<Value>(demo.text(Stream::Out).trim());
     tally.case("demo: ends with exit code 0", demo.took, &ending(&demo));
     match report {

@@ -33,7 +33,9 @@ pub(crate) fn run(context: &Context) -> Result<Tally> {
     if context.full {
         compatibility::judge_history(&context.repo, &mut tally)?;
     }
-    install::judge(&context.repo, &mut tally);
+    if context.full {
+        install::judge(&context.repo, &mut tally);
+    }
     packages::install(NEEDED);
     let lacking = packages::lacking(NEEDED);
     if lacking.is_empty() {
@@ -56,7 +58,7 @@ pub(crate) fn package() -> Result<ExitCode> {
     if !lacking.is_empty() {
         bail!("{} is not there: apt-get install debhelper", lacking.join(", "));
     }
-    println!("{}", deb::package(&Repo::open()?)?.display());
+    println!("{}", deb::package(&Repo::open()?, true)?.display());
     Ok(ExitCode::SUCCESS)
 }
 

@@ -44,7 +44,7 @@ struct Changed {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let begin = Instant::now();
-    let context = Context { repo: Repo::open()?, full: false, release_later: false };
+    let context = Context { repo: Repo::open()?, full: false };
     let changed = match &args.packages[..] {
         [] => of_files(&context.repo, &changed_files(&context.repo, args.since.as_deref())?),
         named => of_crates(&context.repo, named)?,

@@ -102,8 +102,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if args.no_install {
         packages::forbid();
     }
-    let release_later = stages.iter().any(|stage| stage.name == "demo" || stage.name == "packaging");
-    let context = Context { repo: Repo::open()?, full: args.full, release_later };
+    let context = Context { repo: Repo::open()?, full: args.full };
     install_ahead(&stages, args.full);
     for (name, guests) in [("vm", vm::Stage::Vm), ("packaging", vm::Stage::Packaging)] {
         if stages.iter().skip(1).any(|stage| stage.name == name) {

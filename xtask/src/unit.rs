@@ -2,7 +2,6 @@
 //! tests. Owns the reading of the runners' closing lines; a run that cannot be read counts as failed, never as passed.
 
 use crate::context::Context;
-use crate::release;
 use anyhow::Result;
 use harness::child::{self, Stream};
 use harness::packages::{self, Need};
@@ -44,13 +43,7 @@ pub(crate) fn run(context: &Context) -> Result<Tally> {
     packages::install(JUDGES);
     let nextest = child::run_quiet(&mut context.repo.command("cargo", &["nextest", "--version"]), ASK_LIMIT)
         .is_ok_and(|ended| ended.success());
-    let built = |words: &[&str]| -> Result<()> {
-        build::must(&mut command(context, words))?;
-        if context.release_later {
-            release::begin(&context.repo);
-        }
-        Ok(())
-    };
+    let built = |words: &[&str]| build::must(&mut command(context, words));
     if nextest {
         built(&[NEXTEST, TARGETS, &["--no-run"]].concat())?;
         tally.add(run_nextest(context)?);

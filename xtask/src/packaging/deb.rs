@@ -1,12 +1,11 @@
-//! The Debian package, made by Debian's own debhelper out of what `cargo build --release` left. Owns which file goes
+//! The Debian package, made by Debian's own debhelper out of what Cargo built. Owns which file goes
 //! where, and the judgement of the result on this host; a guest installs it (`tests/vm/package`).
 //!
 //! cargo-deb would do the same; but it has to be compiled first, and debhelper and lintian are packages (docs/operate/packaging.md).
 
 use super::{put, succeed};
-use crate::release;
+use crate::product;
 use anyhow::{Context as _, Result, bail};
-use harness::build;
 use harness::repo::Repo;
 use harness::tally::Tally;
 use std::os::unix::fs::PermissionsExt;
@@ -18,10 +17,10 @@ const TOOL_LIMIT: Duration = Duration::from_secs(10 * 60);
 /// The folder of the package's sources, and that of Debian's rules in it.
 const PACKAGING: &str = "packaging";
 
-/// Files of this repository (or of Cargo's target directory, with `@` in front), their places, and their modes.
+/// Files of this repository (or that Cargo makes, with `@` in front), their places, and their modes.
 const FILES: &[(&str, &str, u32)] = &[
-    ("@release/raas", "usr/bin/raas", 0o755),
-    ("@release/libraas_preload.so", "usr/lib/raas/libraas_preload.so", 0o644),
+    ("@raas", "usr/bin/raas", 0o755),
+    ("@libraas_preload.so", "usr/lib/raas/libraas_preload.so", 0o644),
     ("packaging/raasd.toml", "etc/raas/raasd.toml", 0o644),
     ("packaging/systemd/sysusers.conf", "usr/lib/sysusers.d/raas.conf", 0o644),
     ("packaging/systemd/raasd.service", "debian/raas.raasd.service", 0o644),
@@ -53,23 +52,19 @@ const ADDED: &[&str] = &[
 const PAGE: &str = "usr/share/man/man1/raas-daemon.1.gz";
 
 /// Builds the package; returns its file.
-pub(super) fn package(repo: &Repo) -> Result<PathBuf> {
-    release::ready(repo)?;
-    build::must(
-        &mut repo.command("cargo", &["build", "--release", "--package", "raas-cli", "--package", "raas-preload"]),
-    )?;
-    pack(repo, &repo.target.join("packaging"))
+pub(super) fn package(repo: &Repo, is_release: bool) -> Result<PathBuf> {
+    pack(repo, &product::ready(repo, is_release)?, &repo.target.join("packaging"))
 }
 
-/// Lays the tree out in `dir` and has debhelper pack it.
-fn pack(repo: &Repo, dir: &Path) -> Result<PathBuf> {
+/// Lays the tree out in `dir`, with the programs that are in `programs`, and has debhelper pack it.
+fn pack(repo: &Repo, programs: &Path, dir: &Path) -> Result<PathBuf> {
     if dir.exists() {
         std::fs::remove_dir_all(dir).with_context(|| format!("cannot remove {}", dir.display()))?;
     }
     let tree = dir.join("tree");
     for (from, to, mode) in FILES {
         let from = match from.strip_prefix('@') {
-            Some(made) => repo.target.join(made),
+            Some(made) => programs.join(made),
             None => repo.root.join(from),
         };
         put(&tree.join(to), &std::fs::read(&from).with_context(|| format!("no {}", from.display()))?, *mode)?;
@@ -115,13 +110,14 @@ fn pack(repo: &Repo, dir: &Path) -> Result<PathBuf> {
 pub(super) fn judge(repo: &Repo, full: bool, tally: &mut Tally) -> bool {
     let mut built = None;
     tally.check("package: debhelper builds it", || {
-        built = Some(package(repo)?);
+        built = Some(package(repo, full)?);
         Ok(vec![])
     });
     let Some(file) = built else { return false };
     if full {
         tally.check("package: the same bytes each time", || {
-            let again = pack(repo, &repo.target.join("packaging-again"))?;
+            let programs = product::ready(repo, full)?;
+            let again = pack(repo, &programs, &repo.target.join("packaging-again"))?;
             let same = std::fs::read(&file)? == std::fs::read(&again)?;
             Ok(if same { vec![] } else { vec![format!("{} and {} differ", file.display(), again.display())] })
         });

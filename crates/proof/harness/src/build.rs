@@ -26,11 +26,6 @@ pub fn run(command: &mut Command) -> Result<Ended> {
     Ok(ended)
 }
 
-/// A build beside other work: it is not counted, who waits for it counts.
-pub fn aside(command: &mut Command) -> Result<Ended> {
-    child::run_quiet(command, LIMIT)
-}
-
 /// The same as [`run`], and nothing is shown: its lines are the caller's.
 pub fn run_quiet(command: &mut Command) -> Result<Ended> {
     let ended = child::run_quiet(command, LIMIT)?;

@@ -46,7 +46,7 @@ const LOG_PATIENCE: Duration = Duration::from_secs(20);
 /// Streams of the polite pair.
 const STREAMS: u64 = 2;
 /// Pairs of rounds, without and with the hostile tenant.
-const ROUNDS: usize = 9;
+const ROUNDS: usize = 5;
 const ROUND: Duration = Duration::from_millis(1400);
 /// Share of their throughput that polite tenants keep: the median over the rounds.
 const SHARE_MIN: f64 = 0.5;

@@ -6,7 +6,6 @@ use super::artifacts::{self, Artifacts};
 use super::guest::{self, Boot};
 use super::registry::{self, Stage, Suite};
 use anyhow::Result;
-use harness::build;
 use harness::child;
 use harness::programs;
 use harness::repo::Repo;
@@ -59,8 +58,6 @@ fn run_suite(repo: &Repo, suite: &Suite) -> Result<Tally> {
     let mut tally = Tally::default();
     if suite.programs {
         programs::build(repo)?;
-        // A guest without a processor's help runs what it can as fast as it can.
-        build::must(&mut repo.command("cargo", &["build", "--release"]))?;
     }
     let cache = repo.target.join("vm");
     let artifacts = match artifacts::prepare(&cache, suite.kernel, suite.packages, suite.device) {

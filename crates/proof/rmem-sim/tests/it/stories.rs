@@ -1,4 +1,4 @@
-//! Thousands of stories of each structure: all orders, delays of several leases, clients that end at any step, a node
+//! Hundreds of stories of each structure: all orders, delays of several leases, clients that end at any step, a node
 //! that dies. A story that fails is shrunk and printed; `Scenario { .. }.play()` plays it again.
 
 use rmem_sim::{Kind, Scenario, Story, shrink};
@@ -7,7 +7,7 @@ use rmem_sim::{Kind, Scenario, Story, shrink};
 /// without.
 const SEEDS_FULL: u64 = 1500;
 /// See [`SEEDS_FULL`].
-const SEEDS: u64 = 500;
+const SEEDS: u64 = 150;
 
 fn seeds() -> u64 {
     if std::env::var_os("RAAS_TEST_FULL").is_some() { SEEDS_FULL } else { SEEDS }

@@ -12,3 +12,8 @@ mod restarts;
 mod scale;
 mod traps;
 mod wires;
+
+/// Whether the test command was called with `--full`.
+fn is_full() -> bool {
+    std::env::var_os("RAAS_TEST_FULL").is_some()
+}

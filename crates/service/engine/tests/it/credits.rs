@@ -60,10 +60,10 @@ fn lanes_that_all_speak_share_what_there_is() {
     });
     let server = w.attach(0, 256);
     let to = w.listen(0, server, 7, 256);
-    w.app(0, server).defaults = |c| (c.to_send, c.fin_after, c.close_when_done) = (400_000, true, true);
+    w.app(0, server).defaults = |c| (c.to_send, c.fin_after, c.close_when_done) = (150_000, true, true);
     let clients: Vec<_> = (1..7).map(|h| (h, w.attach(h, 64))).collect();
     for (h, app) in &clients {
-        w.app(*h, *app).defaults = |c| (c.to_send, c.fin_after, c.close_when_done) = (400_000, true, true);
+        w.app(*h, *app).defaults = |c| (c.to_send, c.fin_after, c.close_when_done) = (150_000, true, true);
         // Rings so small that the lane takes many messages.
         (0..16).for_each(|_| _ = w.connect(*h, *app, to, 4096));
     }
@@ -75,7 +75,7 @@ fn lanes_that_all_speak_share_what_there_is() {
         let done = |app: &crate::apps::SimApp, n| app.conns.len() == n && app.conns.values().all(|c| c.closed);
         done(&w.hosts[0].apps[&server], 96) && clients.iter().all(|(h, app)| done(&w.hosts[*h].apps[app], 16))
     });
-    assert!(w.app(0, server).conns.values().all(|c| c.received == 400_000));
+    assert!(w.app(0, server).conns.values().all(|c| c.received == 150_000));
     assert!(w.counter(0, "credit_shortages") > 0, "the test is too easy");
     assert!(most <= 256, "{most} entries of 256");
     assert!(w.hosts[0].engine.totals().srq_free <= 256);

@@ -26,7 +26,7 @@ fn seeds() -> std::ops::Range<u64> {
     match asked.split_once('+').and_then(|(first, count)| Some((number(first)?, number(count)?))) {
         Some((first, count)) => first..first + count,
         None if std::env::var_os("RAAS_TEST_FULL").is_some() => 0..400,
-        None => 0..60,
+        None => 0..20,
     }
 }
 
