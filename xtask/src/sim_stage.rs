@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Seeds that every run goes through, and a full one.
-const FIXED: u64 = 1_000;
+const FIXED: u64 = 500;
 const FIXED_FULL: u64 = 4_000;
 /// Time for fresh seeds, in a full run.
 const FRESH_SECONDS: u64 = 900;

@@ -20,9 +20,6 @@ pub(super) const NO_GUEST: i32 = 125;
 const AFTER_FAILURE: Duration = Duration::from_secs(60);
 /// Lines of a kernel log shown when a guest fails to start.
 const LOG_LINES: usize = 60;
-/// All that the emulator has but what guards a kernel from programs: each copy between the two would turn such a guard off
-/// and on, which ends a block of translated code.
-const PROCESSOR: &str = "max,-smap,-smep,-umip,-pku,-la57";
 /// Environment that tests read, handed from the host to the guest.
 const PASSED_ENV: &[&str] = &["RAAS_", "RUST_", "PROPTEST_", "NEXTEST"];
 
@@ -229,7 +226,7 @@ fn qemu(artifacts: &Artifacts, boot: &Boot, dir: &Path, results: &Path, index: u
     if virtualises() {
         command.args(["-accel", "kvm"]);
     }
-    command.args(["-accel", "tcg,thread=multi,tb-size=512", "-cpu", PROCESSOR]);
+    command.args(["-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max"]);
     command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
     command.args(["-smp", &cpus, "-m", &memory, "-initrd", "initramfs", "-append", &kernel_line]);
     command.arg("-kernel").arg(&artifacts.kernel.vmlinux);

@@ -134,9 +134,9 @@ fn repeat(corpus: &mut Corpus, channels: usize, minimum: u64) -> Result<(), Fail
 }
 
 /// The SHA-256 of each file, computed from the file by as many threads as there are processors.
-pub(crate) fn digests(files: &[SourceFile]) -> Result<Vec<String>, String> {
+pub(crate) fn digests(files: &[SourceFile], deadline: Instant) -> Result<Vec<String>, String> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let hash = |part: &[SourceFile]| part.iter().map(digest).collect::<Result<Vec<_>, _>>();
+    let hash = |part: &[SourceFile]| part.iter().map(|file| digest(file, deadline)).collect::<Result<Vec<_>, _>>();
     std::thread::scope(|scope| {
         let parts = files.chunks(files.len().div_ceil(threads).max(1));
         let threads: Vec<_> = parts.map(|part| scope.spawn(move || hash(part))).collect();
@@ -145,11 +145,14 @@ pub(crate) fn digests(files: &[SourceFile]) -> Result<Vec<String>, String> {
     })
 }
 
-fn digest(file: &SourceFile) -> Result<String, String> {
+fn digest(file: &SourceFile, deadline: Instant) -> Result<String, String> {
     let read = || -> io::Result<String> {
         let mut hasher = Sha256::new();
         let (mut source, mut buffer) = (File::open(&file.path)?, vec![0; HASH_BYTES]);
         loop {
+            if Instant::now() >= deadline {
+                return Err(io::Error::other(crate::TIME_IS_UP));
+            }
             match io::Read::read(&mut source, &mut buffer)? {
                 0 => return Ok(hex(&hasher.finalize())),
                 n => hasher.update(buffer.get(..n).unwrap_or_default()),
@@ -264,9 +267,10 @@ mod tests {
         assert_eq!(corpus.bytes, 8);
         assert!(corpus.notes.is_empty());
         let expected = ["12345", "678"].map(|text| hex(&Sha256::digest(text)));
-        assert_eq!(digests(&corpus.files).unwrap(), expected);
+        assert_eq!(digests(&corpus.files, soon()).unwrap(), expected);
+        assert!(digests(&corpus.files, Instant::now()).unwrap_err().contains("--seconds-max"));
         std::fs::remove_file(dir.path().join("sub/b")).unwrap();
-        assert!(digests(&corpus.files).unwrap_err().contains("sub/b"));
+        assert!(digests(&corpus.files, soon()).unwrap_err().contains("sub/b"));
         for missing in [Path::new("/nonexistent/x"), &dir.path().join("a")] {
             assert!(matches!(choose(Some(missing), 1, soon()), Err(Failure::Usage(_))));
         }

@@ -225,7 +225,7 @@ impl<'a> Fleet<'a> {
         let mut answers = BTreeMap::new();
         while answers.len() < who.len() {
             let left = self.deadline.checked_duration_since(Instant::now());
-            let left = left.ok_or("the time limit (--seconds-max) is reached")?;
+            let left = left.ok_or(crate::TIME_IS_UP)?;
             match self.next(TICK.min(left))? {
                 Some((seat, _)) if !who.contains(&seat) => return Err(out_of_step(seat)),
                 Some((seat, answer)) => drop(answers.insert(seat, answer)),

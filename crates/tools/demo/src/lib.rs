@@ -44,6 +44,8 @@ use verbs::WirePolicy;
 const WATCHDOG_GRACE: Duration = Duration::from_secs(15);
 /// Bytes of a small message.
 const MESSAGE_BYTES: usize = 64;
+/// Why a run ends that reached its bound.
+const TIME_IS_UP: &str = "the time limit (--seconds-max) is reached";
 
 /// What the demo is asked to do.
 #[derive(Debug, Clone)]
@@ -93,7 +95,7 @@ pub fn run(demo: &Demo) -> Result<(), Failure> {
     let outcome = preflight::check(demo.hosts, ports, &seats, &links).and_then(|()| {
         let (files, bytes) = (table::grouped(corpus.files.len() as u64), table::bytes(corpus.bytes));
         out::say(format_args!("{files} files, {bytes}: computing their digests"));
-        let (digests, report) = (corpus::digests(&corpus.files)?, &mut report);
+        let (digests, report) = (corpus::digests(&corpus.files, deadline)?, &mut report);
         report.set("tcp_congestion", transport::tcp_congestion().map_err(|e| e.to_string())?);
         let (cleanup, corpus, links, seats) = (&cleanup, &corpus, &links, &seats);
         Story { demo, cleanup, ports, corpus, digests: &digests, links, seats, deadline, report }.tell()

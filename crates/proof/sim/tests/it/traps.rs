@@ -138,7 +138,7 @@ fn a_crash_at_each_step_of_a_close() {
     for ending in [Ending::ReadToEnd, Ending::CloseAfterWrite, Ending::StopReading, Ending::Abort] {
         for who in 0..2 {
             let mut died = 0;
-            for step in 0..70 {
+            for step in (0..70).step_by(if crate::is_full() { 1 } else { 2 }) {
                 let mut plan = two(u64::from(step), 2, &Talk::exactly(6_000).ending(ending));
                 plan.apps[who].crash_after = Some(step);
                 plan.quiet_at = at(200_000);
@@ -148,7 +148,7 @@ fn a_crash_at_each_step_of_a_close() {
                 world.run();
                 assert_sound(&world);
             }
-            assert!(died > 8, "{ending:?}: the process of side {who} died {died} times only");
+            assert!(died > 4, "{ending:?}: the process of side {who} died {died} times only");
         }
     }
 }

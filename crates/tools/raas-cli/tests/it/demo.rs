@@ -193,8 +193,9 @@ fn too_few_descriptors_are_named_before_anything_begins() {
 #[test]
 fn a_time_limit_ends_the_run_with_code_1() {
     let dir = tempfile::tempdir().unwrap();
+    let bytes = pattern(20_000_000);
     for i in 0..40 {
-        std::fs::write(dir.path().join(format!("big{i}")), pattern(20_000_000)).unwrap();
+        std::fs::write(dir.path().join(format!("big{i}")), &bytes).unwrap();
     }
     let mut command = raas();
     command.args(["demo", "--json", "--connections", "4", "--apps", "1", "--seconds-max", "1", "--hosts", &hosts()]);

@@ -336,7 +336,9 @@ fn change_wires(name: &str, networks: usize) {
         return eprintln!("SKIP {name}: no packets can be dropped here (iptables): {why}");
     }
     NETWORKS.into_iter().take(networks).for_each(|network| join(&other, network));
-    let (a, b) = (daemon(&cluster, 0, None, networks, ""), daemon(&cluster, 1, Some(&other), networks, ""));
+    // A stream of bulk with a TCP connection of its own would leave the lane with nothing to carry, and so in peace.
+    let more = "tcp_direct = \"off\"";
+    let (a, b) = (daemon(&cluster, 0, None, networks, more), daemon(&cluster, 1, Some(&other), networks, more));
     let sessions = [a.session("wires"), b.session("wires")];
     let listener = Listener::bind_with(&sessions[1], (b.ip, 7000)).unwrap();
     let near = Stream::connect_with(&sessions[0], listener.local_addr().unwrap()).unwrap();

@@ -139,13 +139,17 @@ impl Running {
     }
 
     /// Waits for the end, bounded by the watchdog.
-    pub(crate) fn end(mut self) -> Ended {
+    pub(crate) fn end(self) -> Ended {
+        self.end_within(WATCHDOG)
+    }
+
+    pub(crate) fn end_within(mut self, limit: Duration) -> Ended {
         let mut status = None;
         let begin = Instant::now();
         while status.is_none() {
             status = self.child.try_wait().unwrap();
             let (out, err) = (self.stdout(), self.stderr());
-            assert!(begin.elapsed() < WATCHDOG, "hangs; it said: {out} {err}");
+            assert!(begin.elapsed() < limit, "hangs; it said: {out} {err}");
             std::thread::sleep(Duration::from_millis(5));
         }
         for reader in self.readers.drain(..) {

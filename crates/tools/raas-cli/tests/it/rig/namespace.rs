@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use super::run;
+use super::{Running, WATCHDOG};
 
 /// Says to this program, started again, that it is inside.
 const INSIDE: &str = "RAAS_TEST_INSIDE_NAMESPACE";
@@ -38,7 +38,9 @@ pub(crate) fn in_namespace(name: &str, addresses: &[&str], body: impl FnOnce()) 
         return;
     }
     let mut again = inside(addresses, std::env::current_exe().unwrap());
-    let ended = run(again.args(["--exact", name, "--nocapture"]).env(INSIDE, "1"));
+    // Its own watchdogs say what it waits for, so they come first.
+    let again = Running::start(again.args(["--exact", name, "--nocapture"]).env(INSIDE, "1"));
+    let ended = again.end_within(4 * WATCHDOG);
     assert_eq!(ended.code(), 0, "{ended:?}");
     assert!(ended.stdout.contains("1 passed"), "{ended:?}");
     eprint!("{}", ended.stderr);
