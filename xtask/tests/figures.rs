@@ -4,21 +4,16 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use harness::repo::Repo;
 use serde_json::Value;
 
 fn xtask(words: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_xtask")).args(["bench", "figures"]).args(words).output().expect("it starts")
 }
 
-/// The measured programs, built as this test is: with the whole workspace and an example chosen the features are those
-/// of a run of all tests, so that nothing but what changed is built.
+/// The measured programs, as the stages of the test command have them.
 fn programs() -> PathBuf {
-    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    build
-        .args(["build", "--workspace", "--bin", "raas", "--bin", "bench", "--example", "datagram_echo"])
-        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    let built = build.output().expect("cargo starts");
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    harness::programs::build(&Repo::open().expect("this repository")).expect("they are built");
     Path::new(env!("CARGO_BIN_EXE_xtask")).parent().expect("it lies in a directory").to_owned()
 }
 

@@ -14,7 +14,7 @@ use crate::repo::Repo;
 
 #[rustfmt::skip]
 const ARGS: &[&str] = &[
-    "build", "--workspace", "--lib", "--bin", "raas", "--bin", "hostile", "--bin", "sim", "--bin", "interop", "--bin", "iwarp_peer",
+    "build", "--workspace", "--lib", "--bin", "raas", "--bin", "bench", "--bin", "hostile", "--bin", "sim", "--bin", "interop", "--bin", "iwarp_peer",
     "--example", "datagram_echo", "--example", "holes", "--test", "it",
 ];
 

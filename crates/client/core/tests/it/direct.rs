@@ -1,7 +1,7 @@
 //! A stream with a TCP connection of its own beside the lane: both are models that cut and delay their bytes anywhere,
 //! from one seed. Every byte comes once and in order, ends are told only behind the last byte, and a stream that breaks
 //! never looks like one that ended.
-#![allow(clippy::disallowed_types)] // tests may use everything
+#![allow(clippy::disallowed_types, clippy::disallowed_methods)] // tests may use everything
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};

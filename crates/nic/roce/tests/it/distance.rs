@@ -1,5 +1,5 @@
 //! Throughput over distance and loss, in virtual time: a line of 1 Gbit/s with a queue of 100 packets.
-#![allow(clippy::disallowed_macros)] // It prints what docs/inside/roce.md speaks of.
+#![allow(clippy::disallowed_methods, clippy::disallowed_macros)] // It prints what docs/inside/roce.md speaks of.
 
 use std::time::Duration;
 
