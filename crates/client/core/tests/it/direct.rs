@@ -18,13 +18,13 @@ use shm::{Region, app_flag, engine_flag};
 const RING: u32 = 4096;
 /// Bytes that one direction of the TCP connection holds at first.
 const PIPE: usize = 3000;
+/// More steps than any run needs.
+const STEPS_MAX: u32 = 2_000_000;
+
 /// Runs of a test, each of a seed of its own.
 fn seeds() -> u64 {
     if std::env::var_os("RAAS_TEST_FULL").is_some() { 400 } else { 100 }
 }
-
-/// More steps than any run needs.
-const STEPS_MAX: u32 = 2_000_000;
 
 #[derive(Debug)]
 struct Rng(u64);

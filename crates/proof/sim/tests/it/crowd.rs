@@ -13,12 +13,12 @@ fn holds(seed: u64, hosts: usize) {
 
 #[test]
 fn a_crowd_keeps_every_promise() {
-    holds(1, if crate::is_full() { 1000 } else { 200 });
+    holds(1, crate::size(200, 1000));
 }
 
 #[test]
 fn crowds_of_other_sizes_do_too() {
-    for seed in 1..=if crate::is_full() { 4 } else { 1 } {
+    for seed in 1..=crate::size(1, 4) {
         holds(seed, 60 + 20 * seed as usize);
     }
 }

@@ -13,7 +13,7 @@ mod scale;
 mod traps;
 mod wires;
 
-/// Whether the test command was called with `--full`.
-fn is_full() -> bool {
-    std::env::var_os("RAAS_TEST_FULL").is_some()
+/// One of two sizes: the second when the test command was called with `--full`.
+fn size<T>(default: T, full: T) -> T {
+    if std::env::var_os("RAAS_TEST_FULL").is_some() { full } else { default }
 }

@@ -39,7 +39,7 @@ fn finish(mut world: World) -> World {
 
 #[test]
 fn streams_go_on_over_each_daemon_and_both() {
-    for seed in 0..5 {
+    for seed in 0..crate::size(5, 12) {
         let mut world = world(seed, 400_000);
         until_they_talk(&mut world);
         let which: &[usize] = [&[0][..], &[1], &[0, 1], &[1, 0]][seed as usize % 4];
@@ -55,7 +55,7 @@ fn streams_go_on_over_each_daemon_and_both() {
 
 #[test]
 fn daemons_die_again_while_processes_come_back() {
-    for seed in 0..5 {
+    for seed in 0..crate::size(5, 12) {
         let mut world = world(seed, 400_000);
         until_they_talk(&mut world);
         for turn in 0..8 {
@@ -107,7 +107,7 @@ fn a_machine_that_dies_while_its_daemon_is_away_ends_the_connections() {
 /// A socket on each of two hosts sends to the other's while daemons die, one or both at once.
 #[test]
 fn datagram_sockets_keep_their_address_and_receive_again() {
-    for seed in 0..5 {
+    for seed in 0..crate::size(5, 12) {
         let mut plan = Plan::calm(seed, 2);
         plan.hosts.iter_mut().for_each(|host| host.peer_return = Duration::from_secs(5));
         for host in [0, 1] {
@@ -172,7 +172,7 @@ fn world_with_regions(seed: u64) -> World {
 #[test]
 fn regions_come_back_with_their_bytes_and_handles_go_on() {
     let (mut reopened, mut unknown) = (0, 0);
-    for seed in 0..5 {
+    for seed in 0..crate::size(5, 12) {
         let mut world = world_with_regions(seed);
         world.pass(Duration::from_micros(200_000 + 7 * seed));
         let which: &[usize] = [&[0][..], &[1], &[0, 1], &[1, 0]][seed as usize % 4];
@@ -201,7 +201,7 @@ fn regions_come_back_with_their_bytes_and_handles_go_on() {
 #[test]
 fn regions_go_on_when_daemons_die_again_while_owners_bring_them() {
     let mut returned = 0;
-    for seed in 0..5 {
+    for seed in 0..crate::size(5, 12) {
         let mut world = world_with_regions(seed);
         world.pass(Duration::from_millis(100));
         for turn in 0..10 {

@@ -138,7 +138,7 @@ fn a_crash_at_each_step_of_a_close() {
     for ending in [Ending::ReadToEnd, Ending::CloseAfterWrite, Ending::StopReading, Ending::Abort] {
         for who in 0..2 {
             let mut died = 0;
-            for step in (0..70).step_by(if crate::is_full() { 1 } else { 2 }) {
+            for step in (0..70).step_by(crate::size(2, 1)) {
                 let mut plan = two(u64::from(step), 2, &Talk::exactly(6_000).ending(ending));
                 plan.apps[who].crash_after = Some(step);
                 plan.quiet_at = at(200_000);
@@ -325,7 +325,7 @@ fn a_kill_during_a_reset_reaches_only_its_own_connections() {
 #[test]
 fn a_receiver_that_leaves_at_once_turns_no_complete_transfer_into_a_reset() {
     let mut left = 0;
-    for kill_us in (200..8_000).step_by(60) {
+    for kill_us in (200..8_000).step_by(crate::size(60, 20)) {
         let mut plan = two(kill_us, 1, &Talk::exactly(2_000));
         plan.daemon_delay_max = Duration::from_millis(2);
         // The sender looks at what comes back in small pieces and late: after the end, and after whatever follows it.
