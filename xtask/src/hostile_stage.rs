@@ -49,6 +49,7 @@ const JUDGES: &[Judge] = &[
     judge("restarts", "iwarp", 15),
     judge("restarts", "roce", 15),
     judge("forger", "roce", 12),
+    judge("descriptors", "auto", 13),
     judge("direct", "iwarp", 29),
     judge("network", "iwarp", 22),
     judge("network", "roce", 16),

@@ -5,8 +5,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, RecvMsg, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -87,6 +87,31 @@ pub fn send_frame(socket: BorrowedFd<'_>, frame: &[u8], fds: &[BorrowedFd<'_>]) 
     }
 }
 
+/// A message of somebody whose descriptors this process must not have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Bare<T> {
+    /// It came without descriptors, and is taken.
+    Taken(T),
+    /// Descriptors came with it, so it is still in the socket.
+    WithDescriptors(T),
+}
+
+/// Receives one message if it has no descriptors, and looks at it if it has; never blocks, and never opens or closes a
+/// descriptor. Nobody else may receive from `socket` at the same time.
+pub fn receive_bare<T: DeserializeOwned>(
+    socket: BorrowedFd<'_>,
+    buffer: &mut Vec<u8>,
+) -> Result<Bare<T>, ChannelError> {
+    // The kernel says that it cut descriptors off, and with PEEK it leaves them where they are.
+    let seen = receive_datagram(socket, buffer, &mut RecvAncillaryBuffer::default(), RecvFlags::PEEK)?;
+    let message = decode(&buffer[..seen.bytes])?;
+    if seen.flags.contains(ReturnFlags::CTRUNC) {
+        return Ok(Bare::WithDescriptors(message));
+    }
+    receive_datagram(socket, buffer, &mut RecvAncillaryBuffer::default(), RecvFlags::empty())?;
+    Ok(Bare::Taken(message))
+}
+
 /// A message as it came.
 #[derive(Debug)]
 pub struct Received<T> {
@@ -99,10 +124,23 @@ pub struct Received<T> {
 }
 
 /// Receives one message and its descriptors; never blocks. At the limit of open descriptors the message is still there,
-/// and says what is lost.
+/// and says what is lost. For a program, which trusts its daemon.
 pub fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<Received<T>, ChannelError> {
-    let Received { message: len, fds, lacks_fds } = receive_frame(socket, buffer)?;
-    Ok(Received { message: decode(&buffer[..len])?, fds, lacks_fds })
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = receive_datagram(socket, buffer, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let mut fds = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    // With as many as are allowed there were too many; with fewer the kernel could not give this process more.
+    let were_cut = received.flags.contains(ReturnFlags::CTRUNC);
+    if fds.len() > FDS_MAX || (were_cut && fds.len() == FDS_MAX) {
+        return Err(ChannelError::Truncated);
+    }
+    Ok(Received { message: decode(&buffer[..received.bytes])?, fds, lacks_fds: were_cut })
 }
 
 /// As [`receive`], for a caller that needs every descriptor: at the limit it fails with
@@ -120,46 +158,46 @@ pub fn descriptor_limit() -> u64 {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Receives one datagram into `buffer`, as [`receive`] does; the message is its length.
-fn receive_frame(socket: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<Received<usize>, ChannelError> {
+/// One datagram into `buffer`.
+fn receive_datagram(
+    socket: BorrowedFd<'_>,
+    buffer: &mut Vec<u8>,
+    control: &mut RecvAncillaryBuffer<'_>,
+    flags: RecvFlags,
+) -> Result<RecvMsg, ChannelError> {
     buffer.resize(FRAME_BYTES_MAX, 0);
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut was_reset = false;
     let received = loop {
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        match recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags) {
-            Ok(r) => break r,
+        match recvmsg(socket, &mut [IoSliceMut::new(buffer)], control, flags | RecvFlags::DONTWAIT) {
+            Ok(received) => break received,
             Err(rustix::io::Errno::INTR) => {}
             // If a peer closed with something unread, the kernel reports this once, before the peer's last messages.
             Err(rustix::io::Errno::CONNRESET) if !was_reset => was_reset = true,
             Err(e) => return Err(e.into()),
         }
     };
-    let mut fds = Vec::new();
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            fds.extend(rights);
-        }
-    }
-    // With as many as are allowed there were too many; with fewer the kernel could not give this process more.
-    let were_cut = received.flags.contains(ReturnFlags::CTRUNC);
-    let too_many = fds.len() > FDS_MAX || (were_cut && fds.len() == FDS_MAX);
-    if received.flags.contains(ReturnFlags::TRUNC) || too_many {
+    if received.flags.contains(ReturnFlags::TRUNC) {
         return Err(ChannelError::Truncated);
     }
-    if received.bytes == 0 {
-        return Err(ChannelError::Closed);
-    }
-    Ok(Received { message: received.bytes, fds, lacks_fds: were_cut })
+    if received.bytes == 0 { Err(ChannelError::Closed) } else { Ok(received) }
 }
 
-/// Process and user at the other end of `socket`: the kernel's word, not the client's. The process is 0 if it cannot be
-/// seen from here, as from within a container.
-pub fn peer_credentials(socket: impl AsFd) -> io::Result<(u32, u32)> {
+/// Who is at the other end of a Unix socket: the kernel's word, as it was when that end connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerCredentials {
+    /// Its process; 0 if it cannot be seen from here, as from within a container.
+    pub pid: u32,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its effective group.
+    pub gid: u32,
+}
+
+/// Who is at the other end of `socket`.
+pub fn peer_credentials(socket: impl AsFd) -> io::Result<PeerCredentials> {
     // Not through rustix, whose process numbers are never 0: it reports such a peer as an error.
     let cred = nix::sys::socket::getsockopt(&socket, nix::sys::socket::sockopt::PeerCredentials)?;
-    Ok((u32::try_from(cred.pid()).unwrap_or(0), cred.uid()))
+    Ok(PeerCredentials { pid: u32::try_from(cred.pid()).unwrap_or(0), uid: cred.uid(), gid: cred.gid() })
 }
 
 #[cfg(test)]
@@ -192,5 +230,21 @@ mod tests {
         assert!(matches!(recv_message::<(u32, String)>(b.as_fd(), &mut buffer), Err(ChannelError::Frame(_))));
         drop(a);
         assert!(matches!(recv_message::<u32>(b.as_fd(), &mut buffer), Err(ChannelError::Closed)));
+    }
+
+    #[test]
+    fn a_message_with_descriptors_is_seen_and_stays() {
+        let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let mut buffer = Vec::new();
+        send_message(a.as_fd(), &1_u32, &[]).unwrap();
+        send_message(a.as_fd(), &2_u32, &[file.as_fd()]).unwrap();
+        send_message(a.as_fd(), &3_u32, &[file.as_fd(); FDS_MAX]).unwrap();
+        let mut bare = || receive_bare::<u32>(b.as_fd(), &mut buffer);
+        assert_eq!(bare().unwrap(), Bare::Taken(1));
+        assert_eq!((bare().unwrap(), bare().unwrap()), (Bare::WithDescriptors(2), Bare::WithDescriptors(2)));
+        let (message, fds) = recv_message::<u32>(b.as_fd(), &mut Vec::new()).unwrap();
+        assert_eq!((message, fds.len()), (2, 1));
+        assert_eq!(receive_bare::<u32>(b.as_fd(), &mut Vec::new()).unwrap(), Bare::WithDescriptors(3));
     }
 }

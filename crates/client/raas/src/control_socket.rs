@@ -3,6 +3,7 @@
 //! Owns whose socket may be believed, and the bound in time. It must never trust a socket that any user could have
 //! made.
 
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -19,6 +20,8 @@ use crate::error::SessionError;
 
 /// Pause before the socket of a daemon whose backlog is full is tried again.
 const CONNECT_RETRY: Duration = Duration::from_millis(5);
+/// Pause before a descriptor is sent again to a daemon that has not read the greeting.
+const INTRODUCED: Duration = Duration::from_millis(1);
 
 /// Connects to the daemon at `path` and introduces this process. `timeout` bounds all of it.
 pub(crate) fn attach(
@@ -66,6 +69,13 @@ pub(crate) fn ask_to_return(
                 Err(ChannelError::Closed) => break,
                 Err(ChannelError::WouldBlock) if wait_for(socket.as_fd(), PollFlags::OUT, deadline)? => {}
                 Err(ChannelError::WouldBlock) => return Err(silent()),
+                // The kernel refuses descriptors until the daemon has read who this is.
+                Err(ChannelError::Io(e)) if !fds.is_empty() && e.kind() == ErrorKind::PermissionDenied => {
+                    if Instant::now() >= deadline {
+                        return Err(silent());
+                    }
+                    std::thread::sleep(INTRODUCED);
+                }
                 Err(e) => return Err(SessionFault::from(e).into()),
             }
         }
@@ -132,7 +142,7 @@ fn group_name(gid: u32) -> String {
 /// Anybody may make a directory in /tmp: a socket at the usual place there must be this user's or root's.
 fn check_server(path: &Path, socket: &OwnedFd) -> Result<(), SessionError> {
     let own = rustix::process::getuid().as_raw();
-    let (_, server) = control::peer_credentials(socket).map_err(|e| SessionError::io("getsockopt(SO_PEERCRED)", e))?;
+    let server = control::peer_credentials(socket).map_err(|e| SessionError::io("getsockopt(SO_PEERCRED)", e))?.uid;
     if is_trusted(path, own, server) {
         Ok(())
     } else {

@@ -57,7 +57,6 @@ pub use link::link_mtu_bytes;
 pub use provider::SoftNic;
 pub use records::RecordLimit;
 pub use socket::udp_batches;
-pub use sys::network_namespace;
 pub use tcp::congestion::{begin_unpaced, settle_pacing};
 pub use tcp::crowd::PacedConnection;
 pub use tcp::socket::mark_socket;

@@ -372,18 +372,3 @@ pub(crate) fn block_signals() {
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut());
     }
 }
-
-/// Option of `SOL_SOCKET` that `libc` does not name for every target.
-const SO_NETNS_COOKIE: libc::c_int = 71;
-
-/// The number of the network namespace that a socket is of: unique on this machine until it restarts. Fails on Linux
-/// before 5.14.
-pub fn network_namespace(socket: BorrowedFd<'_>) -> io::Result<u64> {
-    let mut cookie = 0u64;
-    let mut len = size_of::<u64>() as libc::socklen_t;
-    // SAFETY: `cookie` and `len` live through the call, and `len` is the size of `cookie`.
-    let result = unsafe {
-        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_NETNS_COOKIE, (&raw mut cookie).cast(), &raw mut len)
-    };
-    if result == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
-}

@@ -4,6 +4,9 @@ use anyhow::Result;
 
 use crate::host::{Footprint, Host, eventually};
 
+/// Bytes of a region of an engine's own pools at most.
+const POOL_REGION_BYTES_MAX: u64 = 4 << 20;
+
 /// What some daemons hold, one entry for each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
@@ -22,6 +25,8 @@ pub struct Held {
     memfd_mappings: Vec<u64>,
     threads: Vec<u64>,
     fds: Vec<u64>,
+    /// Regions that an engine may still add to its own pools, which is nobody's doing.
+    pool_room: u32,
 }
 
 impl Held {
@@ -56,6 +61,7 @@ impl Held {
             memfd_mappings: prints.iter().map(|p| p.memfd_mappings).collect(),
             threads: prints.iter().map(|p| p.threads).collect(),
             fds: prints.iter().map(|p| p.fds).collect(),
+            pool_room: 0,
         })
     }
 
@@ -71,7 +77,7 @@ impl Held {
     }
 
     /// This account with the registered memory of the engine's own pools, as a daemon keeps it from its first lane on:
-    /// no more than two regions for lanes, and two of the UD queue pair.
+    /// no more than two regions for lanes, and two of the UD queue pair. Not all of them are there at once.
     pub fn with_pool_of_one_lane(&self, host: &Host) -> Result<Self> {
         const POOL_REGIONS: u32 = 4;
         let mut account = self.clone();
@@ -81,6 +87,7 @@ impl Held {
             let settled = now.is_within(&account) && now.mrs.iter().all(|mrs| *mrs <= POOL_REGIONS);
             Ok(if settled { Ok(()) } else { Err(now) })
         })?;
+        account.pool_room = POOL_REGIONS - account.mrs.iter().max().copied().unwrap_or(POOL_REGIONS);
         Ok(account)
     }
 
@@ -89,6 +96,20 @@ impl Held {
     fn is_within(&self, before: &Self) -> bool {
         let fewer = self.fds.iter().zip(&before.fds).all(|(now, before)| now <= &(before + 1));
         let threads = self.threads.iter().zip(&before.threads).all(|(now, before)| now <= before);
-        fewer && threads && Self { fds: before.fds.clone(), threads: before.threads.clone(), ..self.clone() } == *before
+        let added = self.mrs.iter().zip(&before.mrs).map(|(now, before)| now.checked_sub(*before));
+        let Some(added) = added.collect::<Option<Vec<u32>>>() else { return false };
+        let pools = self.pinned.iter().zip(&before.pinned).zip(&added).all(|((now, before), added)| {
+            *added <= before.pool_room
+                && now.checked_sub(*before).is_some_and(|more| more <= u64::from(*added) * POOL_REGION_BYTES_MAX)
+        });
+        let same = Self {
+            fds: before.fds.clone(),
+            threads: before.threads.clone(),
+            mrs: before.mrs.clone(),
+            pinned: before.pinned.clone(),
+            pool_room: before.pool_room,
+            ..self.clone()
+        };
+        fewer && threads && pools && same == *before
     }
 }

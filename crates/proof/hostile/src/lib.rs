@@ -7,6 +7,7 @@
 #![deny(missing_docs)]
 
 pub mod breach;
+pub mod descriptors;
 pub mod direct;
 pub mod forger;
 pub mod held;

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use hostile::descriptors::stranger::Door;
 use hostile::forger::field::Entered;
 use hostile::host::Program;
 use hostile::restarts::Flow;
@@ -49,6 +50,20 @@ enum Task {
         /// Decides the content.
         #[arg(long)]
         seed: u64,
+    },
+    /// Descriptors of every kind through every door of the control socket.
+    Descriptors(Judge),
+    /// A stranger with a descriptor, which is its standard input.
+    Stranger {
+        /// Which user it becomes.
+        #[arg(long)]
+        uid: u32,
+        /// Where it sends the descriptor.
+        #[arg(long)]
+        door: Door,
+        /// Control socket of the daemon that is attacked.
+        #[arg(long)]
+        socket: PathBuf,
     },
     /// Transfers of one file each, none of which may be reported otherwise than it went.
     Transfers {
@@ -172,6 +187,11 @@ fn main() -> Result<ExitCode> {
         Task::Kills(judge) => judged(&judge, hostile::kills::run),
         Task::Kernels(judge) => judged(&judge, hostile::kernels::run),
         Task::Network(judge) => judged(&judge, hostile::network::run),
+        Task::Descriptors(judge) => judged(&judge, hostile::descriptors::run),
+        Task::Stranger { uid, door, socket } => {
+            println!("{}", hostile::descriptors::stranger::run(&socket, uid, door)?);
+            Ok(ExitCode::SUCCESS)
+        }
         Task::Direct(judge) if !judge.wire.allows(Wire::Iwarp) => {
             println!(
                 "SKIP direct: streams have TCP connections of their own beside lanes on TCP, not on {}",

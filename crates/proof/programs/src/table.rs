@@ -24,7 +24,7 @@ use serving::Serving;
 use speeds::Speeds;
 
 /// A client, on a machine that is busy too.
-const CLIENT_LIMIT: Duration = Duration::from_secs(60);
+const CLIENT_LIMIT: Duration = Duration::from_secs(300);
 /// The same with `--full`.
 const CLIENT_LIMIT_FULL: Duration = Duration::from_secs(600);
 /// What a program makes before its first server starts.

@@ -24,6 +24,8 @@ pub struct ProgramFacts {
     pub gids: Vec<u32>,
     /// Its control group, as in /proc/PID/cgroup: `/system.slice/nginx.service`. Empty if the kernel did not say.
     pub cgroup: String,
+    /// The parts of its path that root alone could make, among them its unit.
+    pub units: Vec<String>,
 }
 
 /// Which programs are a tenant's. What is given must all hold; of a list one entry.
@@ -33,7 +35,7 @@ pub struct Selector {
     pub users: Option<BTreeSet<u32>>,
     /// Groups.
     pub groups: Option<BTreeSet<u32>>,
-    /// systemd units: a part of the control group's path.
+    /// systemd units.
     pub units: Option<BTreeSet<String>>,
     /// Control groups, with all that is below them.
     pub cgroups: Option<BTreeSet<String>>,
@@ -44,7 +46,7 @@ impl Selector {
     pub fn takes(&self, program: &ProgramFacts) -> bool {
         let is_user = |users: &BTreeSet<u32>| users.contains(&program.uid);
         let is_member = |groups: &BTreeSet<u32>| program.gids.iter().any(|gid| groups.contains(gid));
-        let is_unit = |units: &BTreeSet<String>| program.cgroup.split('/').any(|part| units.contains(part));
+        let is_unit = |units: &BTreeSet<String>| program.units.iter().any(|unit| units.contains(unit));
         let is_below = |groups: &BTreeSet<String>| groups.iter().any(|group| is_within(&program.cgroup, group));
         self.users.as_ref().is_none_or(is_user)
             && self.groups.as_ref().is_none_or(is_member)

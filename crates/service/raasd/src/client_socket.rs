@@ -1,15 +1,18 @@
 //! The control socket: accepting programs, their first message, then messages both ways.
 //!
-//! Owns the sockets to programs of this host. It must never block on one of them, never keep a descriptor that nobody
-//! asked for, and never let a program that does not read cost more than its queue.
+//! Owns the sockets to programs of this host. It must never block on one of them, never take a descriptor itself
+//! (`receiving`), and never let a program that does not read cost more than its queue.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use control::{APP_VERSION, ChannelError, Reason, Received, Reply, Request, Role, receive, send_message};
+use control::{
+    APP_VERSION, Bare, ChannelError, PeerCredentials, Reason, Reply, Request, Role, receive_bare, send_message,
+};
 use plane::{ClientId, ProgramFacts, UserPlaces};
+use receivers::Kind;
 use shm::LAYOUT_VERSION;
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
@@ -17,10 +20,10 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::closers;
 use crate::limits::{DaemonLimits, count, share};
 use crate::program_facts::facts_of;
 use crate::questions::QuestionPlace;
+use crate::receiving::{Held, NotReceived, Receivers, With};
 use crate::shutdown::Shutdown;
 
 /// Bytes of a program's name that are kept.
@@ -70,7 +73,8 @@ pub(crate) enum ClientInput {
     },
     Request {
         client: ClientId,
-        received: Received<Request>,
+        request: Request,
+        with: With,
     },
     /// It is gone; with words, if it broke the rules.
     Closed {
@@ -95,11 +99,14 @@ pub(crate) struct ProgramIdentity {
 pub(crate) struct ClientContext {
     pub(crate) inputs: mpsc::Sender<ClientInput>,
     pub(crate) limits: DaemonLimits,
+    pub(crate) receivers: Arc<Receivers>,
 }
 
 /// Accepts until it is stopped. Then the programs have [`FAREWELL`] to take their last messages. The runtime's types
 /// for Unix sockets serve for SEQPACKET ones too: nothing here uses their reading and writing, only their readiness.
 pub(crate) async fn accept_clients(listener: OwnedFd, context: ClientContext, stop: Shutdown) -> io::Result<()> {
+    // A kernel that cannot refuse them has receivers throw them away.
+    let _ = receivers::refuse_descriptors(&listener);
     let listener = UnixListener::from_std(listener.into())?;
     let places = Arc::new(Semaphore::new(count(context.limits.clients_max).min(Semaphore::MAX_PERMITS)));
     let per_user_max = share(context.limits.clients_per_user_max, context.limits.clients_max);
@@ -115,17 +122,18 @@ pub(crate) async fn accept_clients(listener: OwnedFd, context: ClientContext, st
             }
         };
         match accepted {
-            Ok((socket, _)) => match admit(&socket, &places, &users) {
-                Ok((who, held)) => {
+            Ok((socket, _)) => match admit(&socket, &context, &places, &users) {
+                Ok(Admitted { who, held, places }) => {
                     let (id, context) = (ClientId(number), context.clone());
                     clients.spawn(async move {
-                        serve(socket, who, id, context).await;
-                        drop(held);
+                        serve(socket, who, held, (id, context)).await;
+                        drop(places);
                     });
                 }
                 Err((reason, detail)) => {
                     let _ = send_message(socket.as_fd(), &refused(reason, &detail), &[]);
                     tracing::debug!(%reason, detail, "refused a program");
+                    context.receivers.close(socket);
                 }
             },
             Err(error) => {
@@ -160,11 +168,17 @@ impl Drop for UserPlace {
     }
 }
 
-/// Pid and uid of a program, and its places: of the host's, and of its user's.
-type Admitted = ((u32, u32), (OwnedSemaphorePermit, UserPlace));
+/// A program that may say Hello.
+struct Admitted {
+    who: PeerCredentials,
+    held: Held,
+    /// Of the host's, and of its user's.
+    places: (OwnedSemaphorePermit, UserPlace),
+}
 
 fn admit(
     socket: &UnixStream,
+    context: &ClientContext,
     places: &Arc<Semaphore>,
     users: &Arc<Mutex<UserPlaces>>,
 ) -> Result<Admitted, (Reason, String)> {
@@ -173,11 +187,12 @@ fn admit(
     let place = Arc::clone(places)
         .try_acquire_owned()
         .map_err(|_| (Reason::LocalLimit, "too many programs are attached (limits.clients_max)".into()))?;
-    let share = UserPlace::try_take(users, who.1).ok_or_else(|| {
-        let detail = format!("user {} has too many programs attached (limits.clients_per_user_max)", who.1);
+    let share = UserPlace::try_take(users, who.uid).ok_or_else(|| {
+        let detail = format!("user {} has too many programs attached (limits.clients_per_user_max)", who.uid);
         (Reason::UserPrograms, detail)
     })?;
-    Ok((who, (place, share)))
+    let held = context.receivers.hold(who.uid, socket).map_err(|e| (Reason::LocalLimit, e.to_string()))?;
+    Ok(Admitted { who, held, places: (place, share) })
 }
 
 fn refused(reason: Reason, detail: impl Into<String>) -> Reply {
@@ -190,49 +205,16 @@ fn refused(reason: Reason, detail: impl Into<String>) -> Reply {
     }
 }
 
-async fn serve(socket: UnixStream, (pid, uid): (u32, u32), client: ClientId, context: ClientContext) {
-    let mut buffer = Vec::new();
-    let hello = match timeout(context.limits.client_hello(), next_request(&socket, &mut buffer)).await {
-        Ok(Ok(Received { message, fds, .. })) => {
-            drop(closers::without_sockets(fds));
-            check_hello(message)
-        }
-        Ok(Err(ChannelError::Closed)) => return,
-        Ok(Err(e)) => Err((Reason::AppFault, format!("the first message is no Hello: {e}"))),
-        Err(_) => Err((Reason::TimedOut, "no Hello came".into())),
-    };
-    let (role, name) = match hello {
-        Ok(hello) => hello,
-        Err((reason, detail)) => {
-            // Only a debug line: the program gets the same message, and could fill the log with it.
-            tracing::debug!(pid, uid, %reason, detail, "refused a program");
-            let _ = send_message(socket.as_fd(), &refused(reason, detail), &[]);
-            return;
-        }
-    };
-    if role == Role::Inspector {
-        // Without it the kernel keeps more for one that does not read, and nothing else changes.
-        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&socket, INSPECTOR_SEND_BYTES);
-    }
-    let (out, outgoing) = mpsc::channel(count(context.limits.client_queue_max));
-    let hung_up = Arc::new(Notify::new());
-    let opened = ClientInput::Opened {
-        client,
-        who: ProgramIdentity { pid, uid, role, name, facts: facts_of(pid, uid) },
-        out,
-        hung_up: Arc::clone(&hung_up),
-    };
-    if context.inputs.send(opened).await.is_err() {
-        return;
-    }
-    let mut session = Session { socket: &socket, client, context: &context, buffer };
-    let fault = session.carry(outgoing, &hung_up).await.err();
-    let fault = fault.filter(|e| !matches!(e, Fault::Channel(ChannelError::Closed))).map(|e| e.to_string());
-    // Its answer to a fault is sent by the control plane as long as it knows the program.
-    let _ = context.inputs.send(ClientInput::Closed { client, fault: fault.clone() }).await;
-    if let Some(detail) = fault {
-        let _ = send_message(socket.as_fd(), &Reply::Detached { reason: Reason::AppFault, detail }, &[]);
-    }
+/// Serves a program to its end. The receiver closes the last descriptor of its socket.
+async fn serve(socket: UnixStream, who: PeerCredentials, held: Held, (client, context): (ClientId, ClientContext)) {
+    let mut session = Session { socket: &socket, client, context: &context, buffer: Vec::new(), held };
+    session.serve(who).await;
+    let Session { mut held, .. } = session;
+    let _ = held.renew(&socket);
+    // The program sees the end now, however long the receiver takes.
+    let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
+    drop(socket);
+    drop(held);
 }
 
 fn check_hello(request: Request) -> Result<(Role, String), (Reason, String)> {
@@ -259,19 +241,79 @@ fn check_hello(request: Request) -> Result<(Role, String), (Reason, String)> {
 enum Fault {
     #[error(transparent)]
     Channel(#[from] ChannelError),
+    #[error(transparent)]
+    NotReceived(#[from] NotReceived),
+    #[error("it sent descriptors with a message that brings none along, or more than one")]
+    Descriptors,
     #[error("it closed its wake socket")]
     WakeSocket,
 }
 
-/// A program that said Hello.
+/// What a request may bring along.
+fn kind_of(request: &Request) -> Option<Kind> {
+    match request {
+        Request::PairSegment { .. } | Request::Return { .. } | Request::ReturnChunk { .. } => Some(Kind::Memory),
+        Request::Meet { .. } => Some(Kind::Socket),
+        _ => None,
+    }
+}
+
+/// A program on its socket.
 struct Session<'a> {
     socket: &'a UnixStream,
     client: ClientId,
     context: &'a ClientContext,
     buffer: Vec<u8>,
+    held: Held,
 }
 
 impl Session<'_> {
+    async fn serve(&mut self, who: PeerCredentials) {
+        let PeerCredentials { pid, uid, .. } = who;
+        let limits = &self.context.limits;
+        let hello = match timeout(limits.client_hello(), self.next_request()).await {
+            Ok(Ok(Bare::Taken(request))) => check_hello(request),
+            Ok(Ok(Bare::WithDescriptors(_))) => Err((Reason::AppFault, Fault::Descriptors.to_string())),
+            Ok(Err(ChannelError::Closed)) => return,
+            Ok(Err(e)) => Err((Reason::AppFault, format!("the first message is no Hello: {e}"))),
+            Err(_) => Err((Reason::TimedOut, "no Hello came".into())),
+        };
+        let (role, name) = match hello {
+            Ok(hello) => hello,
+            Err((reason, detail)) => {
+                // Only a debug line: the program gets the same message, and could fill the log with it.
+                tracing::debug!(pid, uid, %reason, detail, "refused a program");
+                let _ = send_message(self.socket.as_fd(), &refused(reason, detail), &[]);
+                return;
+            }
+        };
+        if role == Role::Inspector {
+            // Without it the kernel keeps more for one that does not read, and nothing else changes.
+            let _ = rustix::net::sockopt::set_socket_send_buffer_size(self.socket, INSPECTOR_SEND_BYTES);
+        } else {
+            // Where the listener's refusal was not had, there is nothing to take back.
+            let _ = receivers::allow_descriptors(self.socket);
+        }
+        let (out, outgoing) = mpsc::channel(count(limits.client_queue_max));
+        let hung_up = Arc::new(Notify::new());
+        let opened = ClientInput::Opened {
+            client: self.client,
+            who: ProgramIdentity { pid, uid, role, name, facts: facts_of(self.socket, who) },
+            out,
+            hung_up: Arc::clone(&hung_up),
+        };
+        if self.context.inputs.send(opened).await.is_err() {
+            return;
+        }
+        let fault = self.carry(outgoing, &hung_up).await.err();
+        let fault = fault.filter(|e| !matches!(e, Fault::Channel(ChannelError::Closed))).map(|e| e.to_string());
+        // Its answer to a fault is sent by the control plane as long as it knows the program.
+        let _ = self.context.inputs.send(ClientInput::Closed { client: self.client, fault: fault.clone() }).await;
+        if let Some(detail) = fault {
+            let _ = send_message(self.socket.as_fd(), &Reply::Detached { reason: Reason::AppFault, detail }, &[]);
+        }
+    }
+
     /// Messages both ways. Ends without error when the control plane has dropped its end and all is sent.
     async fn carry(&mut self, mut outgoing: mpsc::Receiver<Outgoing>, hung_up: &Notify) -> Result<(), Fault> {
         let mut pending: Option<Outgoing> = None;
@@ -295,9 +337,9 @@ impl Session<'_> {
                     drop(pending.take().and_then(|sent| sent.question));
                 }
                 // Once the control plane has dropped its end, what the program says does not matter any more.
-                received = next_request(self.socket, &mut self.buffer), if !outgoing.is_closed() => {
+                received = self.next_request(), if !outgoing.is_closed() => {
                     // A control plane that has ended has still left its last words in `outgoing`.
-                    self.pass_on(received?).await;
+                    self.take_in(received?).await?;
                 }
                 () = hung_up.notified(), if leaves.is_none() => leaves = Some(Instant::now() + LEAVING),
                 () = sleep_until(leaves.unwrap_or_else(Instant::now)), if leaves.is_some() => {
@@ -310,28 +352,39 @@ impl Session<'_> {
         }
     }
 
-    async fn pass_on(&self, received: Received<Request>) {
-        let _ = self.context.inputs.send(ClientInput::Request { client: self.client, received }).await;
+    /// Passes a message on, with what comes with it.
+    async fn take_in(&mut self, seen: Bare<Request>) -> Result<(), Fault> {
+        let (request, with) = match seen {
+            Bare::Taken(request) => (request, With::Nothing),
+            Bare::WithDescriptors(request) => {
+                let kind = kind_of(&request).ok_or(Fault::Descriptors)?;
+                let taken = self.held.take(self.socket, kind).await?;
+                (request, With::of(taken.verdict).ok_or(Fault::Descriptors)?)
+            }
+        };
+        let _ = self.context.inputs.send(ClientInput::Request { client: self.client, request, with }).await;
+        Ok(())
     }
 
     /// What the program said before it went counts, as that it accepted a connection: it may have ended in order since.
-    async fn hear_last_words(&mut self) -> Result<(), ChannelError> {
+    async fn hear_last_words(&mut self) -> Result<(), Fault> {
         for _ in 0..LAST_WORDS_MAX {
-            match receive(self.socket.as_fd(), &mut self.buffer) {
-                Ok(received) => self.pass_on(received).await,
+            match receive_bare(self.socket.as_fd(), &mut self.buffer) {
+                Ok(seen) => self.take_in(seen).await?,
                 Err(ChannelError::WouldBlock) => break,
-                Err(e) => return Err(e),
+                Err(e) => return Err(e.into()),
             }
         }
         Ok(())
     }
-}
 
-async fn next_request(socket: &UnixStream, buffer: &mut Vec<u8>) -> Result<Received<Request>, ChannelError> {
-    loop {
-        socket.readable().await.map_err(ChannelError::Io)?;
-        if let Some(received) = attempt(socket, Interest::READABLE, || receive(socket.as_fd(), buffer)) {
-            return received;
+    async fn next_request(&mut self) -> Result<Bare<Request>, ChannelError> {
+        loop {
+            self.socket.readable().await.map_err(ChannelError::Io)?;
+            let (socket, buffer) = (self.socket, &mut self.buffer);
+            if let Some(seen) = attempt(socket, Interest::READABLE, || receive_bare(socket.as_fd(), buffer)) {
+                return seen;
+            }
         }
     }
 }

@@ -13,6 +13,9 @@ mod user;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::Arc;
+
+use receivers::Spawner;
 
 use crate::sandbox::{Confinement, Sandbox};
 use crate::socket_place::make_directory_of;
@@ -54,6 +57,7 @@ pub fn confine(config: &Config, starts: bool) -> Result<Confinement, DaemonError
         done.words.push("this daemon runs as root; `user` in its configuration makes it an ordinary user".into());
     }
     if config.sandbox == Sandbox::Off {
+        done.spawner = spawner(starts)?;
         done.warnings.push("sandbox = \"off\": neither system calls nor files are restricted".into());
         return Ok(done);
     }
@@ -64,6 +68,7 @@ pub fn confine(config: &Config, starts: bool) -> Result<Confinement, DaemonError
         }
         Err(why) => missing(&mut done, config.sandbox, format!("files are not restricted: {why}"))?,
     }
+    done.spawner = spawner(starts)?;
     match calls::filter(config.sandbox_violation) {
         Ok(words) => {
             done.calls_filtered = true;
@@ -72,6 +77,14 @@ pub fn confine(config: &Config, starts: bool) -> Result<Confinement, DaemonError
         Err(why) => missing(&mut done, config.sandbox, format!("system calls are not filtered: {why}"))?,
     }
     Ok(done)
+}
+
+/// Its processes have the user and the files of the daemon, and are made before no process may be made any more.
+fn spawner(starts: bool) -> Result<Option<Arc<Spawner>>, DaemonError> {
+    starts
+        .then(|| Spawner::start().map(Arc::new))
+        .transpose()
+        .map_err(DaemonError::io("cannot start the process that makes receivers"))
 }
 
 /// What is set now holds for threads that are made later, not for those that are there.

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use engine::EngineConfig;
 use plane::{Admission, ClusterKeys};
+use receivers::Spawner;
 use shm::{EnginePage, Segment, SessionShape, Sharing};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
@@ -32,6 +33,7 @@ use crate::key;
 use crate::limits::DataPath;
 use crate::link::LinkContext;
 use crate::log_quota::LogQuota;
+use crate::receiving::Receivers;
 use crate::reload::reload_files;
 use crate::shutdown::Shutdown;
 use crate::sleeper::Bell;
@@ -369,7 +371,15 @@ impl Plane {
         });
         let peers: Result<Vec<_>, _> = self.peers.into_iter().map(tokio::net::TcpListener::from_std).collect();
         let peers = peers.map_err(DaemonError::io("peer listener"))?;
-        let clients = ClientContext { inputs: client_queue, limits: config.limits.clone() };
+        let spawner = match &config.confinement.spawner {
+            Some(spawner) => Arc::clone(spawner),
+            // Inside another program, which nothing confines.
+            None => {
+                Arc::new(Spawner::start().map_err(DaemonError::io("cannot start the process that makes receivers"))?)
+            }
+        };
+        let receivers = Receivers::new(spawner);
+        let clients = ClientContext { inputs: client_queue, limits: config.limits.clone(), receivers };
         let accepting_clients = tokio::spawn(accept_clients(self.listener, clients, shutdown.clone()));
         let accepting_links = tokio::spawn(accept_links(peers, Arc::clone(&links), shutdown.clone()));
         if shutdown.signals {

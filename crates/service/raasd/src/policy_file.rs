@@ -330,7 +330,7 @@ connections_max = 10
         assert_eq!(pods.rights, Rights::default());
         let some = Rights { regions: RegionRight::None, connections_max: Some(10), ..Rights::default() };
         assert_eq!(others.rights, some);
-        let pod = ProgramFacts { uid: 5, gids: vec![0], cgroup: "/kubepods.slice/pod1".into() };
+        let pod = ProgramFacts { uid: 5, gids: vec![0], cgroup: "/kubepods.slice/pod1".into(), units: vec![] };
         assert_eq!(&*policy.tenant_of(&pod).name, "pods");
         assert_eq!(parse("").unwrap(), Policy::default());
     }

@@ -1,30 +1,77 @@
 //! What the kernel says of a program, by which the policy knows its tenant.
 //!
-//! The user is that of the control socket, which nobody can change. Groups and control group are read under the
-//! process's number. A process that ended may have given its number to another one, so they count only if that process
-//! is of the same user.
+//! User and groups are those that the program had when it connected: what it executes since does not change them. The
+//! control group is read under the process's number while that process is known to live. A name in its path is a unit
+//! only where root alone can make one.
 
 use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use control::PeerCredentials;
 use plane::ProgramFacts;
+use rustix::event::{PollFd, PollFlags, poll};
+
+/// Where control groups are: the one hierarchy, or on older systems systemd's own beside others.
+const ROOTS: &[&str] = &["/sys/fs/cgroup", "/sys/fs/cgroup/systemd"];
 
 /// The facts of the program at the other end of a control socket.
-pub(crate) fn facts_of(pid: u32, uid: u32) -> ProgramFacts {
-    let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
-    // The user is read last: had the number gone to another user's process in between, it would show.
-    let cgroup = own_cgroup(&read("cgroup"));
-    let status = read("status");
-    if effective_uid(&status) == Some(uid) {
-        ProgramFacts { uid, gids: gids(&status), cgroup }
-    } else {
-        ProgramFacts { uid, ..ProgramFacts::default() }
-    }
+pub(crate) fn facts_of(socket: impl AsFd, who: PeerCredentials) -> ProgramFacts {
+    let PeerCredentials { pid, uid, gid } = who;
+    let mut gids = vec![gid];
+    gids.extend(receivers::peer_groups(&socket).unwrap_or_default());
+    let cgroup = own_cgroup(&read(pid, "cgroup"));
+    // Looked at last: had the number gone to another process in between, it would show.
+    let is_same = match receivers::peer_process(&socket) {
+        Ok(process) => lives(&process),
+        // Linux before 6.5: at least no other user's.
+        Err(_) => effective_uid(&read(pid, "status")) == Some(uid),
+    };
+    if is_same { with_cgroup(uid, gids, cgroup) } else { ProgramFacts { uid, gids, ..ProgramFacts::default() } }
 }
 
-/// The facts of a process of this host; none if there is no such process.
+/// The facts of a process of this host as it is now; none if there is no such process.
 pub fn program_facts(pid: u32) -> Option<ProgramFacts> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    Some(facts_of(pid, effective_uid(&status)?))
+    Some(with_cgroup(effective_uid(&status)?, gids(&status), own_cgroup(&read(pid, "cgroup"))))
+}
+
+fn with_cgroup(uid: u32, gids: Vec<u32>, cgroup: String) -> ProgramFacts {
+    let root = ROOTS.iter().map(Path::new).find(|root| root.join(cgroup.trim_start_matches('/')).is_dir());
+    let units = root.map_or_else(Vec::new, |root| units_of(root, &cgroup, is_roots));
+    ProgramFacts { uid, gids, cgroup, units }
+}
+
+/// The parts of a control group's path that root alone could make: each lies in a directory of root's.
+fn units_of(root: &Path, cgroup: &str, is_roots: impl Fn(&Path) -> bool) -> Vec<String> {
+    let mut parent = PathBuf::from(root);
+    let mut units = Vec::new();
+    for part in cgroup.split('/').filter(|part| !part.is_empty()) {
+        if !is_roots(&parent) {
+            break;
+        }
+        units.push(part.to_owned());
+        parent.push(part);
+    }
+    units
+}
+
+/// Whether only root makes control groups in a directory.
+fn is_roots(directory: &Path) -> bool {
+    fs::metadata(directory).is_ok_and(|meta| meta.uid() == 0 && meta.mode() & 0o002 == 0)
+}
+
+/// Whether a process has not ended.
+fn lives(process: impl AsFd) -> bool {
+    let mut fds = [PollFd::new(&process, PollFlags::IN)];
+    let now = Duration::ZERO.try_into().ok();
+    poll(&mut fds, now.as_ref()) == Ok(0)
+}
+
+fn read(pid: u32, file: &str) -> String {
+    fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default()
 }
 
 /// The line of the unified hierarchy, `0::PATH`; where there is none, the one of systemd's own.
@@ -65,11 +112,29 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_its_groups_and_another_users_number_gives_none() {
-        let uid = rustix::process::geteuid().as_raw();
-        let own = facts_of(std::process::id(), uid);
-        assert!(own.gids.contains(&rustix::process::getegid().as_raw()), "{own:?}");
-        let other = facts_of(std::process::id(), uid + 1);
-        assert_eq!(other, ProgramFacts { uid: uid + 1, ..ProgramFacts::default() });
+    fn a_name_in_what_a_user_may_change_is_no_unit() {
+        let of = |cgroup: &str| units_of(Path::new("/c"), cgroup, |place| !place.ends_with("user@7.service"));
+        assert_eq!(of("/system.slice/nginx.service"), ["system.slice", "nginx.service"]);
+        // The user's own manager makes these: the first is a unit, and nothing below it.
+        assert_eq!(of("/user.slice/user@7.service/nginx.service"), ["user.slice", "user@7.service"]);
+        assert_eq!(of("/user.slice/user@7.service/a.slice/nginx.service").len(), 2);
+        assert!(of("").is_empty());
+        assert!(units_of(Path::new("/nowhere"), "/nginx.service", is_roots).is_empty(), "nobody can tell");
+    }
+
+    #[test]
+    fn groups_are_those_of_the_socket_and_a_process_that_ended_has_no_control_group() {
+        let (a, _b) = std::os::unix::net::UnixStream::pair().unwrap();
+        let who = control::peer_credentials(&a).unwrap();
+        let own = facts_of(&a, who);
+        assert_eq!(own, program_facts(std::process::id()).unwrap(), "this process is at both ends");
+        // Its numbers are believed, and those of /proc are not asked.
+        let other = facts_of(&a, PeerCredentials { gid: who.gid + 1, ..who });
+        assert_eq!(other.gids[0], who.gid + 1);
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let process = rustix::process::Pid::from_raw(child.id().cast_signed()).unwrap();
+        let process = rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty()).unwrap();
+        child.wait().unwrap();
+        assert!(!lives(process));
     }
 }

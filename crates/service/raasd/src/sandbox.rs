@@ -2,6 +2,10 @@
 //!
 //! Owns the words. What they do is `confinement`.
 
+use std::sync::Arc;
+
+use receivers::Spawner;
+
 /// Whether the kernel holds the daemon to what it needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sandbox {
@@ -48,7 +52,7 @@ impl std::str::FromStr for OnViolation {
 }
 
 /// What holds this process.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Confinement {
     /// Whether system calls are filtered.
@@ -59,4 +63,6 @@ pub struct Confinement {
     pub words: Vec<String>,
     /// What was not done, why, and what to do.
     pub warnings: Vec<String>,
+    /// Makes processes for a daemon that may make none.
+    pub(crate) spawner: Option<Arc<Spawner>>,
 }

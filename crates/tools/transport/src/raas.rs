@@ -52,7 +52,7 @@ pub(super) fn daemon_pid(socket: PathBuf) -> Option<u32> {
     let probe =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).ok()?;
     rustix::net::connect(&probe, &address).ok()?;
-    let (pid, _) = control::peer_credentials(&probe).ok()?;
+    let pid = control::peer_credentials(&probe).ok()?.pid;
     (pid != 0).then_some(pid)
 }
 

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::place::{End, Place, Way};
 
 /// No case takes that long, on a slow machine either; those that wait in vain say so after ten seconds.
-const CASE_LIMIT: Duration = Duration::from_secs(60);
+const CASE_LIMIT: Duration = Duration::from_secs(300);
 const POLL: Duration = Duration::from_millis(1);
 const POLL_MAX: Duration = Duration::from_millis(16);
 /// How long a side goes on alone when a signal has ended the other: it would wait in vain.

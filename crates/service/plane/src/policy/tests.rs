@@ -3,7 +3,8 @@
 use super::*;
 
 fn program(uid: u32, gids: &[u32], cgroup: &str) -> ProgramFacts {
-    ProgramFacts { uid, gids: gids.to_vec(), cgroup: cgroup.into() }
+    let units = cgroup.split('/').map(str::to_owned).collect();
+    ProgramFacts { uid, gids: gids.to_vec(), cgroup: cgroup.into(), units }
 }
 
 fn texts(list: &[&str]) -> Option<BTreeSet<String>> {

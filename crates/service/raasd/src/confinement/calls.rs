@@ -136,6 +136,8 @@ const ALLOWED: &[i64] = &[
     libc::SYS_sched_getscheduler,
     libc::SYS_getcpu,
     libc::SYS_kill,
+    // Of the spawner, when the daemon ends.
+    libc::SYS_wait4,
     libc::SYS_tgkill,
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,

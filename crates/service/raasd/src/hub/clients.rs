@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
-use control::{APP_VERSION, ChunkKind, Reason, Received, Reply, Request, Role};
+use control::{APP_VERSION, ChunkKind, Reason, Reply, Request, Role};
 use engine::{AppId, Attach, Returned, RingSize};
 use plane::{ClientId, Connect, Listen, PAIR_SLOTS, PairAction, Party, RegionWish};
 use shm::{Pair, Segment, Session, SessionShape, Sharing, WakeSocket};
@@ -13,9 +13,9 @@ use tokio::sync::{Notify, mpsc};
 use super::returns::RETURNED_ROW;
 use super::{Attaching, Client, DATAGRAM_ENGINE, Hub, Stage};
 use crate::client_socket::{ClientInput, Outgoing, ProgramIdentity};
-use crate::closers;
 use crate::command::{AppWake, Command};
 use crate::questions::QuestionPlace;
+use crate::receiving::With;
 
 /// Memory that a program and the daemon write. Where a first access may raise SIGBUS it has all its pages at once.
 fn make_segment(name: &str, bytes: u64) -> Result<Segment, shm::SegmentError> {
@@ -30,8 +30,8 @@ impl Hub {
     pub(super) fn on_client(&mut self, input: ClientInput) {
         match input {
             ClientInput::Opened { client, who, out, hung_up } => self.on_opened(client, who, (out, hung_up)),
-            ClientInput::Request { client, received } => {
-                if let Err(fault) = self.on_request(client, received) {
+            ClientInput::Request { client, request, with } => {
+                if let Err(fault) = self.on_request(client, request, with) {
                     self.throw_out(client, &fault);
                 }
             }
@@ -264,13 +264,8 @@ impl Hub {
     // ---- requests
 
     /// An error is what the program did wrong.
-    fn on_request(&mut self, id: ClientId, received: Received<Request>) -> Result<(), String> {
-        let Received { message: request, fds, lacks_fds } = received;
-        let client = self.clients.get(&id);
-        let takes_socket = matches!(request, Request::Meet { .. })
-            && client.is_some_and(|client| matches!(client.stage, Stage::Attached));
-        let fds = if takes_socket { fds } else { closers::without_sockets(fds) };
-        let Some(client) = client else { return Ok(()) };
+    fn on_request(&mut self, id: ClientId, request: Request, with: With) -> Result<(), String> {
+        let Some(client) = self.clients.get(&id) else { return Ok(()) };
         match request {
             Request::Inspect { request, query, from } => return self.on_question(id, request, query, from),
             Request::ResetLane { request, peer } => {
@@ -286,7 +281,7 @@ impl Hub {
         }
         let (party, stage) = (Party { client: id, pid: client.who.pid, uid: client.who.uid }, &client.stage);
         if let Stage::Returning(_) = stage {
-            return self.on_return(party, request, fds, lacks_fds);
+            return self.on_return(party, request, with);
         }
         let Stage::Attached = stage else {
             return Err("only an attached application may ask for this".into());
@@ -313,11 +308,7 @@ impl Hub {
                 }
             }
             Request::PairSegment { pair, index, slots, ring_bytes } => {
-                if lacks_fds {
-                    self.on_own_limit(id, pair, index);
-                    return Ok(());
-                }
-                return self.on_pair_segment(id, pair, index, (slots, ring_bytes), fds);
+                return self.on_pair_segment(id, pair, index, (slots, ring_bytes), with);
             }
             Request::NotTaken { what, limit } => return self.on_not_taken(id, what, limit),
             Request::PairClosed { connection } => {
@@ -361,7 +352,7 @@ impl Hub {
             Request::RegionNotificationsTaken { open, count } => {
                 self.regions.directory().handle_notifications_taken(id, open, count);
             }
-            Request::Meet { request, end } => return self.on_meet(party, request, end, fds, lacks_fds),
+            Request::Meet { request, end } => return self.on_meet(party, request, end, with),
             Request::Unmeet { request } => self.on_unmeet(id, request),
             Request::RegionLend { request, open, connection, host, key } => {
                 self.on_region_lend(id, request, open, (connection, host, key));
@@ -389,11 +380,14 @@ impl Hub {
         pair: u64,
         index: u32,
         shape: (u32, u32),
-        fds: Vec<OwnedFd>,
+        with: With,
     ) -> Result<(), String> {
-        let mut fds = fds.into_iter();
-        let (Some(fd), None) = (fds.next(), fds.next()) else {
-            return Err("a pair segment comes with one descriptor".into());
+        let fd = match with {
+            With::NoRoom => {
+                self.on_own_limit(client, pair, index);
+                return Ok(());
+            }
+            with => with.memory("a pair segment")?,
         };
         if !self.pairs.expects(client, pair, index, shape)? {
             return Ok(());

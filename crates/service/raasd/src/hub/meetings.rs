@@ -1,67 +1,46 @@
 //! Ends of kernel TCP connections that programs have: what `plane::Meetings` decides, carried out.
 //!
-//! Owns nothing. It must believe no program what its socket is: the socket itself says so.
+//! Owns nothing. It must believe no program what its socket is: the kernel says so to a receiver.
 
-use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::IpAddr;
 
 use control::{MeetMessage, PeerMessage, Reason, Reply, TcpEnd};
 use plane::{ClientId, MeetingAction, Party};
-use rustix::net::{SocketType, sockopt};
+use receivers::SocketEnds;
 use verbs::Encrypt;
 
 use super::{DATAGRAM_ENGINE, Hub};
-use crate::closers;
 use crate::command::Command;
 use crate::config::RunLanes;
+use crate::receiving::With;
 
 /// Rows of meetings in the table of kernel TCP connections have numbers with this bit, so that no number of the
 /// program's own is one.
 const MEETING_ROW: u64 = 1 << 63;
 
-/// The addresses of a connected TCP socket of the daemon's own network namespace: this end and the other.
-fn ends(socket: &OwnedFd, namespace: Option<u64>) -> Option<(SocketAddr, SocketAddr)> {
-    let is_tcp = sockopt::socket_type(socket).ok()? == SocketType::STREAM
-        && sockopt::socket_protocol(socket).ok()? == Some(rustix::net::ipproto::TCP);
-    // Another namespace may have any addresses, so also those of somebody else's connection.
-    let is_here = softnic::network_namespace(socket.as_fd()).ok() == namespace && namespace.is_some();
-    if !is_tcp || !is_here {
-        return None;
-    }
-    let local = SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()?;
-    let peer = SocketAddr::try_from(rustix::net::getpeername(socket).ok()??).ok()?;
-    Some((local, peer))
-}
-
 /// The daemon's own network namespace; none on a kernel that does not say.
 pub(super) fn own_namespace() -> Option<u64> {
     let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::LOCALHOST, 0)).ok()?;
-    softnic::network_namespace(socket.as_fd()).ok()
+    receivers::network_namespace(&socket).ok()
 }
 
 impl Hub {
-    pub(super) fn on_meet(
-        &mut self,
-        party: Party,
-        request: u64,
-        end: TcpEnd,
-        fds: Vec<OwnedFd>,
-        lacks_fds: bool,
-    ) -> Result<(), String> {
-        let found = match &fds[..] {
-            [socket] => ends(socket, self.namespace),
-            [] if lacks_fds => None,
-            _ => {
-                fds.into_iter().for_each(closers::let_go);
-                return Err("a meeting comes with one socket".into());
+    pub(super) fn on_meet(&mut self, party: Party, request: u64, end: TcpEnd, with: With) -> Result<(), String> {
+        let refusal = match with {
+            // Another namespace may have any addresses, so also those of somebody else's connection.
+            With::Socket(ends) if ends.namespace == self.namespace && ends.namespace.is_some() => {
+                return self.on_ends(party, request, (end, ends));
             }
+            With::Socket(_) | With::Other => Reason::ForeignSocket,
+            With::NoRoom => Reason::LocalLimit,
+            With::Nothing | With::Memory(_) => return Err("a meeting comes with one socket".into()),
         };
-        fds.into_iter().for_each(closers::let_go);
-        let Some((local, peer)) = found else {
-            let reason = if lacks_fds { Reason::LocalLimit } else { Reason::ForeignSocket };
-            self.send(party.client, Reply::Met { request, result: Err(reason) }, Vec::new());
-            return Ok(());
-        };
+        self.send(party.client, Reply::Met { request, result: Err(refusal) }, Vec::new());
+        Ok(())
+    }
+
+    fn on_ends(&mut self, party: Party, request: u64, (end, ends): (TcpEnd, SocketEnds)) -> Result<(), String> {
+        let SocketEnds { local, peer, .. } = ends;
         let now = self.now();
         if request < MEETING_ROW {
             self.fallbacks.handle_opened(party, request | MEETING_ROW, (local, peer))?;

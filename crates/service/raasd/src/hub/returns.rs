@@ -4,7 +4,6 @@
 //! stranger's.
 
 use std::collections::BTreeSet;
-use std::os::fd::OwnedFd;
 
 use control::{Connection, LaneTicket, RETURNED_MAX, Reason, Request, Ticket};
 use engine::{AppId, Returned, ReturnedChunk};
@@ -12,6 +11,7 @@ use plane::{ClientId, ConnectionOver, Party};
 use shm::{Region, Segment, Session, SessionShape, Sharing};
 
 use super::{Adopted, Attaching, Client, DATAGRAM_ENGINE, Hub, ReturnedSession, Stage};
+use crate::receiving::With;
 
 /// Chunks of one session.
 const CHUNKS_MAX: usize = 4096;
@@ -22,13 +22,7 @@ pub(super) const RETURNED_ROW: u64 = 1 << 61;
 
 impl Hub {
     /// A message of a program that brings its session along. An error is what it did wrong.
-    pub(super) fn on_return(
-        &mut self,
-        party: Party,
-        request: Request,
-        fds: Vec<OwnedFd>,
-        lacks_fds: bool,
-    ) -> Result<(), String> {
+    pub(super) fn on_return(&mut self, party: Party, request: Request, with: With) -> Result<(), String> {
         let Some(Client { stage: Stage::Returning(returned), next_chunk: chunks, .. }) =
             self.clients.get_mut(&party.client)
         else {
@@ -39,7 +33,7 @@ impl Hub {
                 if returned.is_some() {
                     return Err("it brings two sessions along".into());
                 }
-                if lacks_fds {
+                if matches!(with, With::NoRoom) {
                     self.refuse_return(party, "this daemon is at its limit of open descriptors");
                     return Ok(());
                 }
@@ -50,7 +44,7 @@ impl Hub {
                     self.refuse_return(party, &words);
                     return Ok(());
                 }
-                let session = adopt((shape, session_bytes), fds, self.epoch)?;
+                let session = adopt((shape, session_bytes), with, self.epoch)?;
                 let used = slots_of(&used, slots)?;
                 *chunks = next_chunk;
                 let engine = |_| Returned { used: used.clone(), ..Returned::default() };
@@ -60,8 +54,8 @@ impl Hub {
             Request::ReturnChunk { chunk, kind, bytes } => {
                 let returned = returned.as_mut().ok_or("a chunk without a session")?;
                 // Without a descriptor of this daemon's its connections end.
-                if !lacks_fds {
-                    let chunk = ReturnedChunk { chunk, kind, region: region_of(bytes, fds)? };
+                if !matches!(with, With::NoRoom) {
+                    let chunk = ReturnedChunk { chunk, kind, region: region_of(bytes, with)? };
                     returned.add_chunk(&chunk)?;
                 }
                 Ok(())
@@ -233,11 +227,8 @@ fn share_chunks(engines: &mut [Returned]) {
 }
 
 /// The memory of a chunk that a program brings along.
-fn region_of(bytes: u64, fds: Vec<OwnedFd>) -> Result<Region, String> {
-    let mut fds = fds.into_iter();
-    let (Some(fd), None) = (fds.next(), fds.next()) else {
-        return Err("a chunk comes with one descriptor".into());
-    };
+fn region_of(bytes: u64, with: With) -> Result<Region, String> {
+    let fd = with.memory("a chunk")?;
     if bytes > CHUNK_BYTES_MAX {
         return Err(format!("a chunk of {bytes} bytes is longer than {CHUNK_BYTES_MAX}"));
     }
@@ -246,11 +237,8 @@ fn region_of(bytes: u64, fds: Vec<OwnedFd>) -> Result<Region, String> {
 }
 
 /// The session segment that a program brings along.
-fn adopt((shape, bytes): (SessionShape, u64), fds: Vec<OwnedFd>, epoch: u64) -> Result<Session, String> {
-    let mut fds = fds.into_iter();
-    let (Some(fd), None) = (fds.next(), fds.next()) else {
-        return Err("Return comes with one descriptor".into());
-    };
+fn adopt((shape, bytes): (SessionShape, u64), with: With, epoch: u64) -> Result<Session, String> {
+    let fd = with.memory("a session")?;
     if bytes != Session::bytes(shape) {
         return Err(format!("a session of {shape:?} has {} bytes, not {bytes}", Session::bytes(shape)));
     }

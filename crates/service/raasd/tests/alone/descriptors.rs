@@ -1,9 +1,9 @@
 //! What a daemon has open.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use control::{APP_VERSION, ChannelError, Reply, Request, Role, recv_message, send_message};
+use control::{APP_VERSION, ChannelError, Reason, Reply, Request, Role, recv_message, send_message};
 use raas::{Listener, Session, Stream};
 use raasd::{Config, Daemon};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -50,39 +50,47 @@ fn use_them(a: &Daemon, b: &Daemon) {
     }
 }
 
-/// A program that sends four descriptors with each message, none of which anybody asked for.
+/// Programs that send descriptors with messages that bring none along: with the first one, which a kernel may refuse,
+/// and with a later one.
 fn send_descriptors(daemon: &Daemon) {
-    let socket =
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-    rustix::net::connect(&socket, &SocketAddrUnix::new(daemon.socket()).unwrap()).unwrap();
     let null = std::fs::File::open("/dev/null").unwrap();
-    let mut buffer = Vec::new();
-    let mut next = || {
-        let start = Instant::now();
-        loop {
-            match recv_message::<Reply>(socket.as_fd(), &mut buffer) {
-                Ok(message) => return message,
-                Err(ChannelError::WouldBlock) => assert!(start.elapsed() < PATIENCE, "the daemon says nothing"),
-                Err(e) => panic!("{e}"),
-            }
-            std::thread::sleep(Duration::from_millis(1));
+    for (with_hello, with_listen) in [(0, 1), (0, 4), (1, 0), (4, 0)].repeat(50) {
+        let kind = SocketType::SEQPACKET;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        rustix::net::connect(&socket, &SocketAddrUnix::new(daemon.socket()).unwrap()).unwrap();
+        let hello = Request::Hello {
+            version: APP_VERSION,
+            layout: shm::LAYOUT_VERSION,
+            role: Role::Application,
+            name: "generous".into(),
+        };
+        let listen = Request::Listen { request: 1, port: 0, backlog: 1, ring_bytes: 0, kind: control::Kind::Stream };
+        if send_message(socket.as_fd(), &hello, &vec![null.as_fd(); with_hello]).is_err() {
+            assert!(with_hello > 0);
+            continue;
         }
-    };
-    let hello = Request::Hello {
-        version: APP_VERSION,
-        layout: shm::LAYOUT_VERSION,
-        role: Role::Application,
-        name: "generous".into(),
-    };
-    send_message(socket.as_fd(), &hello, &[null.as_fd(); 4]).unwrap();
-    let _session = next();
-    let before = open_descriptors();
-    for request in 0..200 {
-        let listen = Request::Listen { request, port: 0, backlog: 1, ring_bytes: 0, kind: control::Kind::Stream };
-        send_message(socket.as_fd(), &listen, &[null.as_fd(); 4]).unwrap();
-        assert!(matches!(next().0, Reply::Listening { .. }));
+        let first = next(&socket);
+        if with_hello > 0 {
+            assert!(matches!(first, Reply::Refused { reason: Reason::AppFault, .. }), "{first:?}");
+            continue;
+        }
+        assert!(matches!(first, Reply::Welcome { .. }), "{first:?}");
+        send_message(socket.as_fd(), &listen, &vec![null.as_fd(); with_listen]).unwrap();
+        let Reply::Detached { reason: Reason::AppFault, detail } = next(&socket) else { panic!("it was served") };
+        assert!(detail.contains("descriptors"), "{detail}");
     }
-    eventually("descriptors that nobody asked for are closed", || open_descriptors() <= before);
+}
+
+fn next(socket: &OwnedFd) -> Reply {
+    let start = Instant::now();
+    loop {
+        match recv_message::<Reply>(socket.as_fd(), &mut Vec::new()) {
+            Ok((message, _)) => return message,
+            Err(ChannelError::WouldBlock) => assert!(start.elapsed() < PATIENCE, "the daemon says nothing"),
+            Err(e) => panic!("{e}"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]

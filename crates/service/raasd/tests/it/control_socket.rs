@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use control::{
     APP_VERSION, ChannelError, Cursor, InspectQuery, Reason, Reply, Request, Role, recv_message, send_frame,
@@ -14,6 +14,9 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use shm::{LAYOUT_VERSION, Pair, Segment, Sharing};
 
 use crate::hosts::{Host, PATIENCE, bounded, check_echo, eventually};
+
+/// A kernel that refuses descriptors for so long will not take them.
+const REFUSED_FOR_EVER: Duration = Duration::from_millis(300);
 
 /// A program without the library's manners.
 #[derive(Debug)]
@@ -55,11 +58,21 @@ impl RawClient {
         self.send_with(request, &[]);
     }
 
-    /// A daemon that has ended the session already does not hear it.
+    /// A daemon that has ended the session already does not hear it. The kernel may refuse descriptors until the daemon
+    /// has read who this is, and for ever if it is nobody.
     pub(crate) fn send_with(&self, request: &Request, fds: &[BorrowedFd<'_>]) {
-        match send_message(self.socket.as_fd(), request, fds) {
-            Ok(()) | Err(ChannelError::Closed) => {}
-            Err(e) => panic!("{e}"),
+        let start = Instant::now();
+        loop {
+            match send_message(self.socket.as_fd(), request, fds) {
+                Ok(()) | Err(ChannelError::Closed) => return,
+                Err(ChannelError::Io(e)) if !fds.is_empty() && e.kind() == std::io::ErrorKind::PermissionDenied => {
+                    if start.elapsed() > REFUSED_FOR_EVER {
+                        return;
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(e) => panic!("{e}"),
+            }
         }
     }
 

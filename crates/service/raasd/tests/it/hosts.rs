@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use verbs::{Wire, WirePolicy};
 
 /// Longer than anything takes on a loaded machine; only a hang reaches it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
 static NEXT: AtomicU8 = AtomicU8::new(1);
 

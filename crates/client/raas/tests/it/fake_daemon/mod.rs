@@ -321,7 +321,7 @@ impl Daemon {
         let welcome = self.welcome(bytes);
         let fds = [segment.fd(), self.page.fd(), theirs.fd()];
         control::send_message(control.as_fd(), &welcome, &fds).unwrap();
-        let pid = control::peer_credentials(&control).unwrap().0;
+        let pid = control::peer_credentials(&control).unwrap().pid;
         let app = App {
             control,
             wake,
