@@ -46,10 +46,10 @@ const fn with_two_engines(name: &'static str, least: u64) -> Judge {
 
 /// The judges; the long ones first, so that the last one of two at a time does not run for long by itself.
 const JUDGES: &[Judge] = &[
+    judge("descriptors", "auto", 13),
     judge("restarts", "iwarp", 15),
     judge("restarts", "roce", 15),
     judge("forger", "roce", 12),
-    judge("descriptors", "auto", 13),
     judge("direct", "iwarp", 29),
     judge("network", "iwarp", 22),
     judge("network", "roce", 16),

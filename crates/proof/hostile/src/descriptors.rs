@@ -7,6 +7,7 @@
 mod silent;
 pub mod stranger;
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -143,14 +144,14 @@ fn every_door(
     uids: &mut impl Iterator<Item = u32>,
     make: impl Fn() -> Result<OwnedFd>,
 ) -> Result<String> {
-    let mut said = Vec::new();
+    let mut said = BTreeSet::new();
     for door in Door::ALL {
         let uid = uids.next().context("a user")?;
         let words = stranger(socket, uid, *door, make()?).with_context(|| format!("{door:?}"))?;
         pulse.goes_on().with_context(|| format!("after {door:?}, which said: {words}"))?;
-        said.push(words);
+        said.insert(words);
     }
-    Ok(said.join(", "))
+    Ok(said.into_iter().collect::<Vec<_>>().join("; "))
 }
 
 /// Runs one to its end; what it saw.

@@ -98,9 +98,10 @@ impl Held {
         let threads = self.threads.iter().zip(&before.threads).all(|(now, before)| now <= before);
         let added = self.mrs.iter().zip(&before.mrs).map(|(now, before)| now.checked_sub(*before));
         let Some(added) = added.collect::<Option<Vec<u32>>>() else { return false };
+        let room = before.pool_room;
         let pools = self.pinned.iter().zip(&before.pinned).zip(&added).all(|((now, before), added)| {
-            *added <= before.pool_room
-                && now.checked_sub(*before).is_some_and(|more| more <= u64::from(*added) * POOL_REGION_BYTES_MAX)
+            let bytes = u64::from(*added) * POOL_REGION_BYTES_MAX;
+            *added <= room && now.checked_sub(*before).is_some_and(|more| more <= bytes)
         });
         let same = Self {
             fds: before.fds.clone(),
