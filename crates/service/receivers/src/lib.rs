@@ -18,6 +18,7 @@
 #![deny(missing_docs)]
 
 mod options;
+mod orders;
 mod process;
 mod receiver;
 mod spawner;

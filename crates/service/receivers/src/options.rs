@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn the_kernel_refuses_descriptors_to_what_is_accepted_too() {
         let dir = tempfile::tempdir().unwrap();
-        let address = SocketAddrUnix::new(&dir.path().join("s")).unwrap();
+        let address = SocketAddrUnix::new(dir.path().join("s")).unwrap();
         let socket = || socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let (listener, client) = (socket(), socket());
         rustix::net::bind(&listener, &address).unwrap();

@@ -16,8 +16,8 @@ use rustix::net::{
 };
 
 use crate::options::network_namespace;
+use crate::orders::{first, next_order, send};
 use crate::process;
-use crate::spawner::{first, next_order, send};
 use crate::words::{ANSWER_BYTES, Head, Kind, Order, SocketEnds, Taken, Verdict};
 
 /// Programs that one receiver serves, by place.

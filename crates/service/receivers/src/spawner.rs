@@ -2,21 +2,16 @@
 //!
 //! Owns which of them lives. It never has a descriptor of a program.
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
-};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid};
 
+use crate::orders::{next_order, pair, send};
 use crate::process::{self, child};
 use crate::receiver;
-use crate::words::{ORDER_BYTES, Order};
+use crate::words::Order;
 
 /// Receivers of one spawner, by number.
 pub const RECEIVERS_MAX: u32 = 1024;
@@ -65,51 +60,6 @@ impl Drop for Spawner {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
-}
-
-/// Two sockets for messages.
-fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
-}
-
-/// Sends an order, and never waits.
-pub(crate) fn send(socket: BorrowedFd<'_>, order: Order, with: Option<BorrowedFd<'_>>) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut rights = SendAncillaryBuffer::new(&mut space);
-    let with = with.as_slice();
-    if !with.is_empty() && !rights.push(SendAncillaryMessage::ScmRights(with)) {
-        return Err(io::Error::other("no room for a descriptor"));
-    }
-    let bytes = order.bytes();
-    loop {
-        match sendmsg(socket, &[IoSlice::new(&bytes)], &mut rights, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-            Ok(_) => return Ok(()),
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-}
-
-/// The next order, and what came with it; none when the daemon has ended.
-pub(crate) fn next_order(socket: &OwnedFd) -> Option<(Order, Option<OwnedFd>)> {
-    loop {
-        let mut bytes = [0; ORDER_BYTES];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut rights = RecvAncillaryBuffer::new(&mut space);
-        match recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut rights, RecvFlags::CMSG_CLOEXEC) {
-            Ok(received) => return Some((Order::read(bytes.get(..received.bytes)?)?, first(&mut rights))),
-            Err(Errno::INTR) => {}
-            Err(_) => return None,
-        }
-    }
-}
-
-/// The first descriptor of a message.
-pub(crate) fn first(rights: &mut RecvAncillaryBuffer<'_>) -> Option<OwnedFd> {
-    rights.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    })
 }
 
 /// The spawner's life.
