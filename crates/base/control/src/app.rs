@@ -11,6 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
+use crate::words::foreign;
 use crate::{
     Cursor, InspectAnswer, InspectQuery, MeetingPlace, OpenedRegion, Reason, RegionAccess, RegionKey, RegionLine,
     RegionRefusal, RegionSpec, Successor, TcpEnd,
@@ -62,6 +63,7 @@ pub enum Request {
         /// What it is.
         role: Role,
         /// Name for `raas stat`, at most 64 bytes are kept.
+        #[serde(deserialize_with = "foreign")]
         name: String,
     },
     /// Accept connections on a port of this host.
@@ -535,6 +537,7 @@ pub enum Reply {
         /// [`crate::APP_VERSION`] of the daemon.
         version: u32,
         /// The daemon's release.
+        #[serde(deserialize_with = "foreign")]
         release: String,
         /// The session's number.
         session: u64,
@@ -556,10 +559,12 @@ pub enum Reply {
         /// Layout version of the daemon.
         layout: u32,
         /// The daemon's release.
+        #[serde(deserialize_with = "foreign")]
         release: String,
         /// Why.
         reason: Reason,
         /// Details for a person.
+        #[serde(deserialize_with = "foreign")]
         detail: String,
     },
     /// Answer to [`Request::Listen`].
@@ -641,6 +646,7 @@ pub enum Reply {
         /// Why.
         reason: Reason,
         /// Details for a person.
+        #[serde(deserialize_with = "foreign")]
         detail: String,
     },
     /// Answer to [`Request::DatagramPath`].

@@ -17,6 +17,7 @@ mod region;
 mod successor;
 mod ticket;
 mod unix;
+mod words;
 
 pub use app::*;
 pub use frame::*;
@@ -29,6 +30,7 @@ pub use region::*;
 pub use successor::*;
 pub use ticket::*;
 pub use unix::*;
+pub use words::{is_plain, plain};
 
 /// Version of the application protocol of this build.
 pub const APP_VERSION: u32 = 6;

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::words::foreign;
 use crate::{MeetMessage, Reason, RegionAccess, RegionGrant, RegionKey, RegionLine, RegionRefusal};
 
 /// Bytes of a challenge.
@@ -21,6 +22,7 @@ pub enum PeerMessage {
         /// [`crate::WIRE_VERSION`] of the sender.
         version: u32,
         /// Release, for messages to people.
+        #[serde(deserialize_with = "foreign")]
         release: String,
         /// Random number of the sending daemon process. Another number means a restart.
         instance: u64,
@@ -66,6 +68,7 @@ pub enum PeerMessage {
         /// Why.
         reason: Reason,
         /// Details for a person.
+        #[serde(deserialize_with = "foreign")]
         detail: String,
     },
     /// What of the old incarnation arrived at the sender, before the new one is used.

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::Reason;
+use crate::words::foreign;
 
 /// Bytes of a region's name at most.
 pub const REGION_NAME_BYTES_MAX: usize = 64;
@@ -196,7 +197,7 @@ pub struct RegionRow {
 /// How a region is to be made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionSpec {
-    /// Its name on this host: 1 to [`REGION_NAME_BYTES_MAX`] bytes, no control characters.
+    /// Its name on this host: 1 to [`REGION_NAME_BYTES_MAX`] bytes, all of them plain ([`crate::is_plain`]).
     pub name: String,
     /// Its size in bytes, 1 to [`REGION_BYTES_MAX`].
     pub bytes: u64,
@@ -313,7 +314,9 @@ pub struct RegionGrant {
 #[non_exhaustive]
 pub enum RegionRefusal {
     /// The name is empty, too long, or has control characters.
-    #[error("a name of {bytes} bytes cannot be: give 1 to {REGION_NAME_BYTES_MAX} bytes without control characters")]
+    #[error(
+        "a name of {bytes} bytes cannot be: give 1 to {REGION_NAME_BYTES_MAX} bytes without control and format characters"
+    )]
     BadName {
         /// Its length.
         bytes: u64,
@@ -369,6 +372,7 @@ pub enum RegionRefusal {
     #[error("{used} of {max} {what} are in use: drop some, or raise the limit in the daemon's [limits]")]
     TooMany {
         /// Of what.
+        #[serde(deserialize_with = "foreign")]
         what: String,
         /// How many there are.
         used: u64,
@@ -381,6 +385,7 @@ pub enum RegionRefusal {
         /// Bytes asked for.
         bytes: u64,
         /// What the system said.
+        #[serde(deserialize_with = "foreign")]
         cause: String,
     },
     /// The system gives no memory.
@@ -389,6 +394,7 @@ pub enum RegionRefusal {
         /// Bytes asked for.
         bytes: u64,
         /// What the system said.
+        #[serde(deserialize_with = "foreign")]
         cause: String,
     },
     /// The region was revoked since the handle was made.
@@ -424,6 +430,7 @@ pub enum RegionRefusal {
     #[error("this is no kernel: {why}")]
     BadKernel {
         /// Why.
+        #[serde(deserialize_with = "foreign")]
         why: String,
     },
     /// Only the program that made a region installs kernels at it.

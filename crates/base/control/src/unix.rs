@@ -104,12 +104,11 @@ pub fn receive_bare<T: DeserializeOwned>(
 ) -> Result<Bare<T>, ChannelError> {
     // The kernel says that it cut descriptors off, and with PEEK it leaves them where they are.
     let seen = receive_datagram(socket, buffer, &mut RecvAncillaryBuffer::default(), RecvFlags::PEEK)?;
-    let message = decode(&buffer[..seen.bytes])?;
     if seen.flags.contains(ReturnFlags::CTRUNC) {
-        return Ok(Bare::WithDescriptors(message));
+        return Ok(Bare::WithDescriptors(decode(whole(&seen, buffer)?)?));
     }
-    receive_datagram(socket, buffer, &mut RecvAncillaryBuffer::default(), RecvFlags::empty())?;
-    Ok(Bare::Taken(message))
+    let taken = receive_datagram(socket, buffer, &mut RecvAncillaryBuffer::default(), RecvFlags::empty())?;
+    Ok(Bare::Taken(decode(whole(&taken, buffer)?)?))
 }
 
 /// A message as it came.
@@ -140,7 +139,7 @@ pub fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>, buffer: &mut Vec<u8>
     if fds.len() > FDS_MAX || (were_cut && fds.len() == FDS_MAX) {
         return Err(ChannelError::Truncated);
     }
-    Ok(Received { message: decode(&buffer[..received.bytes])?, fds, lacks_fds: were_cut })
+    Ok(Received { message: decode(whole(&received, buffer)?)?, fds, lacks_fds: were_cut })
 }
 
 /// As [`receive`], for a caller that needs every descriptor: at the limit it fails with
@@ -176,10 +175,15 @@ fn receive_datagram(
             Err(e) => return Err(e.into()),
         }
     };
+    if received.bytes == 0 { Err(ChannelError::Closed) } else { Ok(received) }
+}
+
+/// The datagram, if it had room.
+fn whole<'a>(received: &RecvMsg, buffer: &'a [u8]) -> Result<&'a [u8], ChannelError> {
     if received.flags.contains(ReturnFlags::TRUNC) {
         return Err(ChannelError::Truncated);
     }
-    if received.bytes == 0 { Err(ChannelError::Closed) } else { Ok(received) }
+    buffer.get(..received.bytes).ok_or(ChannelError::Truncated)
 }
 
 /// Who is at the other end of a Unix socket: the kernel's word, as it was when that end connected.
@@ -246,5 +250,13 @@ mod tests {
         let (message, fds) = recv_message::<u32>(b.as_fd(), &mut Vec::new()).unwrap();
         assert_eq!((message, fds.len()), (2, 1));
         assert_eq!(receive_bare::<u32>(b.as_fd(), &mut Vec::new()).unwrap(), Bare::WithDescriptors(3));
+        recv_message::<u32>(b.as_fd(), &mut Vec::new()).unwrap();
+        // What is no message is taken: else its sender would hear of a reset, and not why.
+        send_frame(a.as_fd(), &[0xff; 3], &[]).unwrap();
+        send_frame(a.as_fd(), &[0xff; FRAME_BYTES_MAX + 1], &[]).unwrap();
+        let mut bare = || receive_bare::<(u32, String)>(b.as_fd(), &mut Vec::new());
+        assert!(matches!(bare(), Err(ChannelError::Frame(_))));
+        assert!(matches!(bare(), Err(ChannelError::Truncated)));
+        assert!(matches!(bare(), Err(ChannelError::WouldBlock)));
     }
 }

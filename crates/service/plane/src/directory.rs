@@ -588,7 +588,7 @@ fn row_of(region: u64, entry: &Entry) -> RegionRow {
 }
 
 fn check_name(name: &str) -> Result<(), RegionRefusal> {
-    let is_good = (1..=REGION_NAME_BYTES_MAX).contains(&name.len()) && !name.chars().any(char::is_control);
+    let is_good = (1..=REGION_NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(control::is_plain);
     if is_good { Ok(()) } else { Err(RegionRefusal::BadName { bytes: name.len() as u64 }) }
 }
 

@@ -261,11 +261,7 @@ fn broken(what: &str) -> Refusal {
 /// Why the other side ended the exchange, or what it said instead of what it should.
 pub(crate) fn unexpected(message: &PeerMessage, wanted: &str) -> Refusal {
     match message {
-        PeerMessage::Bye { reason, detail } => {
-            // Its words go into the log: cut to a line of text.
-            let detail: String = detail.chars().filter(|c| !c.is_control()).take(256).collect();
-            Refusal::new(*reason, detail)
-        }
+        PeerMessage::Bye { reason, detail } => Refusal::new(*reason, detail.clone()),
         other => {
             let name = match other {
                 PeerMessage::Hello { .. } => "Hello",

@@ -228,7 +228,6 @@ fn check_hello(request: Request) -> Result<(Role, String), (Reason, String)> {
             Err((Reason::PeerVersion, detail))
         }
         Request::Hello { role, name, .. } => {
-            let name: String = name.chars().filter(|c| !c.is_control()).collect();
             let end = (0..=NAME_BYTES_MAX.min(name.len())).rev().find(|&i| name.is_char_boundary(i)).unwrap_or(0);
             Ok((role, name[..end].to_string()))
         }

@@ -4,6 +4,7 @@
 //! anything of a client behind its connection, and asks the daemon at most once in [`SAMPLE_AGE`], whatever number of
 //! clients ask it.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
@@ -11,6 +12,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper::body::Incoming;
@@ -21,13 +23,14 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use subtle::ConstantTimeEq;
 use tokio::net::TcpListener;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Mutex;
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::exposition::{CONTENT_TYPE, Exposition};
 use crate::{Rates, Sample};
 
-/// Connections at a time; more are closed at once.
+/// Connections at a time. For one more, one ends that was not served yet.
 const CONNECTIONS_MAX: usize = 64;
 /// Time for the head of a request, and the longest head.
 const HEAD_TIME: Duration = Duration::from_secs(5);
@@ -67,9 +70,34 @@ pub(crate) fn refused_method(method: &Method) -> Option<Answer> {
     Some(refused)
 }
 
+/// A connection of a client.
+#[derive(Debug)]
+struct Held {
+    task: AbortHandle,
+    /// It got what it asked for, so it is no stranger who only holds a place.
+    is_served: Arc<AtomicBool>,
+}
+
+/// Connections, the oldest first.
+#[derive(Debug, Default)]
+struct Connections(VecDeque<Held>);
+
+impl Connections {
+    /// Makes room for one more: the oldest of those that were never served ends, else the oldest.
+    fn make_room(&mut self) {
+        self.0.retain(|held| !held.task.is_finished());
+        if self.0.len() >= CONNECTIONS_MAX {
+            let at = self.0.iter().position(|held| !held.is_served.load(Ordering::Relaxed)).unwrap_or(0);
+            if let Some(held) = self.0.remove(at) {
+                held.task.abort();
+            }
+        }
+    }
+}
+
 /// Serves until `end` is done.
 pub(crate) async fn serve(listener: TcpListener, site: Site, end: impl Future<Output = ()>) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut connections = Connections::default();
     tokio::pin!(end);
     loop {
         let stream = tokio::select! {
@@ -84,19 +112,24 @@ pub(crate) async fn serve(listener: TcpListener, site: Site, end: impl Future<Ou
             },
             () = &mut end => return,
         };
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
-        let site = Arc::clone(&site);
+        connections.make_room();
+        let (site, is_served) = (Arc::clone(&site), Arc::new(AtomicBool::new(false)));
+        let served = Arc::clone(&is_served);
         let service = service_fn(move |request| {
-            let answered = site(request);
-            async { Ok::<_, Infallible>(answered.await) }
+            let (answered, served) = (site(request), Arc::clone(&served));
+            async move {
+                let answer = answered.await;
+                served.fetch_or(answer.status().is_success(), Ordering::Relaxed);
+                Ok::<_, Infallible>(answer)
+            }
         });
-        tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             let mut http = http1::Builder::new();
             http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIME).max_buf_size(HEAD_BYTES_MAX);
             let connection = http.serve_connection(TokioIo::new(stream), service);
             let _ = tokio::time::timeout(CONNECTION_TIME, connection).await;
-            drop(place);
         });
+        connections.0.push_back(Held { task: task.abort_handle(), is_served });
     }
 }
 
@@ -217,6 +250,8 @@ async fn scrape(endpoint: Arc<Endpoint>, request: Request<Incoming>) -> Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
 
     #[test]
     fn only_the_whole_token_is_the_token() {
@@ -230,5 +265,31 @@ mod tests {
             assert!(!with(wrong), "{wrong}");
         }
         assert!(!is_authorized(&HeaderMap::new(), "secret"));
+    }
+
+    /// Asks once on a connection; the first line of the answer.
+    async fn ask(stream: &mut TcpStream) -> io::Result<String> {
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await?;
+        let mut answer = vec![0; 4096];
+        let len = stream.read(&mut answer).await?;
+        Ok(String::from_utf8_lossy(&answer[..len]).lines().next().unwrap_or_default().to_owned())
+    }
+
+    #[tokio::test]
+    async fn connections_that_say_nothing_keep_nobody_out() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        let site: Site = Arc::new(|_| Box::pin(async { told(StatusCode::OK, "here") }));
+        let serving = tokio::spawn(serve(listener, site, std::future::pending()));
+        let mut first = TcpStream::connect(at).await.unwrap();
+        assert_eq!(ask(&mut first).await.unwrap(), "HTTP/1.1 200 OK");
+        let mut silent = Vec::new();
+        for _ in 0..2 * CONNECTIONS_MAX {
+            silent.push(TcpStream::connect(at).await.unwrap());
+        }
+        let mut newcomer = TcpStream::connect(at).await.unwrap();
+        assert_eq!(ask(&mut newcomer).await.unwrap(), "HTTP/1.1 200 OK");
+        assert_eq!(ask(&mut first).await.unwrap(), "HTTP/1.1 200 OK", "who was served stays");
+        serving.abort();
     }
 }

@@ -173,7 +173,7 @@ fn another_version_names_both_and_oneself_is_no_peer() {
 #[test]
 fn a_farewell_and_a_wrong_message_are_told_apart() {
     let (mut dialer, _) = sides();
-    let bye = PeerMessage::Bye { reason: Reason::PeerAuth, detail: "no\u{7}\n".into() };
+    let bye = PeerMessage::Bye { reason: Reason::PeerAuth, detail: "no".into() };
     assert_eq!(dialer.handle_hello(bye).unwrap_err(), Refusal::new(Reason::PeerAuth, "no"));
     let wrong = dialer.handle_hello(PeerMessage::Heartbeat).unwrap_err();
     assert_eq!((wrong.reason, wrong.detail.as_str()), (Reason::Unspecified, "sent Heartbeat where Hello was due"));

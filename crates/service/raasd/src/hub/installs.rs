@@ -47,10 +47,11 @@ impl Hub {
         open: u64,
         (kernel, module): (String, Vec<u8>),
     ) {
-        let bad_name = RegionRefusal::BadKernel { why: format!("a name has 1 to {NAME_BYTES_MAX} bytes") };
+        let why = format!("a name has 1 to {NAME_BYTES_MAX} bytes, without control and format characters");
+        let bad_name = RegionRefusal::BadKernel { why };
         match self.regions().0.owned_by(client, open) {
             Err(why) => return self.installed(client, request, Err(why)),
-            Ok(_) if kernel.is_empty() || kernel.len() > NAME_BYTES_MAX => {
+            Ok(_) if kernel.is_empty() || kernel.len() > NAME_BYTES_MAX || !kernel.chars().all(control::is_plain) => {
                 return self.installed(client, request, Err(bad_name));
             }
             Ok(_) if self.installs.reading.len() >= READING_MAX => {
@@ -66,7 +67,7 @@ impl Hub {
 
     pub(super) fn on_kernel_read(&mut self, (install, read): Read) {
         let Install { client, request, open, kernel } = install;
-        let module = read.map_err(|why| RegionRefusal::BadKernel { why: why.to_string() });
+        let module = read.map_err(|why| RegionRefusal::BadKernel { why: why.to_string().replace('\n', " ") });
         // The region may have ended meanwhile: nothing would take the kernel away again.
         match module.and_then(|module| Ok((self.regions().0.owned_by(client, open)?, module))) {
             Ok((region, module)) => {

@@ -5,7 +5,7 @@
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -153,6 +153,13 @@ fn resolve(path: &Path) -> io::Result<Place> {
     for _ in 0..LINKS_MAX {
         let is_descriptor = is_descriptor(&path);
         match std::fs::symlink_metadata(&path) {
+            Ok(meta) if !is_descriptor && is_strangers(&path, meta.uid())? => {
+                return Err(io::Error::other(format!(
+                    "{} was made by user {} in a directory where everybody may write; remove it or name another file",
+                    path.display(),
+                    meta.uid()
+                )));
+            }
             Ok(meta) if meta.is_symlink() && !is_descriptor => {
                 let to = std::fs::read_link(&path)?;
                 path = parent(&path).join(to);
@@ -163,6 +170,21 @@ fn resolve(path: &Path) -> io::Result<Place> {
         }
     }
     Err(rustix::io::Errno::LOOP.into())
+}
+
+/// Whether `path` is an entry of another user in a sticky directory that others may write, as /tmp is: the kernel does not
+/// follow such a link, nor open such a file to make it (`fs.protected_symlinks`, `fs.protected_regular`). Links are
+/// followed here by hand, and files replaced, so the rule is held here.
+fn is_strangers(path: &Path, owner: u32) -> io::Result<bool> {
+    let directory = std::fs::metadata(parent(path))?;
+    Ok(may_be_a_trap(owner, rustix::process::geteuid().as_raw(), directory.uid(), directory.mode()))
+}
+
+fn may_be_a_trap(owner: u32, own: u32, directory_owner: u32, directory_mode: u32) -> bool {
+    const STICKY: u32 = 0o1000;
+    const WRITABLE: u32 = 0o022;
+    let is_shared = directory_mode & STICKY != 0 && directory_mode & WRITABLE != 0;
+    is_shared && owner != own && owner != directory_owner
 }
 
 fn is_descriptor(path: &Path) -> bool {
@@ -201,6 +223,30 @@ mod tests {
         target.finish().unwrap();
         assert_eq!((std::fs::read(&path).unwrap(), names(dir.path())), (b"new".to_vec(), vec!["file".to_owned()]));
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+    }
+
+    #[test]
+    fn what_another_user_put_into_a_shared_directory_is_left_alone() {
+        let (own, other) = (1000, 7);
+        assert!(may_be_a_trap(other, own, 0, 0o1777), "a stranger's link in /tmp");
+        assert!(may_be_a_trap(other, 0, 0, 0o1777), "for root most of all");
+        assert!(!may_be_a_trap(own, own, 0, 0o1777));
+        assert!(!may_be_a_trap(0, own, 0, 0o1777), "the directory's owner could do anything");
+        assert!(!may_be_a_trap(other, own, 0, 0o755), "nobody else writes there");
+        assert!(!may_be_a_trap(other, own, 0, 0o777), "here a stranger could take away what is made, too");
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        // As root, whose trap it would be.
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), Permissions::from_mode(0o1777)).unwrap();
+        let (victim, link) = (dir.path().join("victim"), dir.path().join("out"));
+        std::fs::write(&victim, "precious").unwrap();
+        std::os::unix::fs::symlink(&victim, &link).unwrap();
+        std::os::unix::fs::lchown(&link, Some(other), Some(other)).unwrap();
+        let refused = Target::open(&link).map(drop).unwrap_err();
+        assert!(refused.to_string().contains("user 7"), "{refused}");
+        assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
     }
 
     #[test]

@@ -148,7 +148,7 @@ impl Value {
 
 /// Names are the programs' own choice.
 fn visible(name: &str) -> String {
-    name.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+    control::plain(name)
 }
 
 /// By which column a table is sorted, and whether the largest comes first.
