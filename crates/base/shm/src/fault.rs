@@ -2,9 +2,9 @@
 //!
 //! Owns the process's SIGBUS handler, which only [`survive_faults`] installs: a daemon's, never a library user's. A
 //! memfd that cannot shrink raises SIGBUS all the same where its pages were given back (a tenant punched a hole) and
-//! the system has none left that it may promise (`vm.overcommit_memory=2`). The handler puts a page of its own under
-//! the access and marks the mapping ([`Region::has_faulted`](crate::Region::has_faulted)); the engine then ends the
-//! tenant's session. It must never swallow a fault of any other address: that is a fault of this program, and ends it
+//! the system has none left that it may promise (`vm.overcommit_memory=2`), or none of that size (huge pages). The
+//! handler puts a page of its own under the access and marks the mapping
+//! ([`Region::has_faulted`](crate::Region::has_faulted)); the engine then ends the tenant's session. It must never swallow a fault of any other address: that is a fault of this program, and ends it
 //! as without the handler.
 //!
 //! The handler is async-signal-safe: it reads atomics, makes raw system calls, allocates nothing and takes no lock.
@@ -35,6 +35,8 @@ const RESERVES: usize = 4;
 struct Entry {
     start: AtomicUsize,
     len: AtomicUsize,
+    /// Bytes of its pages: those of the system, or huge ones, of which no part can be replaced.
+    page: AtomicUsize,
     has_faulted: AtomicBool,
 }
 
@@ -47,9 +49,10 @@ struct Reserve {
     taken: AtomicUsize,
 }
 
-static ENTRIES: [Entry; MAPPINGS_MAX] =
-    [const { Entry { start: AtomicUsize::new(0), len: AtomicUsize::new(0), has_faulted: AtomicBool::new(false) } };
-        MAPPINGS_MAX];
+static ENTRIES: [Entry; MAPPINGS_MAX] = [const {
+    let (start, len, page) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+    Entry { start, len, page, has_faulted: AtomicBool::new(false) }
+}; MAPPINGS_MAX];
 static RESERVED: [Reserve; RESERVES] =
     [const { Reserve { fd: AtomicI32::new(-1), taken: AtomicUsize::new(RESERVE_PAGES) } }; RESERVES];
 /// Entries below this were ever used. 0: nothing is installed.
@@ -67,8 +70,8 @@ static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 pub(crate) struct Watched(usize);
 
 impl Watched {
-    /// `None`: nobody installed the handler. An error: the table is full.
-    pub(crate) fn new(start: NonNull<u8>, len: usize) -> io::Result<Option<Self>> {
+    /// Of a mapping with pages of `page` bytes. `None`: nobody installed the handler. An error: the table is full.
+    pub(crate) fn new(start: NonNull<u8>, len: usize, page: usize) -> io::Result<Option<Self>> {
         if !IS_INSTALLED.load(Ordering::Acquire) {
             return Ok(None);
         }
@@ -87,6 +90,7 @@ impl Watched {
         let entry = &ENTRIES[at];
         entry.has_faulted.store(false, Ordering::Relaxed);
         entry.len.store(len, Ordering::Relaxed);
+        entry.page.store(page, Ordering::Relaxed);
         entry.start.store(start.as_ptr().addr(), Ordering::Release);
         USED.store(used.max(at + 1), Ordering::Release);
         Ok(Some(Self(at)))
@@ -168,24 +172,27 @@ pub fn refill() -> io::Result<()> {
     Ok(())
 }
 
-/// The entry of an address.
-fn entry_at(addr: usize) -> Option<&'static Entry> {
+/// The entry of an address, and the bytes of its pages.
+fn entry_at(addr: usize) -> Option<(&'static Entry, usize)> {
     let used = USED.load(Ordering::Acquire).min(MAPPINGS_MAX);
-    ENTRIES[..used].iter().find(|entry| {
+    ENTRIES[..used].iter().find_map(|entry| {
         let start = entry.start.load(Ordering::Acquire);
-        let len = entry.len.load(Ordering::Relaxed);
+        let (len, page) = (entry.len.load(Ordering::Relaxed), entry.page.load(Ordering::Relaxed));
         // Once more: another mapping may have taken the place between the two.
-        start != 0 && addr.wrapping_sub(start) < len && entry.start.load(Ordering::Acquire) == start
+        let is_it = start != 0 && addr.wrapping_sub(start) < len && entry.start.load(Ordering::Acquire) == start;
+        is_it.then_some((entry, page))
     })
 }
 
-/// Puts a page of zeroes, which is this process's own, at `at`, a page of a watched mapping. False: there is none.
-fn patch(at: *mut c_void, page: usize) -> bool {
+/// Puts zeroes of this process's own at `at`, a page of `bytes` bytes of a watched mapping. False: there are none.
+fn patch(at: *mut c_void, bytes: usize) -> bool {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     // Pages that were promised come first: a refused `mmap` of a private one leaves nothing at all there.
+    let page = PAGE_BYTES.load(Ordering::Acquire);
+    let pages = bytes / page.max(1);
     let promised = RESERVED.iter().any(|reserve| {
-        let one_more = |taken| (taken < RESERVE_PAGES).then_some(taken + 1);
-        let Ok(number) = reserve.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more) else {
+        let more = |taken: usize| taken.checked_add(pages).filter(|all| *all <= RESERVE_PAGES);
+        let Ok(number) = reserve.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) else {
             return false;
         };
         let (fd, offset) = (reserve.fd.load(Ordering::Acquire), (number * page) as u64);
@@ -194,17 +201,16 @@ fn patch(at: *mut c_void, page: usize) -> bool {
         // holds it. Its bytes are reached by copies and atomics alone, which do not care what is mapped there.
         unsafe {
             let fd = BorrowedFd::borrow_raw(fd);
-            rustix::mm::mmap(at, page, prot, MapFlags::SHARED | MapFlags::FIXED, fd, offset).is_ok()
+            rustix::mm::mmap(at, bytes, prot, MapFlags::SHARED | MapFlags::FIXED, fd, offset).is_ok()
         }
     });
     // SAFETY: for `at` as above.
-    promised || unsafe { rustix::mm::mmap_anonymous(at, page, prot, MapFlags::PRIVATE | MapFlags::FIXED) }.is_ok()
+    promised || unsafe { rustix::mm::mmap_anonymous(at, bytes, prot, MapFlags::PRIVATE | MapFlags::FIXED) }.is_ok()
 }
 
 /// Whether the access at `addr` was to a watched mapping and can be made again.
 fn survive(addr: usize) -> bool {
-    let page = PAGE_BYTES.load(Ordering::Acquire);
-    let Some(entry) = entry_at(addr) else { return false };
+    let Some((entry, page)) = entry_at(addr) else { return false };
     if !patch(ptr::with_exposed_provenance_mut(addr & !(page - 1)), page) {
         return false;
     }

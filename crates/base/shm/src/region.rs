@@ -72,7 +72,10 @@ pub enum RegionError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Backing {
     Private,
-    Shared,
+    /// Of a file with pages of so many bytes: huge ones, or those of the system.
+    Shared {
+        page: usize,
+    },
 }
 
 /// One mapping; unmapped on drop.
@@ -139,7 +142,10 @@ impl Region {
     pub(crate) fn map_shared(fd: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Self> {
         let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         let file = rustix::fs::fstat(fd)?;
-        Self::map(len, writable, Backing::Shared, Some((file.st_dev, file.st_ino)), |len| {
+        // A file of huge pages says so by its blocks.
+        let page = usize::try_from(file.st_blksize).unwrap_or_default().max(rustix::param::page_size());
+        let backing = Backing::Shared { page };
+        Self::map(len, writable, backing, Some((file.st_dev, file.st_ino)), |len| {
             // SAFETY: a new mapping at an address that the kernel chooses, so it replaces no other.
             unsafe { rustix::mm::mmap(ptr::null_mut(), len, prot, MapFlags::SHARED, fd, 0) }
         })
@@ -169,8 +175,8 @@ impl Region {
         }
         let start = NonNull::new(mmap(len)?.cast::<u8>()).expect("mmap with no address given never returns page 0");
         let mut mapping = Mapping { start, len, writable, backing, file, watched: None };
-        if backing == Backing::Shared {
-            mapping.watched = Watched::new(start, len)?;
+        if let Backing::Shared { page } = backing {
+            mapping.watched = Watched::new(start, len, page)?;
         }
         Ok(Self(Arc::new(mapping)))
     }
@@ -285,7 +291,7 @@ impl Region {
         if pages > 0 {
             let advice = match self.0.backing {
                 Backing::Private => Advice::LinuxDontNeed,
-                Backing::Shared => Advice::LinuxRemove,
+                Backing::Shared { .. } => Advice::LinuxRemove,
             };
             // SAFETY: whole pages of a mapping that `self` keeps; no reference to their bytes exists anywhere.
             match unsafe { rustix::mm::madvise(middle.cast::<c_void>(), pages, advice) } {

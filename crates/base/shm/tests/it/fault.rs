@@ -6,7 +6,8 @@ use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 use std::time::Instant;
 
-use shm::{Region, Segment, Session, Sharing, survive_faults, survived_faults};
+use rustix::fs::FallocateFlags;
+use shm::{Region, RegionMemory, Segment, Session, Sharing, survive_faults, survived_faults};
 
 const STEP: &str = "RAAS_FAULT_STEP";
 const PAGE: u64 = 4096;
@@ -44,6 +45,38 @@ fn survive() {
     assert_eq!(&bytes[..5], b"sound");
 }
 
+const POOL: &str = "/proc/sys/vm/nr_hugepages";
+
+/// The hole of a huge page, when the system has no other one.
+fn survive_in_huge_pages() {
+    const HUGE: u64 = 2 << 20;
+    let pool = || std::fs::read_to_string(POOL).unwrap().trim().parse::<u32>().unwrap();
+    let set = |pages: u32| std::fs::write(POOL, pages.to_string());
+    let before = pool();
+    if set(before + 2).is_err() || pool() < before + 2 {
+        eprintln!("SKIP huge pages: this process cannot have the system make one");
+        return;
+    }
+    survive_faults().unwrap();
+    let memory = RegionMemory::create(2 * HUGE, true).unwrap();
+    let region = memory.map().unwrap();
+    region.write(0, b"kept").unwrap();
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(memory.writable_fd(), flags, HUGE, HUGE).unwrap();
+    set(before).unwrap();
+    let mut bytes = [9; 16];
+    region.read(HUGE + 4096 - 8, &mut bytes).unwrap();
+    region.write(2 * HUGE - 8, b"the end.").unwrap();
+    if survived_faults() == 0 {
+        eprintln!("SKIP huge pages: the system had one more");
+        return;
+    }
+    assert_eq!((bytes, survived_faults()), ([0; 16], 1), "all of the page is zeroes");
+    assert!(region.has_faulted());
+    region.read(0, &mut bytes[..4]).unwrap();
+    assert_eq!(&bytes[..4], b"kept");
+}
+
 fn survive_in_many_threads() {
     survive_faults().unwrap();
     let holes = Arc::new(without_pages(512));
@@ -73,6 +106,7 @@ fn accesses_to_shared_mappings_are_survived_and_no_others() {
     let early = without_pages(1);
     match std::env::var(STEP).as_deref() {
         Ok("survive") => return survive(),
+        Ok("huge pages") => return survive_in_huge_pages(),
         Ok("threads") => return survive_in_many_threads(),
         Ok("nobody asked") => return early.read(0, &mut [0]).unwrap(),
         Ok("not watched") => {
@@ -90,6 +124,7 @@ fn accesses_to_shared_mappings_are_survived_and_no_others() {
     }
     for (step, signal) in [
         ("survive", None),
+        ("huge pages", None),
         ("threads", None),
         ("nobody asked", Some(SIGBUS)),
         ("not watched", Some(SIGBUS)),
