@@ -254,7 +254,7 @@ mod tests {
         // What is no message is taken: else its sender would hear of a reset, and not why.
         send_frame(a.as_fd(), &[0xff; 3], &[]).unwrap();
         send_frame(a.as_fd(), &[0xff; FRAME_BYTES_MAX + 1], &[]).unwrap();
-        let mut bare = || receive_bare::<(u32, String)>(b.as_fd(), &mut Vec::new());
+        let bare = || receive_bare::<(u32, String)>(b.as_fd(), &mut Vec::new());
         assert!(matches!(bare(), Err(ChannelError::Frame(_))));
         assert!(matches!(bare(), Err(ChannelError::Truncated)));
         assert!(matches!(bare(), Err(ChannelError::WouldBlock)));
