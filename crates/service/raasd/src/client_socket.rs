@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::limits::{DaemonLimits, count, share};
+use crate::link_queue::TURNS;
 use crate::program_facts::facts_of;
 use crate::questions::QuestionPlace;
 use crate::receiving::{Held, NotReceived, Receivers, With};
@@ -75,12 +76,11 @@ pub(crate) enum ClientInput {
         client: ClientId,
         request: Request,
         with: With,
+        /// Held until all that it causes was said to peers.
+        turn: OwnedSemaphorePermit,
     },
     /// It is gone; with words, if it broke the rules.
-    Closed {
-        client: ClientId,
-        fault: Option<String>,
-    },
+    Closed { client: ClientId, fault: Option<String> },
 }
 
 /// The identity of the program. The kernel gives process and user.
@@ -207,7 +207,8 @@ fn refused(reason: Reason, detail: impl Into<String>) -> Reply {
 
 /// Serves a program to its end. The receiver closes the last descriptor of its socket.
 async fn serve(socket: UnixStream, who: PeerCredentials, held: Held, (client, context): (ClientId, ClientContext)) {
-    let mut session = Session { socket: &socket, client, context: &context, buffer: Vec::new(), held };
+    let turns = Arc::new(Semaphore::new(TURNS));
+    let mut session = Session { socket: &socket, client, context: &context, buffer: Vec::new(), held, turns };
     session.serve(who).await;
     let Session { mut held, .. } = session;
     let _ = held.renew(&socket);
@@ -264,6 +265,7 @@ struct Session<'a> {
     context: &'a ClientContext,
     buffer: Vec<u8>,
     held: Held,
+    turns: Arc<Semaphore>,
 }
 
 impl Session<'_> {
@@ -318,6 +320,7 @@ impl Session<'_> {
         let mut pending: Option<Outgoing> = None;
         let mut closing: Option<Instant> = None;
         let mut leaves: Option<Instant> = None;
+        let mut turn: Option<OwnedSemaphorePermit> = None;
         loop {
             if outgoing.is_closed() && closing.get_or_insert_with(Instant::now).elapsed() >= FAREWELL {
                 return Ok(());
@@ -335,10 +338,13 @@ impl Session<'_> {
                     // From here on the program may ask again.
                     drop(pending.take().and_then(|sent| sent.question));
                 }
+                Ok(taken) = Arc::clone(&self.turns).acquire_owned(), if turn.is_none() => turn = Some(taken),
                 // Once the control plane has dropped its end, what the program says does not matter any more.
-                received = self.next_request(), if !outgoing.is_closed() => {
+                received = self.next_request(), if turn.is_some() && !outgoing.is_closed() => {
                     // A control plane that has ended has still left its last words in `outgoing`.
-                    self.take_in(received?).await?;
+                    if let Some(turn) = turn.take() {
+                        self.take_in(received?, turn).await?;
+                    }
                 }
                 () = hung_up.notified(), if leaves.is_none() => leaves = Some(Instant::now() + LEAVING),
                 () = sleep_until(leaves.unwrap_or_else(Instant::now)), if leaves.is_some() => {
@@ -352,7 +358,7 @@ impl Session<'_> {
     }
 
     /// Passes a message on, with what comes with it.
-    async fn take_in(&mut self, seen: Bare<Request>) -> Result<(), Fault> {
+    async fn take_in(&mut self, seen: Bare<Request>, turn: OwnedSemaphorePermit) -> Result<(), Fault> {
         let (request, with) = match seen {
             Bare::Taken(request) => (request, With::Nothing),
             Bare::WithDescriptors(request) => {
@@ -361,15 +367,16 @@ impl Session<'_> {
                 (request, With::of(taken.verdict).ok_or(Fault::Descriptors)?)
             }
         };
-        let _ = self.context.inputs.send(ClientInput::Request { client: self.client, request, with }).await;
+        let _ = self.context.inputs.send(ClientInput::Request { client: self.client, request, with, turn }).await;
         Ok(())
     }
 
     /// What the program said before it went counts, as that it accepted a connection: it may have ended in order since.
     async fn hear_last_words(&mut self) -> Result<(), Fault> {
         for _ in 0..LAST_WORDS_MAX {
+            let Ok(turn) = Arc::clone(&self.turns).acquire_owned().await else { break };
             match receive_bare(self.socket.as_fd(), &mut self.buffer) {
-                Ok(seen) => self.take_in(seen).await?,
+                Ok(seen) => self.take_in(seen, turn).await?,
                 Err(ChannelError::WouldBlock) => break,
                 Err(e) => return Err(e.into()),
             }

@@ -368,6 +368,7 @@ impl Plane {
             started: tokio::time::Instant::now(),
             inputs: link_queue,
             log: Mutex::new(LogQuota::new(DIAL_LOG_LINES, std::time::Instant::now())),
+            room: Notify::new(),
         });
         let peers: Result<Vec<_>, _> = self.peers.into_iter().map(tokio::net::TcpListener::from_std).collect();
         let peers = peers.map_err(DaemonError::io("peer listener"))?;

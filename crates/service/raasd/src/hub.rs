@@ -46,6 +46,7 @@ use crate::command::{Command, EngineReport};
 use crate::incarnation::Incarnation;
 use crate::limits::{count, share};
 use crate::link::{LinkContext, LinkInput};
+use crate::link_queue::{LinkQueue, Turn};
 use crate::log_quota::LogQuota;
 use crate::questions::{QuestionPlace, Questions};
 use crate::shutdown::Shutdown;
@@ -166,7 +167,11 @@ pub(crate) struct Hub {
     regions: Regions,
     kept: KeptRegions,
     installs: Installs,
-    links: BTreeMap<LinkId, mpsc::Sender<PeerMessage>>,
+    links: BTreeMap<LinkId, LinkQueue>,
+    /// Something waits for room in one of them.
+    links_wait: bool,
+    /// Of the program whose request is being carried out.
+    turn: Option<Turn>,
     dials: BTreeMap<LinkId, AbortHandle>,
     dial_tasks: JoinSet<()>,
     engines: Engines,
@@ -247,6 +252,8 @@ impl Hub {
             incarnation: parts.incarnation.clone(),
             names: Names::default(),
             links: BTreeMap::new(),
+            links_wait: false,
+            turn: None,
             dials: BTreeMap::new(),
             dial_tasks: JoinSet::new(),
             engines,
@@ -272,6 +279,7 @@ impl Hub {
                 input = link_inputs.recv(), if free => HubInput::Link(input),
                 Some(policy) = policies.recv(), if free => HubInput::Policy(policy),
                 () = hub.engines.room(), if !free => HubInput::Room,
+                () = hub.link_context.room.notified(), if hub.links_wait => HubInput::Room,
                 // One at a time, and as often as anything else that is ready: programs that ask and ask hold nobody up.
                 () = std::future::ready(()), if free && hub.questions.is_ready() => HubInput::Question,
                 Some(_) = hub.dial_tasks.join_next() => HubInput::Room,
@@ -302,6 +310,8 @@ impl Hub {
                 HubInput::Room => {}
             }
             hub.settle();
+            hub.turn = None;
+            hub.links_wait = hub.say_waiting();
             if hub.hands_over {
                 shutdown.hand_over();
             }
@@ -365,9 +375,8 @@ impl Hub {
                 let _ = client.out.try_send(Outgoing::new(reply, Vec::new()));
             }
         }
-        for out in std::mem::take(&mut self.links).into_values() {
-            let bye = PeerMessage::Bye { reason: Reason::ShuttingDown, detail: "the daemon stops".into() };
-            let _ = out.try_send(bye);
+        for queue in std::mem::take(&mut self.links).into_values() {
+            queue.close(PeerMessage::Bye { reason: Reason::ShuttingDown, detail: "the daemon stops".into() });
         }
         (0..self.engines.count()).for_each(|engine| self.command(engine, Command::Stop));
         self.settle();

@@ -36,6 +36,7 @@ mod kept;
 mod key;
 mod limits;
 mod link;
+mod link_queue;
 mod log_quota;
 mod machine;
 mod member;

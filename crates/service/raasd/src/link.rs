@@ -17,13 +17,14 @@ use plane::{
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 use verbs::Time;
 
 use crate::Config;
 use crate::cluster::Members;
 use crate::limits::count;
+use crate::link_queue::Said;
 use crate::log_quota::LogQuota;
 
 /// Longest frame before the key is proven: the longest Hello, Noise message or Bye, with room for longer words of later
@@ -31,6 +32,8 @@ use crate::log_quota::LogQuota;
 const HANDSHAKE_FRAME_BYTES_MAX: usize = 4096;
 /// Time for the last message of a link that is being closed.
 const FAREWELL: Duration = Duration::from_millis(500);
+/// Messages that are said between two that are heard, while there are more of both.
+const ANSWERS_PER_MESSAGE: usize = 8;
 
 /// What links tell the control plane.
 #[derive(Debug)]
@@ -46,7 +49,7 @@ pub(crate) enum LinkInput {
         link: LinkId,
         path: LinkPath,
         peer: Identity,
-        out: mpsc::Sender<PeerMessage>,
+        out: mpsc::Sender<Said>,
     },
     Message {
         link: LinkId,
@@ -99,6 +102,8 @@ pub(crate) struct LinkContext {
     pub(crate) members: Members,
     /// For lines about dials, which programs can cause.
     pub(crate) log: Mutex<LogQuota>,
+    /// A link has taken a message.
+    pub(crate) room: Notify,
 }
 
 impl LinkContext {
@@ -275,11 +280,17 @@ async fn carry(
     wire: &mut Wire,
     context: &LinkContext,
     (link, heartbeat): (LinkId, Heartbeat),
-    outgoing: &mut mpsc::Receiver<PeerMessage>,
+    outgoing: &mut mpsc::Receiver<Said>,
 ) -> Result<(), Refusal> {
     let patience = heartbeat.patience();
     let silent = |what: &str| Refusal::new(Reason::PeerLost, format!("{what} for {patience:?}"));
     let mut watch = Watch::new(context.now(), heartbeat);
+    let say = async |wire: &mut Wire, Said { message, turn }: Said| {
+        timeout(patience, wire.send(&message)).await.map_err(|_| silent("the peer read nothing"))??;
+        drop(turn);
+        context.room.notify_one();
+        Ok::<_, Refusal>(())
+    };
     loop {
         let deadline = context.instant(watch.deadline());
         tokio::select! {
@@ -289,10 +300,16 @@ async fn carry(
                 watch.on_heard(context.now());
                 // A control plane that has ended has still left its last words in `outgoing`.
                 let _ = context.inputs.send(LinkInput::Message { link, message: message? }).await;
+                // A peer that asks and asks is answered meanwhile.
+                for _ in 0..ANSWERS_PER_MESSAGE {
+                    let Ok(said) = outgoing.try_recv() else { break };
+                    say(wire, said).await?;
+                    watch.on_spoken(context.now());
+                }
             }
-            message = outgoing.recv() => {
-                let Some(message) = message else { return Ok(()) };
-                timeout(patience, wire.send(&message)).await.map_err(|_| silent("the peer read nothing"))??;
+            said = outgoing.recv() => {
+                let Some(said) = said else { return Ok(()) };
+                say(wire, said).await?;
                 watch.on_spoken(context.now());
             }
             () = tokio::time::sleep_until(deadline) => {

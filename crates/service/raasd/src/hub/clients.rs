@@ -30,7 +30,8 @@ impl Hub {
     pub(super) fn on_client(&mut self, input: ClientInput) {
         match input {
             ClientInput::Opened { client, who, out, hung_up } => self.on_opened(client, who, (out, hung_up)),
-            ClientInput::Request { client, request, with } => {
+            ClientInput::Request { client, request, with, turn } => {
+                self.turn = Some(Arc::new(turn));
                 if let Err(fault) = self.on_request(client, request, with) {
                     self.throw_out(client, &fault);
                 }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use control::{PeerMessage, Reason};
 use plane::{LaneCommand, LinkId, PeerAction};
-use tokio::sync::mpsc;
 
 use super::{DATAGRAM_ENGINE, Hub};
 use crate::command::Command;
 use crate::dial::dial;
 use crate::link::LinkInput;
+use crate::link_queue::LinkQueue;
 
 impl Hub {
     pub(super) fn on_link(&mut self, input: LinkInput) {
@@ -22,7 +22,7 @@ impl Hub {
             }
             LinkInput::Up { link, path, peer, out } => {
                 self.dials.remove(&link);
-                self.links.insert(link, out);
+                self.links.insert(link, LinkQueue::new(out));
                 self.peers.handle_up_over(now, link, peer, Some(path));
             }
             LinkInput::Message { link, message } => self.peers.handle_message(now, link, message),
@@ -60,8 +60,8 @@ impl Hub {
                 }
                 PeerAction::Send { link, message } => self.send_to_peer(link, message),
                 PeerAction::Close { link, reason, detail } => {
-                    if let Some(out) = self.links.remove(&link) {
-                        let _ = out.try_send(PeerMessage::Bye { reason, detail });
+                    if let Some(queue) = self.links.remove(&link) {
+                        queue.close(PeerMessage::Bye { reason, detail });
                     }
                 }
                 PeerAction::Direct { peer, message } => self.on_direct_message(peer, message),
@@ -85,12 +85,17 @@ impl Hub {
     }
 
     pub(super) fn send_to_peer(&mut self, link: LinkId, message: PeerMessage) {
-        let Some(out) = self.links.get(&link) else { return };
-        if let Err(mpsc::error::TrySendError::Full(_)) = out.try_send(message) {
+        let Some(queue) = self.links.get_mut(&link) else { return };
+        if queue.say(message, self.turn.clone()).is_err() {
             tracing::warn!("a peer's daemon does not read its control link");
             self.links.remove(&link);
             let now = self.now();
             self.peers.handle_down(now, link, Reason::PeerLost);
         }
+    }
+
+    /// Says what waits for links that have room. Whether something waits still.
+    pub(super) fn say_waiting(&mut self) -> bool {
+        self.links.values_mut().fold(false, |waits, queue| queue.say_waiting() || waits)
     }
 }

@@ -32,6 +32,7 @@ async fn rig() -> Rig {
         started: Instant::now(),
         inputs: send,
         log: Mutex::new(LogQuota::new(10, std::time::Instant::now())),
+        room: Notify::new(),
     };
     Rig { context, inputs, wire: Wire::new(near).unwrap(), peer: Wire::new(far).unwrap(), patience }
 }

@@ -76,6 +76,24 @@ impl RawClient {
         }
     }
 
+    /// False: the daemon has not read what was sent before.
+    pub(crate) fn try_send(&self, request: &Request) -> bool {
+        match send_message(self.socket.as_fd(), request, &[]) {
+            Ok(()) => true,
+            Err(ChannelError::WouldBlock) => false,
+            Err(e) => panic!("{e}"),
+        }
+    }
+
+    /// A message, if there is one.
+    pub(crate) fn try_next(&mut self) -> Option<Reply> {
+        match recv_message::<Reply>(self.socket.as_fd(), &mut self.buffer) {
+            Ok((reply, _)) => Some(reply),
+            Err(ChannelError::WouldBlock) => None,
+            Err(e) => panic!("{e}"),
+        }
+    }
+
     /// The next message; none once the daemon has closed.
     pub(crate) fn next(&mut self) -> Option<Reply> {
         let start = Instant::now();

@@ -20,6 +20,7 @@ mod leased_lanes;
 mod liars;
 mod life;
 mod link_end;
+mod link_floods;
 mod links;
 mod messages;
 mod middle;
