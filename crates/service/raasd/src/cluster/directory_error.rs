@@ -23,7 +23,9 @@ pub(super) enum DirectoryError {
 
 /// Words that came from elsewhere.
 pub(super) fn plain(words: &str) -> String {
-    let mut plain: String = control::plain(words).chars().take(WORDS_MAX).collect();
+    // An answer in several lines is told in one.
+    let lines = words.replace(['\r', '\n', '\t'], " ");
+    let mut plain: String = control::plain(&lines).chars().take(WORDS_MAX).collect();
     if words.chars().nth(WORDS_MAX).is_some() {
         plain.push_str(" ...");
     }
@@ -36,7 +38,7 @@ mod tests {
 
     #[test]
     fn foreign_words_are_short_and_plain() {
-        assert_eq!(plain("a\x1b[2Jb\nc"), "a\u{fffd}[2Jb\u{fffd}c");
+        assert_eq!(plain("a\x1b[2Jb\nc"), "a\u{fffd}[2Jb c");
         assert_eq!(plain(&"ä".repeat(WORDS_MAX)), "ä".repeat(WORDS_MAX));
         let long = plain(&"ä".repeat(1 << 20));
         assert_eq!(long.chars().count(), WORDS_MAX + 4);
