@@ -5,6 +5,10 @@
 //! in two ways: its connections to other hosts end with the process, and a program that attaches to it needs the path
 //! of the socket ([`Embedded::socket`], for instance in `RAAS_SOCKET`).
 //!
+//! It makes child processes by `fork` (`raas-spawner`, and `raas-receiver` for each user whose programs attach), which
+//! end with it. They show the memory of this process as it was when they were made; a program that waits for any child
+//! sees them end.
+//!
 //! ```
 //! use std::io::{Read, Write};
 //!
