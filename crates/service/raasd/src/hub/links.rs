@@ -96,6 +96,8 @@ impl Hub {
 
     /// Says what waits for links that have room. Whether something waits still.
     pub(super) fn say_waiting(&mut self) -> bool {
-        self.links.values_mut().fold(false, |waits, queue| queue.say_waiting() || waits)
+        let mut waits = false;
+        self.links.values_mut().for_each(|queue| waits |= queue.say_waiting());
+        waits
     }
 }
