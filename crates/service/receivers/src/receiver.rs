@@ -8,7 +8,6 @@ use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use control::FRAME_BYTES_MAX;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -57,7 +56,7 @@ impl Receiver {
 
     /// What the receiver took next; never waits. An error that is not `WouldBlock` says that it has ended.
     pub fn taken(&self) -> io::Result<Taken> {
-        let mut bytes = vec![0; ANSWER_BYTES + FRAME_BYTES_MAX];
+        let mut bytes = [0; ANSWER_BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut rights = RecvAncillaryBuffer::new(&mut space);
         let received = loop {
@@ -68,8 +67,7 @@ impl Receiver {
                 Err(errno) => return Err(errno.into()),
             }
         };
-        bytes.truncate(received.bytes);
-        let (place, head) = Head::read(&bytes).ok_or(io::ErrorKind::UnexpectedEof)?;
+        let (place, head) = bytes.get(..received.bytes).and_then(Head::read).ok_or(io::ErrorKind::UnexpectedEof)?;
         let verdict = match (head, first(&mut rights)) {
             (Head::Memory, Some(fd)) => Verdict::Memory(fd),
             (Head::Memory | Head::NoRoom, None) => Verdict::NoRoom,
@@ -78,8 +76,7 @@ impl Receiver {
             (Head::Nothing, None) => Verdict::Nothing,
             (_, _) => Verdict::Other,
         };
-        bytes.drain(..ANSWER_BYTES);
-        Ok(Taken { place, message: bytes, verdict })
+        Ok(Taken { place, verdict })
     }
 }
 
@@ -87,29 +84,29 @@ impl Receiver {
 pub(crate) fn serve(daemon: OwnedFd) {
     let _ = rustix::thread::set_name(c"raas-receiver");
     let mut programs: [Option<OwnedFd>; PLACES_MAX as usize] = [const { None }; PLACES_MAX as usize];
-    let mut message = [0; FRAME_BYTES_MAX];
     while let Some((order, with)) = next_order(&daemon) {
         let (Order::Hold(place) | Order::Release(place) | Order::Take(place, _)) = order else { break };
         let Some(program) = programs.get_mut(place as usize) else { break };
         match order {
             Order::Hold(_) => *program = with,
-            Order::Take(_, kind) => take(&daemon, place, program.as_ref(), kind, &mut message),
+            Order::Take(_, kind) => take(&daemon, place, program.as_ref(), kind),
             _ => drop(program.take()),
         }
     }
     process::end(0)
 }
 
-/// Takes a message, says what it is, and only then closes what the daemon does not get.
-fn take(daemon: &OwnedFd, place: u32, program: Option<&OwnedFd>, kind: Kind, message: &mut [u8]) {
+/// Takes a message, of which the daemon knows the bytes, says what came with it, and only then closes what the daemon
+/// does not get.
+fn take(daemon: &OwnedFd, place: u32, program: Option<&OwnedFd>, kind: Kind) {
     // Room for two: how the kernel tells of one too many is the same as how it tells of one that it had no number for.
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut rights = RecvAncillaryBuffer::new(&mut space);
     let received = program.and_then(|program| {
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        recvmsg(program, &mut [IoSliceMut::new(message)], &mut rights, flags).ok()
+        recvmsg(program, &mut [IoSliceMut::new(&mut [0])], &mut rights, flags).ok()
     });
-    let Some(received) = received else { return answer(daemon, Head::Nothing.bytes(place), &[], None) };
+    let Some(received) = received else { return answer(daemon, Head::Nothing.bytes(place), None) };
     let mut fds = [const { None::<OwnedFd> }; 2];
     for (place, fd) in fds.iter_mut().zip(all(&mut rights)) {
         *place = Some(fd);
@@ -123,7 +120,7 @@ fn take(daemon: &OwnedFd, place: u32, program: Option<&OwnedFd>, kind: Kind, mes
         _ => Head::Other,
     };
     let passed = (head == Head::Memory).then(|| fds[0].as_ref().map(AsFd::as_fd)).flatten();
-    answer(daemon, head.bytes(place), message.get(..received.bytes).unwrap_or_default(), passed);
+    answer(daemon, head.bytes(place), passed);
 }
 
 /// Every descriptor of a message.
@@ -136,16 +133,15 @@ fn all(rights: &mut RecvAncillaryBuffer<'_>) -> impl Iterator<Item = OwnedFd> {
 }
 
 /// Waits for room: the daemon reads, or ends.
-fn answer(daemon: &OwnedFd, head: [u8; ANSWER_BYTES], message: &[u8], with: Option<BorrowedFd<'_>>) {
+fn answer(daemon: &OwnedFd, head: [u8; ANSWER_BYTES], with: Option<BorrowedFd<'_>>) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut rights = SendAncillaryBuffer::new(&mut space);
     let with = with.as_slice();
     if !with.is_empty() {
         rights.push(SendAncillaryMessage::ScmRights(with));
     }
-    let parts = [IoSlice::new(&head), IoSlice::new(message)];
     loop {
-        match sendmsg(daemon, &parts, &mut rights, SendFlags::NOSIGNAL) {
+        match sendmsg(daemon, &[IoSlice::new(&head)], &mut rights, SendFlags::NOSIGNAL) {
             Err(Errno::INTR) => {}
             Ok(_) | Err(_) => return,
         }

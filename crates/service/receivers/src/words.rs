@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 /// Bytes of a message to a spawner or a receiver.
 pub(crate) const ORDER_BYTES: usize = 8;
-/// Bytes before the message of a program, in an answer of a receiver.
+/// Bytes of an answer of a receiver.
 pub(crate) const ANSWER_BYTES: usize = 88;
 const END_BYTES: usize = 27;
 
@@ -52,8 +52,6 @@ pub struct SocketEnds {
 pub struct Taken {
     /// The place of the program.
     pub place: u32,
-    /// The message.
-    pub message: Vec<u8>,
     /// What came with it.
     pub verdict: Verdict,
 }
