@@ -3,8 +3,8 @@
 //! A descriptor that a program sends may be a file of its own FUSE mount or a socket that lingers. Then `fstat`, `close`
 //! and even the end of a process that has it wait for the program, for ever if it likes, and no signal ends that. So no
 //! thread of the daemon may have such a descriptor. It looks at a message without taking its descriptors
-//! (`control::receive_bare`); one that has some is taken by a *receiver*, a process that serves the programs of one user and
-//! may be lost. A receiver asks each descriptor what it is by questions that the kernel answers itself (seals, kind of
+//! (`control::receive_bare`); one that has some is taken by a *receiver*, a process that serves the programs of one user
+//! and may be lost. A receiver asks each descriptor what it is by questions that the kernel answers itself (seals, kind of
 //! socket), passes memory on, says the addresses of a TCP connection, and closes everything else.
 //!
 //! Receivers are made by the *spawner*, a process that the daemon makes while it may still make processes. Both end when
