@@ -6,6 +6,8 @@
 
 mod builtin;
 mod failure;
+#[cfg(feature = "wasm")]
+mod frames;
 mod fuel;
 mod job;
 mod library;

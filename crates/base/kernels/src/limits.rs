@@ -20,6 +20,17 @@ pub const BYTES_PER_FUEL: u64 = 8;
 pub const MODULE_BYTES_MAX: usize = 48 << 10;
 /// Bytes of the memory that a run of a user kernel has of its own, at most.
 pub const MEMORY_BYTES_MAX: usize = 256 << 10;
+/// Parts of a user kernel at most: functions, globals, imports, exports, segments and places of tables. A run begins with
+/// all of them, in one step.
+pub const PARTS_MAX: u64 = 1024;
+/// What each of them costs a run at its begin.
+pub const PART_FUEL: u64 = 32;
+/// Locals of all functions of a user kernel at most.
+pub const LOCALS_MAX: u64 = 1 << 16;
+/// Values of a frame that a call pays for as an instruction.
+pub const FRAME_VALUES_FREE: u64 = 32;
+/// Values of a frame beyond those that cost as much as an instruction.
+pub const FRAME_VALUES_PER_FUEL: u64 = 16;
 /// User kernels of one region at most.
 pub const USER_KERNELS_MAX: usize = 16;
 /// Bytes of the words of a failure at most.

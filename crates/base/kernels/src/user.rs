@@ -15,9 +15,11 @@ use wasmi::{
 };
 
 use crate::failure::{Failure, cut};
+use crate::frames::{Price, TooDear};
 use crate::fuel::Fuel;
 use crate::limits::{
-    ANSWER_BYTES_MAX, BYTES_PER_FUEL, MEMORY_BYTES_MAX, MODULE_BYTES_MAX, TOUCH_FUEL, WORDS_BYTES_MAX,
+    ANSWER_BYTES_MAX, BYTES_PER_FUEL, FRAME_VALUES_PER_FUEL, LOCALS_MAX, MEMORY_BYTES_MAX, MODULE_BYTES_MAX, PART_FUEL,
+    PARTS_MAX, TOUCH_FUEL, WORDS_BYTES_MAX,
 };
 use crate::program::{Program, Step};
 use crate::view::{self, View};
@@ -40,6 +42,7 @@ const TABLE_ELEMENTS_MAX: usize = 1024;
 pub struct UserKernel {
     module: Arc<Module>,
     linker: Arc<Linker<Host>>,
+    price: Price,
 }
 
 /// Bytes are no kernel.
@@ -59,6 +62,16 @@ pub enum NotAKernel {
         /// What is wrong.
         words: String,
     },
+    /// An instance of it has too many parts, or its functions too many locals.
+    #[error("the module has {count} {what}, and {max} can be")]
+    TooDear {
+        /// Of what.
+        what: &'static str,
+        /// How many.
+        count: u64,
+        /// How many there may be.
+        max: u64,
+    },
     /// It imports what there is not.
     #[error("the module imports `{import}`: a kernel has only the functions of module `region`")]
     Import {
@@ -76,6 +89,8 @@ struct Host {
     views: Vec<View>,
     args: Vec<u8>,
     answer: Vec<u8>,
+    /// What imports cost beyond the fuel that was left.
+    owed: u64,
 }
 
 /// A failure of an import, on its way through the interpreter.
@@ -92,6 +107,14 @@ impl wasmi::errors::HostError for Stopped {}
 
 fn stop(failure: Failure) -> Error {
     Error::host(Stopped(failure))
+}
+
+fn price(wasm: &[u8]) -> Result<Price, NotAKernel> {
+    Price::of(wasm, ENTRY).map_err(|why| match why {
+        TooDear::Parser(error) => NotAKernel::Module { words: cut(&error.to_string(), WORDS_BYTES_MAX) },
+        TooDear::Locals(count) => NotAKernel::TooDear { what: "locals", count, max: LOCALS_MAX },
+        TooDear::Parts(count) => NotAKernel::TooDear { what: "parts", count, max: PARTS_MAX },
+    })
 }
 
 /// A panic of the parser ends the module and not the daemon: wasmi 1.1.0 divides by the number of functions, which a
@@ -113,6 +136,7 @@ impl UserKernel {
         if wasm.len() > MODULE_BYTES_MAX {
             return Err(NotAKernel::TooLong { bytes: wasm.len(), max: MODULE_BYTES_MAX });
         }
+        let price = price(wasm)?;
         let mut config = Config::default();
         config
             .consume_fuel(true)
@@ -140,7 +164,7 @@ impl UserKernel {
         if !is_entry || !matches!(module.get_export(MEMORY), Some(wasmi::ExternType::Memory(_))) {
             return Err(NotAKernel::Exports);
         }
-        Ok(Self { module: Arc::new(module), linker: Arc::new(linker) })
+        Ok(Self { module: Arc::new(module), linker: Arc::new(linker), price })
     }
 
     /// A run that has not begun.
@@ -179,6 +203,7 @@ fn failure(error: &Error) -> Failure {
 
 impl Run {
     fn begin(&mut self, views: &[View], slice: u64, fuel: &mut Fuel) -> Result<(Store<Host>, ResumableCall), Failure> {
+        let price = self.kernel.price;
         let limits = StoreLimitsBuilder::new()
             .memory_size(MEMORY_BYTES_MAX)
             .table_elements(TABLE_ELEMENTS_MAX)
@@ -186,11 +211,13 @@ impl Run {
             .tables(1)
             .instances(1)
             .build();
-        let host = Host { limits, views: views.to_vec(), args: std::mem::take(&mut self.args), answer: Vec::new() };
+        let host =
+            Host { limits, views: views.to_vec(), args: std::mem::take(&mut self.args), answer: Vec::new(), owed: 0 };
         let mut store = Store::new(self.kernel.module.engine(), host);
         store.limiter(|host| &mut host.limits);
         // Memory that is made and filled costs what a copy of it does.
-        fuel.touch(MEMORY_BYTES_MAX as u64);
+        fuel.touch(price.memory_bytes.min(MEMORY_BYTES_MAX as u64));
+        fuel.spend(price.parts * PART_FUEL + price.entry_values / FRAME_VALUES_PER_FUEL);
         let words = |e: Error| failure(&e);
         store.set_fuel(slice).map_err(words)?;
         let instance = self.kernel.linker.instantiate_and_start(&mut store, &self.kernel.module).map_err(words)?;
@@ -202,7 +229,8 @@ impl Run {
 
 impl Program for Run {
     fn run(&mut self, views: &[View], fuel: &mut Fuel) -> Result<Step, Failure> {
-        let (slice, mut given) = (fuel.left().max(1), 0);
+        let price = self.kernel.price.unit;
+        let (slice, mut given) = ((fuel.left() / price).max(1), 0);
         let (mut store, call) = match std::mem::replace(&mut self.state, State::Over) {
             State::Over => return Err(Failure::bad("the run is over")),
             State::New => {
@@ -219,7 +247,8 @@ impl Program for Run {
                 (store, call)
             }
         };
-        fuel.spend(given.saturating_sub(store.get_fuel().unwrap_or(0)));
+        let owed = std::mem::take(&mut store.data_mut().owed);
+        fuel.spend(given.saturating_sub(store.get_fuel().unwrap_or(0)).saturating_add(owed).saturating_mul(price));
         // Between two slices a run holds no memory of regions.
         store.data_mut().views.clear();
         match call {
@@ -242,8 +271,10 @@ const IMPORTS: [&str; 9] = ["bytes", "read", "write", "load", "store", "compare_
 
 /// Takes the price of an access out of the run's fuel.
 fn pay(caller: &mut Caller<'_, Host>, bytes: u64) -> Result<(), Error> {
-    let left = caller.get_fuel()?.saturating_sub(TOUCH_FUEL + bytes / BYTES_PER_FUEL);
-    caller.set_fuel(left)
+    let (left, cost) = (caller.get_fuel()?, TOUCH_FUEL + bytes / BYTES_PER_FUEL);
+    let host = caller.data_mut();
+    host.owed = host.owed.saturating_add(cost.saturating_sub(left));
+    caller.set_fuel(left.saturating_sub(cost))
 }
 
 fn memory(caller: &Caller<'_, Host>) -> Result<Memory, Error> {
@@ -280,7 +311,8 @@ fn linker(engine: &Engine) -> Result<Linker<Host>, Error> {
 
 fn link_copies(linker: &mut Linker<Host>) -> Result<(), Error> {
     // bytes(region: i32) -> i64: its size.
-    linker.func_wrap(MODULE, "bytes", |caller: Caller<'_, Host>, region: i32| -> Result<i64, Error> {
+    linker.func_wrap(MODULE, "bytes", |mut caller: Caller<'_, Host>, region: i32| -> Result<i64, Error> {
+        pay(&mut caller, 0)?;
         Ok(view::of(&caller.data().views, region as u32).map_err(stop)?.bytes() as i64)
     })?;
     // read(region: i32, offset: i64, to: i32, len: i32): copies out of a region.

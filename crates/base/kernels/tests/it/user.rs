@@ -2,8 +2,8 @@
 #![cfg(feature = "wasm")]
 
 use kernels::{
-    ANSWER_BYTES_MAX, FUEL_MAX, Failure, Job, Library, MODULE_BYTES_MAX, NotAKernel, Progress, Request, SLICE_FUEL,
-    USER_KERNELS_MAX, UserKernel, View,
+    ANSWER_BYTES_MAX, FRAME_VALUES_PER_FUEL, FUEL_MAX, Failure, Job, Library, MODULE_BYTES_MAX, NotAKernel, PART_FUEL,
+    Progress, Request, SLICE_FUEL, USER_KERNELS_MAX, UserKernel, View,
 };
 use shm::Region;
 
@@ -29,10 +29,14 @@ fn kernel(body: &str) -> UserKernel {
 }
 
 fn job(body: &str, args: &[u8]) -> Job {
+    job_of(body, args, FUEL_MAX)
+}
+
+fn job_of(body: &str, args: &[u8], fuel: u64) -> Job {
     let mut library = Library::new();
     assert!(library.install("mine", kernel(body)));
     let request = Request { name: "mine", args }.to_bytes().unwrap();
-    Job::begin(&request, &library, FUEL_MAX, ANSWER_BYTES_MAX).unwrap()
+    Job::begin(&request, &library, fuel, ANSWER_BYTES_MAX).unwrap()
 }
 
 fn run(body: &str, args: &[u8], region: &Region) -> Result<Vec<u8>, Failure> {
@@ -191,4 +195,118 @@ fn a_library_is_bounded_and_keeps_its_built_in_names() {
     }
     assert!(!library.install("one more", nothing.clone()));
     assert!(library.install("k0", nothing), "one is replaced");
+}
+
+const ROUNDS_FUEL: u64 = 1_000_000;
+
+/// How often a module came by, in word 0 of the region, until its fuel was spent.
+fn rounds(body: &str) -> u64 {
+    let region = region();
+    let mut job = job_of(body, &[], ROUNDS_FUEL);
+    let views = [View::new(region.clone(), true, true)];
+    loop {
+        match job.run(&views, SLICE_FUEL).0 {
+            Progress::More => {}
+            Progress::Failed(Failure::OutOfFuel { .. }) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    let mut word = [0; 8];
+    region.read(0, &mut word).unwrap();
+    u64::from_ne_bytes(word)
+}
+
+/// A loop that counts in word 0, with `work` in each round.
+fn counting(functions: &str, work: &str) -> String {
+    format!(
+        r#"{functions} (func (export "run") (loop $l
+            (drop (call $add (i32.const 0) (i64.const 0) (i64.const 1))) {work} (br $l)))"#
+    )
+}
+
+#[test]
+fn a_call_pays_for_the_frame_of_the_callee() {
+    // Whichever way the frame gets its values, each is written in each call.
+    let locals = |n: usize| format!("(func $f (local {}))", "i64 ".repeat(n));
+    let constants = |n: usize| {
+        let sums = (0..n).map(|i| format!("(i64.xor (i64.const {})) ", (1_u64 << 40) + i as u64)).collect::<String>();
+        format!("(func $f (result i64) (i64.const 7) {sums})")
+    };
+    let deep = |n: usize| {
+        let (pushes, pops) = ("memory.size ".repeat(n), "drop ".repeat(n));
+        format!("(func $f {pushes} {pops})")
+    };
+    let table = "(table 1 funcref) (elem (i32.const 0) $f) (type $none (func))";
+    for (what, values, functions, call) in [
+        ("locals", 15_000, locals(15_000), "(call $f)"),
+        ("locals, by a table", 15_000, locals(15_000) + table, "(call_indirect (type $none) (i32.const 0))"),
+        ("constants", 3_000, constants(3_000), "(drop (call $f))"),
+        ("a deep stack", 500, deep(500), "(call $f)"),
+    ] {
+        let calls = rounds(&counting(&functions, call));
+        let written = calls * values;
+        assert!(written <= ROUNDS_FUEL * FRAME_VALUES_PER_FUEL, "{what}: {calls} calls wrote {written} values");
+        assert!(calls > 10, "{what}: {calls} calls");
+    }
+    // What is small costs nothing beside its instructions, and neither does the frame of the entry, which is one.
+    let few = rounds(&counting(&locals(20), "(call $f)"));
+    assert!(few > ROUNDS_FUEL / 100, "{few} calls");
+    let entry = format!(
+        r#"(func (export "run") (local {}) (loop $l
+            (drop (call $add (i32.const 0) (i64.const 0) (i64.const 1))) (br $l)))"#,
+        "i64 ".repeat(10_000)
+    );
+    let (with, without) = (rounds(&entry), rounds(&counting("", "")));
+    assert!(with * 100 > without * 98, "{with} rounds beside {without}");
+}
+
+#[test]
+fn a_run_pays_for_the_parts_of_its_instance() {
+    let spent = |parts: &str| {
+        let mut job = job(&format!(r#"{parts} (func (export "run") (loop $l (br $l)))"#), &[]);
+        job.run(&[View::new(region(), true, true)], SLICE_FUEL).1
+    };
+    let bare = spent("");
+    for (what, one) in [
+        ("globals", "(global i64 (i64.const 1))"),
+        (
+            "functions",
+            "(func (local i64) (local.set 0 (i64.add (i64.const 111111111) (i64.mul (i64.const 1111111111111)
+            (i64.add (i64.const 111111111111111) (i64.mul (i64.const 11111111111111) (i64.const 1111111111111)))))))",
+        ),
+        ("data", r#"(data (i32.const 0) "x")"#),
+    ] {
+        let more = spent(&one.repeat(500));
+        assert!(more >= bare + 500 * PART_FUEL, "{what}: {more} beside {bare}");
+    }
+}
+
+#[test]
+fn a_module_that_takes_long_to_begin_or_to_read_is_refused() {
+    let run = r#"(func $run (export "run"))"#;
+    let exports: String = (0..2_000).map(|i| format!(r#"(export "{i}" (func $run))"#)).collect();
+    let places = format!("(table 1000 funcref) (elem func {})", "$run ".repeat(2_000));
+    for (what, parts) in [("exports", exports), ("places", places)] {
+        let words = UserKernel::new(&wasm(&format!("{run} {parts}"))).unwrap_err().to_string();
+        assert!(words.contains("parts, and 1024 can be"), "{what}: {words}");
+    }
+    // Each function says in a few bytes how many it has.
+    let locals = "(func (local ".to_owned() + &"i64 ".repeat(2_000) + "))";
+    let words = UserKernel::new(&wasm(&format!("{run} {}", locals.repeat(40)))).unwrap_err().to_string();
+    assert!(words.contains("locals, and 65536 can be"), "{words}");
+}
+
+#[test]
+fn a_copy_that_is_longer_than_what_is_left_is_paid() {
+    // 64 KiB in each round: 16 + 8,192 units.
+    let region = Region::anonymous(64 << 10).unwrap();
+    let body = r#"(func (export "run") (loop $l
+        (call $read (i32.const 0) (i64.const 0) (i32.const 0) (i32.const 65536)) (br $l)))"#;
+    let mut job = job_of(body, &[], ROUNDS_FUEL);
+    let views = [View::new(region, true, true)];
+    let mut slices = 0;
+    while let Progress::More = job.run(&views, SLICE_FUEL).0 {
+        slices += 1;
+    }
+    assert!(slices <= ROUNDS_FUEL / 8_192, "{slices} slices, each with a copy at least");
 }

@@ -92,6 +92,14 @@ pub(crate) struct Ran {
 /// A program.
 type Line = (Origin, u32);
 
+/// What a program has run.
+#[derive(Debug, Default)]
+struct Jobs {
+    waiting: VecDeque<Waiting>,
+    /// Fuel that its last slices took beyond what a slice is: a step cannot be cut. It pays before it runs again.
+    owes: u64,
+}
+
 /// All that have not ended.
 #[derive(Debug)]
 pub(crate) struct Kernels {
@@ -100,8 +108,8 @@ pub(crate) struct Kernels {
     library: Library,
     /// Those of regions with some.
     libraries: BTreeMap<u64, Library>,
-    lines: BTreeMap<Line, VecDeque<Waiting>>,
-    /// Lines that are not empty, in the order of their turns.
+    lines: BTreeMap<Line, Jobs>,
+    /// All lines, in the order of their turns. One that owes nothing and is empty has left.
     turns: VecDeque<Line>,
     /// How many of each origin there are.
     of_origin: BTreeMap<Origin, usize>,
@@ -163,40 +171,51 @@ impl Kernels {
             Err(failure) => return self.ended.push(Ran { to, result: Err(failure) }),
         };
         *self.of_origin.entry(origin).or_default() += 1;
-        let line = self.lines.entry((origin, program)).or_default();
-        if line.is_empty() {
+        let line = self.lines.entry((origin, program)).or_insert_with(|| {
             self.turns.push_back((origin, program));
-        }
-        line.push_back(Waiting { to, places, job });
+            Jobs::default()
+        });
+        line.waiting.push_back(Waiting { to, places, job });
     }
 
     /// Gives the next line its slice. How much fuel was spent; `None`: nobody waits.
     pub(crate) fn run_slice(&mut self, owned: &OwnedRegions) -> Option<u64> {
         let line = self.turns.pop_front()?;
-        let waiting = self.lines.get_mut(&line)?.front_mut()?;
+        let jobs = self.lines.get_mut(&line)?;
+        if let Some(owes) = jobs.owes.checked_sub(SLICE_FUEL) {
+            jobs.owes = owes;
+            self.turns.push_back(line);
+            return Some(0);
+        }
+        let Some(waiting) = jobs.waiting.front_mut() else {
+            self.lines.remove(&line);
+            return Some(0);
+        };
         let views: Option<Vec<View>> = waiting.places.iter().map(|place| place.view(owned)).collect();
         let (progress, spent) = match views {
             None => (Progress::Failed(Failure::Revoked), 1),
             Some(views) => waiting.job.run(&views, SLICE_FUEL),
         };
+        jobs.owes += spent.saturating_sub(SLICE_FUEL);
+        self.turns.push_back(line);
         match progress {
-            Progress::More => self.turns.push_back(line),
+            Progress::More => {}
             Progress::Done(answer) => self.end(line, Ok(answer)),
             Progress::Failed(failure) => self.end(line, Err(failure)),
+        }
+        if self.lines.get(&line).is_some_and(|jobs| jobs.waiting.is_empty() && jobs.owes < SLICE_FUEL) {
+            self.lines.remove(&line);
+            self.turns.pop_back();
         }
         Some(spent)
     }
 
-    /// The first of a line ended; others of it have their turn.
+    /// The first of a line ended.
     fn end(&mut self, line: Line, result: Result<Vec<u8>, Failure>) {
         let Some(jobs) = self.lines.get_mut(&line) else { return };
-        if let Some(Waiting { to, .. }) = jobs.pop_front() {
+        if let Some(Waiting { to, .. }) = jobs.waiting.pop_front() {
             self.ended.push(Ran { to, result });
             self.forget(line.0, 1);
-        }
-        match self.lines.get(&line) {
-            Some(jobs) if !jobs.is_empty() => self.turns.push_back(line),
-            _ => drop(self.lines.remove(&line)),
         }
     }
 
@@ -243,13 +262,11 @@ impl Kernels {
 
     fn take_out(&mut self, origin: Origin, which: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
         let mut out = Vec::new();
-        for jobs in self.lines.range_mut((origin, 0)..=(origin, u32::MAX)).map(|(_, jobs)| jobs) {
+        for jobs in self.lines.range_mut((origin, 0)..=(origin, u32::MAX)).map(|(_, jobs)| &mut jobs.waiting) {
             let (gone, left) = std::mem::take(jobs).into_iter().partition::<Vec<_>, _>(&which);
             jobs.extend(left);
             out.extend(gone);
         }
-        self.lines.retain(|_, jobs| !jobs.is_empty());
-        self.turns.retain(|line| self.lines.contains_key(line));
         self.forget(origin, out.len());
         out
     }
@@ -257,5 +274,53 @@ impl Kernels {
     /// Those that ended since the last call.
     pub(crate) fn take_ended(&mut self) -> Vec<Ran> {
         std::mem::take(&mut self.ended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kernels::{ANSWER_BYTES_MAX, FUEL_MAX, Request};
+
+    /// A module of which each run begins with as many parts as may be, and then ends, or goes round for ever.
+    fn kernel(is_endless: bool) -> UserKernel {
+        let globals = "(global i64 (i64.const 1))".repeat(if is_endless { 0 } else { 1000 });
+        let body = if is_endless { "(loop $l (br $l))" } else { "" };
+        let text = format!(r#"(module (memory (export "memory") 1) {globals} (func (export "run") {body}))"#);
+        UserKernel::new(&wat::parse_str(text).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn what_a_step_took_beyond_its_slice_is_paid_with_the_next_turns() {
+        let owned = OwnedRegions::default();
+        let mut kernels = Kernels::new(KernelLimits { fuel_max: 100 * FUEL_MAX, queued_max: 256 });
+        assert!(kernels.install(1, "begins", kernel(false)));
+        assert!(kernels.install(1, "loops", kernel(true)));
+        let region = shm::Region::anonymous(4096).unwrap();
+        let push = |kernels: &mut Kernels, program, name: &str| {
+            let (app, request) = (AppId(program), Request { name, args: &[] }.to_bytes().unwrap());
+            let asker = Asker { to: To::Program { app, request: 0 }, origin: Origin::Program(app), program: 0 };
+            let place = Place::Mapped { number: 1, view: View::new(region.clone(), true, true) };
+            kernels.push(&owned, asker, vec![place], (&request, ANSWER_BYTES_MAX));
+        };
+        push(&mut kernels, 2, "loops");
+        let (mut begun, mut dear, mut fair) = (0_u64, 0, 0);
+        for _ in 0..1000 {
+            // One that waits for its answers, and asks again at once.
+            if !kernels.of_origin.contains_key(&Origin::Program(AppId(1))) {
+                push(&mut kernels, 1, "begins");
+                begun += 1;
+            }
+            let spent = kernels.run_slice(&owned).unwrap();
+            let is_dear = !kernels.take_ended().is_empty();
+            *(if is_dear { &mut dear } else { &mut fair }) += spent;
+        }
+        assert!(begun > 10, "{begun} runs");
+        assert!(dear < fair + fair / 4, "{dear} units beside {fair}");
+        // What is owed is paid, and then nothing is left to do.
+        kernels.drop_program(AppId(2));
+        kernels.drop_program(AppId(1));
+        (0..100).for_each(|_| _ = kernels.run_slice(&owned));
+        assert!(!kernels.has_work() && kernels.lines.is_empty());
     }
 }
