@@ -65,7 +65,7 @@ pub use record::{DatagramRecord, RECORD_HEADER_BYTES};
 pub use region::{AtomicOp, Region, RegionError, Word32, Word64};
 pub use rest::{begin_rest, end_rest, is_unused, join_rest_barrier, reset_rest, rest_barrier};
 pub use ring::{PeerFault, RingMemory, RingReader, RingWriter, Span, check_cursor};
-pub use segment::{RegionMemory, Segment, SegmentError, Sharing};
+pub use segment::{Extents, RegionMemory, Segment, SegmentError, Sharing};
 pub use sleep::{
     PairSleeper, PairWaiter, SleepFlag, arm_slot, claim_wake, end_sleep, must_wake, pair_must_wake, prepare_sleep,
     slot_is_awaited,

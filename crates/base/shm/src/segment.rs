@@ -12,7 +12,7 @@ use crate::Region;
 
 mod region_memory;
 
-pub use region_memory::RegionMemory;
+pub use region_memory::{Extents, RegionMemory};
 
 /// Filesystem of memfds without huge pages, as `statfs` names it.
 const TMPFS_MAGIC: u64 = 0x0102_1994;

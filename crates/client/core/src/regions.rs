@@ -5,7 +5,7 @@
 use std::os::fd::OwnedFd;
 
 use control::{OpenedRegion, RegionKey, RegionPath, RegionRefusal};
-use shm::{Region, RegionMemory, Segment, Sharing, Word32, Word64};
+use shm::{Extents, Region, RegionMemory, Segment, Sharing, Word32, Word64};
 
 use crate::SessionFault;
 
@@ -21,6 +21,8 @@ pub struct RegionMapping {
     pub word: Word64,
     /// Says that the daemon has ended: [`shm::Life::is_over`].
     pub life: Word32,
+    /// Where the memory has pages, for an owner, who may have to move it.
+    pub extents: Option<Extents>,
 }
 
 /// A handle as the session gives it out.
@@ -127,10 +129,11 @@ fn map(
 ) -> Result<RegionMapping, String> {
     let says = |e: &dyn std::fmt::Display| e.to_string();
     let writable = opened.info.access.changes();
-    let memory = RegionMemory::accept(memory, opened.info.bytes, writable).map_err(|e| says(&e))?;
+    let (memory, extents) =
+        RegionMemory::accept_with_extents(memory, opened.info.bytes, writable).map_err(|e| says(&e))?;
     let life_at = u64::from(words) * 8;
     let stamps = Segment::accept(stamps, life_at + 8, Sharing::PeerReadOnly).map_err(|e| says(&e))?.into_region();
     let word = stamps.word64(u64::from(word) * 8).map_err(|e| says(&e))?;
     let life = stamps.word32(life_at).map_err(|e| says(&e))?;
-    Ok(RegionMapping { memory, word, life })
+    Ok(RegionMapping { memory, word, life, extents: Some(extents) })
 }

@@ -36,7 +36,7 @@ impl Shared {
         let stamps = self.stamps?;
         let word = stamps.word64(u64::from(word) * WORD_BYTES).ok()?;
         let life = stamps.word32(u64::from(words) * WORD_BYTES).ok()?;
-        Some(RegionMapping { memory: self.memory, word, life })
+        Some(RegionMapping { memory: self.memory, word, life, extents: None })
     }
 }
 

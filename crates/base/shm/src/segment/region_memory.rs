@@ -4,12 +4,13 @@
 
 use std::fs::Permissions;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, OnceLock};
 
-use rustix::fs::{FallocateFlags, FileType, MemfdFlags, Mode, OFlags};
-use rustix::io::FdFlags;
+use rustix::fs::{FallocateFlags, FileType, MemfdFlags, Mode, OFlags, SeekFrom};
+use rustix::io::{Errno, FdFlags};
 
 use super::{FIXED_SIZE, HUGETLBFS_MAGIC, SegmentError, TMPFS_MAGIC, mappable, memfd, os};
 use crate::Region;
@@ -84,6 +85,11 @@ impl RegionMemory {
     /// `bytes` bytes, and sealed against another size. What comes out has `bytes` bytes, or all of the memfd's if it is
     /// of huge pages: only whole ones can be mapped.
     pub fn accept(fd: OwnedFd, bytes: u64, writable: bool) -> Result<Region, SegmentError> {
+        Ok(Self::accept_with_extents(fd, bytes, writable)?.0)
+    }
+
+    /// As [`RegionMemory::accept`], for a caller that may have to copy it.
+    pub fn accept_with_extents(fd: OwnedFd, bytes: u64, writable: bool) -> Result<(Region, Extents), SegmentError> {
         rustix::io::fcntl_setfd(&fd, FdFlags::CLOEXEC).map_err(os("fcntl(F_SETFD)"))?;
         let seals = rustix::fs::fcntl_get_seals(&fd).map_err(os("fcntl(F_GET_SEALS)"))?;
         if !seals.contains(FIXED_SIZE) {
@@ -102,7 +108,33 @@ impl RegionMemory {
             return Err(SegmentError::Refused(words));
         }
         let size = u64::try_from(stat.st_size).unwrap_or(bytes);
-        map(&fd, if filesystem == HUGETLBFS_MAGIC { size } else { bytes }, writable)
+        let region = map(&fd, if filesystem == HUGETLBFS_MAGIC { size } else { bytes }, writable)?;
+        Ok((region, Extents { fd: Arc::new(fd), file: (stat.st_dev, stat.st_ino) }))
+    }
+}
+
+/// Where a memfd has pages: everything else of it is zero, and a load of it there would make a page.
+///
+/// It holds the descriptor.
+#[derive(Debug, Clone)]
+pub struct Extents {
+    fd: Arc<OwnedFd>,
+    /// Device and number: a program that closes all its descriptors may have another file under this one's.
+    file: (u64, u64),
+}
+
+impl Extents {
+    /// The first bytes from `from` on that have pages; to the end of numbers if the system does not say where a hole
+    /// begins. Empty: there are none.
+    pub fn next_data(&self, from: u64) -> Range<u64> {
+        if !rustix::fs::fstat(&self.fd).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.file) {
+            return from..u64::MAX;
+        }
+        match rustix::fs::seek(&self.fd, SeekFrom::Data(from)) {
+            Ok(start) => start..rustix::fs::seek(&self.fd, SeekFrom::Hole(start)).unwrap_or(u64::MAX),
+            Err(Errno::NXIO) => u64::MAX..u64::MAX,
+            Err(_) => from..u64::MAX,
+        }
     }
 }
 

@@ -50,7 +50,9 @@ pub(super) struct Local {
 }
 
 impl Local {
-    pub(super) fn new(mapping: RegionMapping, made: RegionMade, is_owner: bool) -> Self {
+    pub(super) fn new(mut mapping: RegionMapping, made: RegionMade, is_owner: bool) -> Self {
+        // It keeps a descriptor, and only an owner moves.
+        mapping.extents = mapping.extents.filter(|_| is_owner);
         let place = RegionPlace::new(mapping, made);
         let held = if is_owner { Held::Owned(RwLock::new(place)) } else { Held::Opened(place) };
         Self { held }

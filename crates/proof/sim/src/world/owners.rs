@@ -308,7 +308,7 @@ impl World {
         let Some(held) = owner.held.as_mut().filter(|held| held.known.line.id == id) else { return };
         let before = held.place.memory.clone();
         let found = words(&before);
-        match held.place.move_to(memory, REGION_BYTES as u64, made) {
+        match held.place.move_to((memory, None), REGION_BYTES as u64, made) {
             Ok(true) => held.known.on_moved(key),
             // It is with another daemon by now.
             Ok(false) => return,

@@ -24,11 +24,11 @@ impl Handle {
     pub(super) fn move_to(&self, open: u64, made: RegionMade, key: RegionKey, memory: Option<OwnedFd>) {
         let moved = memory
             .ok_or_else(|| "no descriptor for its memory".to_owned())
-            .and_then(|fd| RegionMemory::accept(fd, self.bytes, true).map_err(|e| e.to_string()))
-            .and_then(|memory| match &self.reach {
+            .and_then(|fd| RegionMemory::accept_with_extents(fd, self.bytes, true).map_err(|e| e.to_string()))
+            .and_then(|(memory, extents)| match &self.reach {
                 Reach::Here(local) => {
                     let moved = local.change(|place| {
-                        let moved = place.move_to(memory, self.bytes, made)?;
+                        let moved = place.move_to((memory, Some(extents)), self.bytes, made)?;
                         if moved {
                             lock(&self.known).on_moved(key);
                         }
