@@ -40,6 +40,7 @@ mod segment;
 mod sleep;
 mod slot;
 mod sync;
+mod undertaker;
 mod wake;
 mod written;
 
@@ -71,5 +72,6 @@ pub use sleep::{
     slot_is_awaited,
 };
 pub use slot::SlotWords;
+pub use undertaker::take_down_elsewhere;
 pub use wake::{Drained, MAX_DRAIN, WakeSocket};
 pub use written::{MARK_BYTES, mark, written_at, written_word};

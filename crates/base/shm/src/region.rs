@@ -25,6 +25,7 @@ mod atomic;
 mod word;
 
 use crate::fault::Watched;
+use crate::undertaker;
 
 pub use atomic::AtomicOp;
 pub(crate) use word::Row64;
@@ -101,10 +102,8 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // Another mapping may get the address at once.
         self.watched = None;
-        // SAFETY: `start` and `len` are what mmap returned in `Region::map`, and the last handle to them goes away
-        // here.
-        let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast::<c_void>(), self.len) };
-        debug_assert!(unmapped.is_ok(), "munmap of an own mapping: {unmapped:?}");
+        // They are what mmap returned in `Region::map`, and the last handle to them goes away here.
+        undertaker::unmap_pages(self.start.as_ptr().expose_provenance(), self.len);
     }
 }
 

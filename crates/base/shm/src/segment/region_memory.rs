@@ -13,7 +13,7 @@ use rustix::fs::{FallocateFlags, FileType, MemfdFlags, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno, FdFlags};
 
 use super::{FIXED_SIZE, HUGETLBFS_MAGIC, SegmentError, TMPFS_MAGIC, mappable, memfd, os};
-use crate::Region;
+use crate::{Region, undertaker};
 
 /// Smallest unit of a memfd of huge pages: the default size of x86-64 and AArch64.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
@@ -29,6 +29,13 @@ pub struct RegionMemory {
     bytes: u64,
     /// Bytes of a mapping of it.
     mapped: u64,
+}
+
+impl Drop for RegionMemory {
+    fn drop(&mut self) {
+        // The last descriptor of a memfd takes its pages with it.
+        [Some(&self.fd), self.reader.get()].into_iter().flatten().for_each(undertaker::close);
+    }
 }
 
 impl RegionMemory {

@@ -175,3 +175,47 @@ proptest! {
         prop_assert_eq!(a, b);
     }
 }
+
+/// Whether something under `/proc/self` shows a file with this number: its mappings, or its descriptors.
+fn shows(what: &str, file: u64) -> bool {
+    match what {
+        "maps" => std::fs::read_to_string("/proc/self/maps")
+            .unwrap()
+            .lines()
+            .any(|line| line.split_whitespace().nth(4) == Some(&file.to_string())),
+        _ => std::fs::read_dir("/proc/self/fd").unwrap().flatten().any(|entry| {
+            let stat = std::fs::metadata(entry.path());
+            stat.is_ok_and(|stat| std::os::unix::fs::MetadataExt::ino(&stat) == file)
+        }),
+    }
+}
+
+fn eventually_not(what: &str, file: u64) {
+    let start = std::time::Instant::now();
+    while shows(what, file) {
+        assert!(start.elapsed() < std::time::Duration::from_secs(60), "{what} still shows it");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn memory_is_taken_down_by_a_thread_of_its_own() {
+    shm::take_down_elsewhere().unwrap();
+    shm::take_down_elsewhere().unwrap();
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let named = threads
+        .filter(|t| std::fs::read_to_string(t.path().join("comm")).is_ok_and(|name| name.trim() == "raas-undertaker"));
+    assert_eq!(named.count(), 1);
+    let memory = RegionMemory::create(100 << 20, false).unwrap();
+    let region = memory.map().unwrap();
+    (0..100).for_each(|piece| region.write(piece << 20, &[1]).unwrap());
+    let (_, file) = region.identity();
+    // One that is on its way to a program.
+    let copy = memory.writable_fd();
+    assert!(shows("maps", file) && shows("fd", file));
+    drop((region, memory));
+    eventually_not("maps", file);
+    assert!(shows("fd", file));
+    drop(copy);
+    eventually_not("fd", file);
+}

@@ -1,0 +1,92 @@
+//! Where a daemon takes strangers' memory down: in a thread of its own.
+//!
+//! Owns the order: no lock of the process's memory is held for longer than a piece takes. To unmap memory, and to close the
+//! last descriptor of it, takes time for each of its pages, and how many there are is a program's choice: half a second
+//! for some GiB, in which no thread that serves others may be. Only a process that asked for the thread has one.
+
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::ptr;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// Memory that is taken down where it is: it takes no longer than to tell the thread.
+const SMALL_BYTES: usize = 256 << 10;
+/// Bytes that are unmapped at a time.
+const PIECE_BYTES: usize = 32 << 20;
+/// How often a descriptor is looked at that others still have.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+static UNDERTAKER: OnceLock<Sender<Remains>> = OnceLock::new();
+
+/// What is to be taken down.
+enum Remains {
+    /// Pages at an address that nobody uses any more.
+    Pages { start: usize, len: usize },
+    /// A descriptor that may be the last one of its file, as soon as no one else has it.
+    File(Arc<OwnedFd>),
+}
+
+/// Has a thread of its own take down what memory this process drops from here on. It is for a daemon, before it takes
+/// memory of others. Calling it again changes nothing.
+pub fn take_down_elsewhere() -> io::Result<()> {
+    static ONCE: Mutex<()> = Mutex::new(());
+    let _once = ONCE.lock().unwrap_or_else(PoisonError::into_inner);
+    if UNDERTAKER.get().is_some() {
+        return Ok(());
+    }
+    let (sender, receiver) = mpsc::channel();
+    std::thread::Builder::new().name("raas-undertaker".into()).spawn(move || serve(&receiver))?;
+    // Nobody else sets it: the lock is held.
+    let _ = UNDERTAKER.set(sender);
+    Ok(())
+}
+
+fn serve(remains: &Receiver<Remains>) {
+    let mut held: Vec<Arc<OwnedFd>> = Vec::new();
+    loop {
+        let next = match held.is_empty() {
+            true => remains.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            false => remains.recv_timeout(LOOK_AGAIN),
+        };
+        match next {
+            Ok(Remains::Pages { start, len }) => unmap(start, len),
+            Ok(Remains::File(file)) => held.push(file),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        // One that still has it gives it back here too, or holds it for a message that is on its way.
+        held.retain(|file| Arc::strong_count(file) > 1);
+    }
+}
+
+/// Unmaps pages that the caller alone knows.
+pub(crate) fn unmap_pages(start: usize, len: usize) {
+    let elsewhere = UNDERTAKER.get().filter(|_| len > SMALL_BYTES);
+    if elsewhere.is_none_or(|thread| thread.send(Remains::Pages { start, len }).is_err()) {
+        unmap(start, len);
+    }
+}
+
+/// Closes a descriptor when nobody else has it.
+pub(crate) fn close(file: &Arc<OwnedFd>) {
+    if let Some(thread) = UNDERTAKER.get() {
+        // Without the thread the caller closes it.
+        let _ = thread.send(Remains::File(Arc::clone(file)));
+    }
+}
+
+fn unmap(start: usize, len: usize) {
+    let mut done = 0;
+    while done < len {
+        let piece = PIECE_BYTES.min(len - done);
+        let at: *mut c_void = ptr::with_exposed_provenance_mut(start + done);
+        // SAFETY: these are pages that mmap returned for a mapping of this crate, whose last handle is gone, in pieces of
+        // whole (huge) pages: nobody reaches them any more, and none is unmapped twice.
+        let unmapped = unsafe { rustix::mm::munmap(at, piece) };
+        debug_assert!(unmapped.is_ok(), "munmap of an own mapping: {unmapped:?}");
+        done += piece;
+    }
+}
