@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
+use std::ops::Range;
 use std::sync::Arc;
 
 use control::{AppRow, Reason};
@@ -18,6 +19,7 @@ use crate::operations::VerbCounts;
 use crate::ring_size::RingSize;
 use crate::ringpool::{RingPair, RingPool};
 use crate::slot::TakenSlot;
+use crate::slot_set::SlotSet;
 
 /// What a slot is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -183,19 +185,20 @@ impl App {
         self.uncount_use(what);
     }
 
-    /// The session was another daemon's, and the application uses these slots: none of them is given out before the
-    /// application has given it back.
-    pub(crate) fn leave_slots(&mut self, used: &BTreeSet<u32>) {
-        let end = self.first_slot + self.slots_max;
-        let Some(&last) = used.range(self.first_slot..end).next_back() else { return };
-        for number in self.first_slot..=last {
-            let is_used = used.contains(&number);
-            // The application's word: the next generation of the slot only has to differ from it.
-            let generation = self.session.slot(number).generation.load(Ordering::Relaxed).max(1);
-            self.slots.push(Slot { generation, used_by: is_used.then_some(SlotUse::Left) });
-            if !is_used {
-                self.free_slots.push_back(number);
-            }
+    /// The slots of this engine's range that a set names, up to the last one.
+    pub(crate) fn slots_up_to_last(&self, used: &SlotSet) -> Range<u32> {
+        let end = used.last_below(self.first_slot + self.slots_max).map_or(0, |last| last + 1);
+        self.first_slot..end.max(self.first_slot)
+    }
+
+    /// The session was another daemon's: this is its next slot, in order. One that the application uses is given out when
+    /// it has given it back.
+    pub(crate) fn leave_next_slot(&mut self, number: u32, is_used: bool) {
+        // The application's word: the next generation of the slot only has to differ from it.
+        let generation = self.session.slot(number).generation.load(Ordering::Relaxed).max(1);
+        self.slots.push(Slot { generation, used_by: is_used.then_some(SlotUse::Left) });
+        if !is_used {
+            self.free_slots.push_back(number);
         }
     }
 

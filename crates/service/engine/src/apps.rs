@@ -17,6 +17,8 @@ pub(crate) struct Apps {
     table: GenSlab<AppId, App>,
     /// Those whose doorbells are looked at.
     attached: Vec<AppId>,
+    /// Place in it of the one whose turn is next.
+    turn: usize,
     /// Those whose doorbell was rung in this round.
     touched: Vec<AppId>,
     wakes: Vec<AppId>,
@@ -29,6 +31,7 @@ impl Apps {
         Self {
             table: GenSlab::new(max),
             attached: Vec::new(),
+            turn: 0,
             touched: Vec::new(),
             wakes: Vec::new(),
             gone: Vec::new(),
@@ -82,13 +85,39 @@ impl Apps {
     pub(crate) fn leave(&mut self, id: AppId) -> Option<&mut App> {
         let app = self.table.get_mut(id).filter(|a| !a.is_leaving())?;
         app.on_left();
-        self.attached.retain(|a| *a != id);
-        Some(app)
+        self.hush(id);
+        self.table.get_mut(id)
     }
 
-    /// The attached application at a place of their list.
-    pub(crate) fn attached_at(&self, place: usize) -> Option<AppId> {
-        self.attached.get(place).copied()
+    /// Its doorbells are not looked at before [`Self::hear`].
+    pub(crate) fn hush(&mut self, id: AppId) {
+        if let Some(place) = self.attached.iter().position(|a| *a == id) {
+            self.attached.remove(place);
+            // The others' turns come as they would have.
+            self.turn -= usize::from(place < self.turn);
+        }
+    }
+
+    /// See [`Self::hush`].
+    pub(crate) fn hear(&mut self, id: AppId) {
+        if self.get_here(id).is_some() {
+            self.attached.push(id);
+        }
+    }
+
+    /// How many are attached.
+    pub(crate) fn attached(&self) -> usize {
+        self.attached.len()
+    }
+
+    /// The one whose turn it is.
+    pub(crate) fn next_attached(&mut self) -> Option<AppId> {
+        if self.turn >= self.attached.len() {
+            self.turn = 0;
+        }
+        let app = *self.attached.get(self.turn)?;
+        self.turn += 1;
+        Some(app)
     }
 
     /// Whether an attached application has rung.

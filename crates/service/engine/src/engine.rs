@@ -9,6 +9,7 @@ mod credits;
 mod datagram;
 mod dial;
 mod direct;
+mod endings;
 mod growth;
 mod inspect;
 mod keys;
@@ -29,6 +30,8 @@ mod tenant;
 mod unreliable;
 mod wire;
 
+use endings::Ending;
+use returns::Returning;
 pub use returns::{Returned, ReturnedChunk};
 
 use std::collections::VecDeque;
@@ -128,6 +131,10 @@ pub struct Engine {
     connects: Connects,
     /// Connects whose lane went away before there was an answer.
     displaced: Vec<ConnectId>,
+    /// Applications that come back, in the order of their turns.
+    returns: VecDeque<Returning>,
+    /// Connections that are to end, by application.
+    endings: VecDeque<Ending>,
     parked_opens: ParkedOpens,
     dials: Dials,
     datagrams: Datagrams,
@@ -213,6 +220,8 @@ impl Engine {
             lanes: Lanes::new(config.lanes_max, config.leased_lanes_max),
             connects: Connects::new(config.connections_max),
             displaced: Vec::new(),
+            returns: VecDeque::new(),
+            endings: VecDeque::new(),
             parked_opens: ParkedOpens::new(config.connections_max),
             dials: Dials::new(&config),
             datagrams,
@@ -253,6 +262,8 @@ impl Engine {
         self.see(now);
         let mut worked = self.run_completions(nic);
         worked |= self.run_device_events(nic);
+        worked |= self.run_returns(nic);
+        worked |= self.run_endings(nic);
         worked |= self.run_doorbells();
         worked |= self.run_timers(nic);
         worked |= self.run_displaced(nic);
@@ -460,7 +471,9 @@ impl Engine {
             && !self.unreliable.has_work()
             && !self.ops.has_work()
             && !self.apps.has_rung()
-            && self.lend_wanted.is_empty();
+            && self.lend_wanted.is_empty()
+            && self.returns.is_empty()
+            && self.endings.is_empty();
         if !idle {
             self.end_sleep();
         }

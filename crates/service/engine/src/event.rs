@@ -273,6 +273,11 @@ pub enum Event {
         /// Its answer, or why it has none, as kernels say it.
         result: Result<Vec<u8>, Vec<u8>>,
     },
+    /// What an application brought along with its session is taken back, or has ended.
+    TakenBack {
+        /// Who.
+        app: AppId,
+    },
     /// Nothing uses the memory of a detached application any more: session and chunks may be dropped.
     AppGone {
         /// Who.

@@ -65,6 +65,7 @@ mod route_names;
 mod sched;
 mod sendq;
 mod slot;
+mod slot_set;
 mod stages;
 mod stall;
 mod table;
@@ -88,12 +89,13 @@ pub use ids::{AppId, OpenId};
 pub use ipnet::IpNet;
 pub use lane_at::{LaneAt, LanePath};
 pub use limits::{
-    FLIGHT_BYTES_MAX, FLIGHT_BYTES_MIN, FRAME_BYTES_MAX, FRAME_BYTES_MIN, LANE_CREDITS_MAX, LANE_CREDITS_MIN,
-    SRQ_BYTES_MAX, SRQ_BYTES_MIN, TABLE_MAX,
+    CHUNK_BYTES_TARGET, FLIGHT_BYTES_MAX, FLIGHT_BYTES_MIN, FRAME_BYTES_MAX, FRAME_BYTES_MIN, LANE_CREDITS_MAX,
+    LANE_CREDITS_MIN, SRQ_BYTES_MAX, SRQ_BYTES_MIN, TABLE_MAX,
 };
 pub use page::{LaneView, Page, Viewer};
 pub use pins::{PinLimits, TENANT_PINNED};
 pub use ring_size::RingSize;
+pub use slot_set::SlotSet;
 pub use stages::Clock;
 pub use tenants::{TenantPlace, TenantTerms};
 pub use unreliable::piece::check_piece;

@@ -19,7 +19,7 @@ pub const FLIGHT_BYTES_MAX: u64 = 1 << 40;
 /// Ring sizes that exist: the powers of two from [`RING_BYTES_MIN`] to [`RING_BYTES_MAX`].
 pub(crate) const RING_CLASSES: usize = 12;
 /// Bytes of one ring chunk that the engine asks for at most, if more than one ring is in it.
-pub(crate) const CHUNK_BYTES_TARGET: u64 = 16 << 20;
+pub const CHUNK_BYTES_TARGET: u64 = 16 << 20;
 /// Rings that the first chunk of an application has, if they fit [`CHUNK_BYTES_TARGET`].
 pub(crate) const CHUNK_RINGS_FIRST: u32 = 4;
 /// Chunks of one application, both directions.
@@ -119,6 +119,16 @@ pub(crate) const OPENS_PENDING_MAX: u32 = 1024;
 pub(crate) const COMPLETIONS_PER_RUN: usize = 256;
 /// Dirty slots taken of one application in one round.
 pub(crate) const DOORBELLS_PER_APP: usize = 256;
+/// What a turn of an application that comes back with its session may cost: in slots that are looked at.
+pub(crate) const RETURN_TURN: u32 = 256;
+/// What a connection or socket that it brings costs of it.
+pub(crate) const RETURN_TICKET: u32 = 16;
+/// What a chunk costs.
+pub(crate) const RETURN_CHUNK: u32 = 64;
+/// The same of all applications. Those that had no turn are the first of the next round.
+pub(crate) const DOORBELLS_PER_RUN: usize = 1024;
+/// Connections of an application that left, or of a listener that it closed, that end in one round.
+pub(crate) const ENDINGS_PER_RUN: usize = 64;
 /// Asynchronous device events taken in one round.
 pub(crate) const ASYNC_EVENTS_PER_RUN: usize = 16;
 /// Timers of each kind fired in one round.

@@ -7,7 +7,7 @@
 
 mod retired;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use control::{ChunkKind, Path};
 use shm::RingMemory;
@@ -95,6 +95,9 @@ struct Chunk {
     rings: Vec<RingUse>,
     /// Its rings are given to no further connection.
     is_closed: bool,
+    /// The rings of it that are free stand in the list. Those of a chunk that an application brings along do so after
+    /// its connections have taken theirs, so that none has to be looked for.
+    is_listed: bool,
     /// Keeps the memory mapped.
     region: Region,
 }
@@ -161,6 +164,8 @@ pub(crate) enum ChunkError {
 #[derive(Debug)]
 pub(crate) struct RingPool {
     chunks: Vec<Option<Chunk>>,
+    /// Their indices by the daemon's numbers.
+    by_number: BTreeMap<u32, u32>,
     /// By the power of two, and at last the rings that grow.
     classes: [Class; RING_CLASSES + 1],
     growing: RingSize,
@@ -194,7 +199,14 @@ impl Chunk {
 impl RingPool {
     /// Of at most `bytes_max` bytes; rings that grow are all of the size `growing`.
     pub(crate) fn new(bytes_max: u64, growing: RingSize) -> Self {
-        Self { chunks: Vec::new(), classes: Default::default(), growing, bytes: 0, bytes_max }
+        Self {
+            chunks: Vec::new(),
+            by_number: BTreeMap::new(),
+            classes: Default::default(),
+            growing,
+            bytes: 0,
+            bytes_max,
+        }
     }
 
     /// The class of rings of this size.
@@ -235,10 +247,10 @@ impl RingPool {
         if rings == 0 || rings > u64::from(u32::MAX) {
             return Err(ChunkError::Length);
         }
-        if self.chunks.iter().flatten().any(|c| c.number == number) {
+        if self.by_number.contains_key(&number) {
             return Err(ChunkError::Duplicate);
         }
-        if self.chunks.iter().flatten().count() >= CHUNKS_PER_APP_MAX {
+        if self.by_number.len() >= CHUNKS_PER_APP_MAX {
             return Err(ChunkError::Full);
         }
         Ok(rings as u32)
@@ -246,23 +258,12 @@ impl RingPool {
 
     /// Adds a chunk that [`Self::check_chunk`] passed and the device registered.
     pub(crate) fn add_chunk(&mut self, number: u32, kind: ChunkKind, size: RingSize, region: Region, mr: Mr) {
-        let Some(class) = self.class_of(size) else { return };
-        let rings = (region.len() / u64::from(size.grown)) as u32;
-        let index = self.chunks.iter().position(Option::is_none).unwrap_or(self.chunks.len());
-        if index == self.chunks.len() {
-            self.chunks.push(None);
-        }
-        let counted = u64::from(rings) * u64::from(size.first);
-        self.bytes += counted;
-        let c = &mut self.classes[class];
+        let Some(index) = self.add_unlisted(number, kind, size, region, mr) else { return };
+        let Some(chunk) = self.chunks.get_mut(index as usize).and_then(Option::as_mut) else { return };
+        chunk.is_listed = true;
+        let c = &mut self.classes[chunk.class];
         // The lowest ring is taken first, so that a chunk that is hardly used stays in few pages.
-        c.free[direction(kind)].extend((0..rings).rev().map(|i| Place {
-            chunk: index as u32,
-            chunk_number: number,
-            offset: u64::from(i) * u64::from(size.grown),
-            lkey: mr.lkey,
-            rkey: mr.rkey,
-        }));
+        c.free[direction(kind)].extend((0..chunk.rings.len() as u32).rev().map(|i| chunk.place(index, i)));
         if let Some(asked) = &mut c.asked {
             match kind {
                 ChunkKind::Tx => asked.tx = true,
@@ -272,6 +273,23 @@ impl RingPool {
                 c.asked = None;
             }
         }
+    }
+
+    /// Adds one in which connections lie already: [`Self::take_again`], then [`Self::list`].
+    pub(crate) fn add_brought(&mut self, number: u32, kind: ChunkKind, size: RingSize, region: Region, mr: Mr) {
+        self.add_unlisted(number, kind, size, region, mr);
+    }
+
+    fn add_unlisted(&mut self, number: u32, kind: ChunkKind, size: RingSize, region: Region, mr: Mr) -> Option<u32> {
+        let class = self.class_of(size)?;
+        let rings = (region.len() / u64::from(size.grown)) as u32;
+        let index = self.chunks.iter().position(Option::is_none).unwrap_or(self.chunks.len());
+        if index == self.chunks.len() {
+            self.chunks.push(None);
+        }
+        let counted = u64::from(rings) * u64::from(size.first);
+        self.bytes += counted;
+        self.by_number.insert(number, index as u32);
         let rings = vec![RingUse::default(); rings as usize];
         self.chunks[index] = Some(Chunk {
             number,
@@ -284,8 +302,10 @@ impl RingPool {
             used: 0,
             rings,
             is_closed: false,
+            is_listed: false,
             region,
         });
+        Some(index as u32)
     }
 
     /// The memory region of a ring.
@@ -333,6 +353,11 @@ impl RingPool {
         }
         let pair = RingPair { tx: class.free[0].pop()?, rx: class.free[1].pop()? };
         class.in_use += 1;
+        self.mark_taken(&pair);
+        Some(pair)
+    }
+
+    fn mark_taken(&mut self, pair: &RingPair) {
         for place in [pair.tx, pair.rx] {
             if let Some(chunk) = self.chunks.get_mut(place.chunk as usize).and_then(Option::as_mut) {
                 chunk.used += 1;
@@ -341,22 +366,41 @@ impl RingPool {
                 }
             }
         }
+    }
+
+    /// Takes the very rings that a connection had under a daemon before this one, in chunks that were brought along.
+    pub(crate) fn take_again(&mut self, tx: (u32, u64), rx: (u32, u64), size: RingSize) -> Option<RingPair> {
+        let class = self.class_of(size)?;
+        let pair =
+            RingPair { tx: self.brought(class, ChunkKind::Tx, tx)?, rx: self.brought(class, ChunkKind::Rx, rx)? };
+        self.classes[class].in_use += 1;
+        self.mark_taken(&pair);
         Some(pair)
     }
 
-    /// Takes the very rings that a connection had under a daemon before this one.
-    pub(crate) fn take_again(&mut self, tx: (u32, u64), rx: (u32, u64), size: RingSize) -> Option<RingPair> {
-        let class = self.class_of(size)?;
-        let free = &mut self.classes[class].free;
-        let find = |free: &[Place], (chunk, offset)| {
-            free.iter().rposition(|place| (place.chunk_number, place.offset) == (chunk, offset))
-        };
-        let (at_tx, at_rx) = (find(&free[0], tx)?, find(&free[1], rx)?);
-        // To the end, where the next ones are taken.
-        let (last_tx, last_rx) = (free[0].len() - 1, free[1].len() - 1);
-        free[0].swap(at_tx, last_tx);
-        free[1].swap(at_rx, last_rx);
-        self.take(size)
+    /// A free ring of a chunk that was brought along and whose rings are not listed yet.
+    fn brought(&mut self, class: usize, kind: ChunkKind, (number, offset): (u32, u64)) -> Option<Place> {
+        let index = *self.by_number.get(&number)?;
+        let chunk = self.chunks.get_mut(index as usize)?.as_mut()?;
+        let place = Place { offset, ..chunk.place(index, 0) };
+        let fits = chunk.class == class && chunk.kind == kind && !chunk.is_listed && !chunk.is_closed;
+        let is_ring = offset.is_multiple_of(u64::from(chunk.size.grown));
+        let is_free = chunk.ring_at(&place).is_some_and(|ring| !ring.is_taken);
+        (fits && is_ring && is_free).then_some(place)
+    }
+
+    /// All connections of a chunk that was brought along have their rings: the others are free, and a chunk without any
+    /// leaves.
+    pub(crate) fn list(&mut self, number: u32, retired: &mut Vec<Retired>) {
+        let Some(&index) = self.by_number.get(&number) else { return };
+        let Some(chunk) = self.chunks.get_mut(index as usize).and_then(Option::as_mut) else { return };
+        if chunk.used == 0 {
+            return self.retire(index as usize, retired);
+        }
+        chunk.is_listed = true;
+        let free = &mut self.classes[chunk.class].free[direction(chunk.kind)];
+        let rings = (0..chunk.rings.len() as u32).rev().filter(|i| !chunk.rings[*i as usize].is_taken);
+        free.extend(rings.map(|i| chunk.place(index, i)));
     }
 
     /// Lets a ring that was taken use all of its bytes. False: the application's memory does not allow it, or its tenant has
@@ -402,14 +446,16 @@ impl RingPool {
             self.shrink(&place);
             let Some(chunk) = self.chunks.get_mut(place.chunk as usize).and_then(Option::as_mut) else { continue };
             chunk.used -= 1;
-            let (class, spare, is_closed) = (chunk.class, chunk.used == 0, chunk.is_closed);
+            let (class, is_closed) = (chunk.class, chunk.is_closed);
+            let spare = chunk.used == 0 && (chunk.is_listed || is_closed);
+            let is_listed = chunk.is_listed;
             if !is_closed && let Some(ring) = chunk.ring_at(&place) {
                 (ring.is_taken, ring.freed_at) = (false, now);
                 if !std::mem::replace(&mut ring.is_watched, true) {
                     back.used.push(place);
                 }
             }
-            if !is_closed {
+            if !is_closed && is_listed {
                 self.classes[class].free[direction(kind)].push(place);
             }
             if kind == ChunkKind::Tx {
@@ -460,9 +506,7 @@ impl RingPool {
 
     /// Gives no more rings of a chunk out; it leaves the pool when none of them is in use.
     pub(crate) fn close_chunk(&mut self, number: u32, retired: &mut Vec<Retired>) {
-        let Some(index) = self.chunks.iter().position(|c| c.as_ref().is_some_and(|c| c.number == number)) else {
-            return;
-        };
+        let Some(index) = self.by_number.get(&number).map(|index| *index as usize) else { return };
         let Some(chunk) = self.chunks[index].as_mut() else { return };
         chunk.is_closed = true;
         let unused = chunk.used == 0;
@@ -474,6 +518,7 @@ impl RingPool {
 
     fn retire(&mut self, index: usize, retired: &mut Vec<Retired>) {
         if let Some(chunk) = self.chunks[index].take() {
+            self.by_number.remove(&chunk.number);
             self.bytes -= chunk.counted;
             retired.push(chunk.into());
         }
@@ -493,18 +538,10 @@ impl RingPool {
         self.retire(index, retired);
     }
 
-    /// Takes out the chunks of which no ring is in use.
-    pub(crate) fn retire_unused(&mut self) -> Vec<Retired> {
-        let mut retired = Vec::new();
-        let unused = |c: &Option<Chunk>| c.as_ref().filter(|c| c.used == 0).map(|c| c.number);
-        let numbers: Vec<u32> = self.chunks.iter().filter_map(unused).collect();
-        numbers.into_iter().for_each(|number| self.close_chunk(number, &mut retired));
-        retired
-    }
-
     /// Everything leaves: the application is gone and no connection uses a ring.
     pub(crate) fn retire_all(&mut self) -> Vec<Retired> {
         self.classes = Default::default();
+        self.by_number.clear();
         self.bytes = 0;
         self.chunks.drain(..).flatten().map(Retired::from).collect()
     }
@@ -570,6 +607,16 @@ impl From<Chunk> for Retired {
 }
 
 impl Chunk {
+    fn place(&self, index: u32, ring: u32) -> Place {
+        Place {
+            chunk: index,
+            chunk_number: self.number,
+            offset: u64::from(ring) * u64::from(self.size.grown),
+            lkey: self.mr.lkey,
+            rkey: self.mr.rkey,
+        }
+    }
+
     fn ring_at(&mut self, place: &Place) -> Option<&mut RingUse> {
         self.rings.get_mut((place.offset / u64::from(self.size.grown)) as usize)
     }

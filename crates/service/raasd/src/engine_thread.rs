@@ -25,6 +25,7 @@ use crate::command::{AppWake, Command, EnginePart, EngineReport, EngineStat, Eng
 use crate::inspect::{LOOKS_PER_COUNT, LOOKS_PER_PAGE};
 use crate::shutdown::Shutdown;
 use crate::sleeper::{Bell, Sleeper};
+use crate::turns::Turns;
 use load::{CPU_ALL, HostMemory, Meter};
 use looks::Looks;
 
@@ -133,6 +134,7 @@ struct EngineThread<P> {
     /// Accesses to tenants' memory that could not be served, as far as they were looked at.
     faults: u64,
     meter: Meter,
+    turns: Turns,
     memory: HostMemory,
 }
 
@@ -161,6 +163,7 @@ impl<P: Provider> EngineThread<P> {
             ending: Shutdown::new(),
             faults: shm::survived_faults(),
             meter: Meter::new(Time::ZERO, CPU_ALL),
+            turns: Turns::new(),
             memory: HostMemory::new(),
         }
     }
@@ -203,6 +206,7 @@ impl<P: Provider> EngineThread<P> {
 
     /// One look at everything; says whether anything was done.
     fn round(&mut self, to_wake: &mut Vec<AppId>) -> bool {
+        self.turns.begin(self.now());
         let mut busy = self.take_commands();
         let now = self.now();
         busy |= self.engine.run(now, &mut self.device);
@@ -221,6 +225,7 @@ impl<P: Provider> EngineThread<P> {
         let now = if busy { self.now() } else { begin };
         if busy {
             self.meter.on_work(now.saturating_since(begin));
+            self.turns.end(now);
         }
         if let Some(cpu) = self.meter.take_load(now) {
             self.engine.set_load(Load::new(cpu, self.memory.percent(now)));
@@ -411,6 +416,7 @@ impl<P: Provider> EngineThread<P> {
             EnginePart::Totals => {
                 let mut totals = self.engine.totals();
                 totals.counters.push(("cpu_pauses", self.meter.pauses()));
+                totals.counters.push(("engine_turn_max_us", self.turns.longest_us()));
                 let (device, counters) = (self.device.device().name.clone(), self.device.counters());
                 EngineView::Totals(Box::new(EngineStat { device, totals, counters }))
             }

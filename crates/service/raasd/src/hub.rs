@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use control::{PeerMessage, Reason, Reply};
-use engine::{IpNet, Returned};
+use engine::{IpNet, Returned, ReturnedChunk, SlotSet};
 use plane::{
     Admission, ClientId, ConnectionOver, Directs, Fallbacks, LinkId, Meetings, PairLimits, Pairs, Peers, PeersConfig,
     Policy, Tickets,
@@ -50,6 +50,7 @@ use crate::link_queue::{LinkQueue, Turn};
 use crate::log_quota::LogQuota;
 use crate::questions::{QuestionPlace, Questions};
 use crate::shutdown::Shutdown;
+use crate::turns::Turns;
 use crate::{Config, DaemonError};
 use crowds::Crowds;
 use installs::{Installs, Read};
@@ -102,8 +103,14 @@ enum Stage {
 #[derive(Debug)]
 struct ReturnedSession {
     session: Session,
-    /// For each engine.
+    used: SlotSet,
+    /// For each engine; the chunks come with the end.
     engines: Vec<Returned>,
+    chunks: BTreeMap<u32, ReturnedChunk>,
+    /// The engine whose connections lie in a chunk.
+    owners: BTreeMap<u32, u32>,
+    /// Slots of which tickets came.
+    ticketed: SlotSet,
 }
 
 /// What is known of a program that not all engines have answered for.
@@ -111,7 +118,10 @@ struct ReturnedSession {
 struct Attaching {
     /// They go with the Welcome.
     fds: Vec<OwnedFd>,
+    /// Answers of engines that are still to come.
     unanswered: u32,
+    /// It brought a session along: an engine that takes it in says once more when it has taken all of it back.
+    returns: bool,
     /// An engine did not take it in.
     refused: Option<Reason>,
     /// What the engines were told; the policy may change before they answer.
@@ -188,6 +198,7 @@ pub(crate) struct Hub {
     log: LogQuota,
     /// Another daemon takes this one's place.
     hands_over: bool,
+    turns: Turns,
 }
 
 /// What the hub takes.
@@ -264,6 +275,7 @@ impl Hub {
             owner_uid: pair_limits.owner_uid,
             log: LogQuota::new(PROGRAM_LOG_LINES, std::time::Instant::now()),
             hands_over: false,
+            turns: Turns::new(),
         };
         hub.pairs.begin_after(parts.incarnation.first_number());
         hub.regions.begin_after(parts.incarnation.first_number());
@@ -288,6 +300,7 @@ impl Hub {
                 () = tokio::time::sleep_until(tick) => HubInput::Tick,
                 () = shutdown.triggered() => HubInput::Shutdown,
             };
+            hub.turns.begin(hub.now());
             match heard {
                 HubInput::Engine(Some(event)) => hub.on_engine(event),
                 // The threads ended on their own: their errors say why.
@@ -312,6 +325,7 @@ impl Hub {
             hub.settle();
             hub.turn = None;
             hub.links_wait = hub.say_waiting();
+            hub.turns.end(hub.now());
             if hub.hands_over {
                 shutdown.hand_over();
             }

@@ -147,6 +147,8 @@ pub(crate) struct DaemonStat {
     pub(crate) links: u64,
     pub(crate) path_changes: u64,
     pub(crate) admission: AdmissionCounters,
+    /// Of the control plane.
+    pub(crate) turn_max_us: u64,
     pub(crate) directs: DirectCounters,
     pub(crate) fds: u32,
 }
@@ -182,6 +184,7 @@ pub(crate) fn sum(mut all: EngineStat, one: EngineStat) -> EngineStat {
 fn add_counters(all: &mut Counters, one: Counters) {
     for (name, value) in one {
         match all.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, longest)) if name.ends_with("_max_us") => *longest = value.max(*longest),
             Some((_, sum)) => *sum = sum.saturating_add(value),
             None => all.push((name, value)),
         }
@@ -220,6 +223,7 @@ pub(crate) fn stat(engine: EngineStat, daemon: &DaemonStat, viewer: Viewer) -> S
         ("control_links", daemon.links),
         ("path_changes", daemon.path_changes),
         ("connects_local", connects_local),
+        ("control_turn_max_us", daemon.turn_max_us),
     ];
     let DirectCounters { open, made, refused } = daemon.directs;
     let own = own.into_iter().chain([("direct_streams", open), ("directs_made", made), ("directs_refused", refused)]);
@@ -419,6 +423,7 @@ mod tests {
             links: 0,
             path_changes: 0,
             admission: AdmissionCounters::default(),
+            turn_max_us: 0,
             directs: DirectCounters::default(),
             fds: 0,
         };
@@ -454,6 +459,7 @@ mod tests {
             path_changes: 8,
             admission,
             directs: DirectCounters { made: 6, ..Default::default() },
+            turn_max_us: 0,
             fds: 3,
         };
         let all = stat(totals(), &daemon, Viewer::All);

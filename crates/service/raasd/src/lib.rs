@@ -51,6 +51,7 @@ mod shutdown;
 mod sleeper;
 mod socket_group;
 mod socket_place;
+mod turns;
 
 pub use calibration::Calibration;
 pub use check::{Report, check, successor};
@@ -76,4 +77,4 @@ pub use sandbox::{Confinement, OnViolation, Sandbox};
 pub use shutdown::Shutdown;
 
 /// For a process that is a daemon and nothing else, before it starts one.
-pub use shm::survive_faults;
+pub use shm::{survive_faults, take_down_elsewhere};

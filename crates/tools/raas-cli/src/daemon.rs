@@ -70,6 +70,7 @@ pub(crate) fn run(
     config.confinement.words.iter().for_each(|words| tracing::info!("{words}"));
     config.confinement.warnings.iter().for_each(|words| tracing::warn!("{words}"));
     raasd::survive_faults().map_err(|e| Failure::failed("cannot prepare for memory that its tenants give back", e))?;
+    raasd::take_down_elsewhere().map_err(|e| Failure::failed("no thread to take memory down", e))?;
     queue.take_panics();
     if args.replace {
         config.place_wait = replace::make_way(&config)?;

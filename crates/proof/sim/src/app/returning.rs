@@ -1,10 +1,9 @@
 //! A process whose daemon was killed: what it does meanwhile, and what it brings to the next one (docs/operate/restart.md).
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use control::{Reason, Ticket};
-use engine::{Returned, ReturnedChunk};
+use engine::{Returned, ReturnedChunk, SlotSet};
 use raas_core::DaemonMessage;
 use verbs::Time;
 
@@ -55,7 +54,7 @@ impl App {
     /// What it brings, for each engine.
     pub(crate) fn bring(&mut self) -> Result<Vec<Returned>, String> {
         let shape = self.session.shape();
-        let used: BTreeSet<u32> = self.client.used_slots().collect();
+        let used: SlotSet = self.client.used_slots().collect();
         let mut engines = vec![Returned { used, ..Returned::default() }; shape.engines as usize];
         for sealed in self.client.live_tickets() {
             let ticket: Ticket = control::decode(&sealed).map_err(|e| e.to_string())?;

@@ -280,6 +280,8 @@ impl World {
                 let detail = format!("host {host} saw {peer} send from port {found}, but each host sends from its own");
                 self.checks.fail(now, "unexplained", detail);
             }
+            // What a program brings is taken back at once.
+            engine::Event::TakenBack { .. } => {}
             engine::Event::AppGone { app } => {
                 self.on_over(at, app, |client| Input::ProgramGone { client, engine });
                 let Some(running) = self.up(host) else { return };

@@ -147,6 +147,7 @@ impl World {
         let Some(id) = driven.id_of(uid) else { return };
         driven.tap.now = now;
         driven.engine.take_back(now, &mut driven.tap, id, returned);
+        while driven.engine.run_returns(&mut driven.tap) {}
     }
 
     /// Tells the judge which datagram sockets the first engine, which has the datagrams, took over.

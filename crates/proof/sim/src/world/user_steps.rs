@@ -136,6 +136,7 @@ impl World {
         driven.tap.now = now;
         let Ok(app) = driven.engine.attach(attach) else { return false };
         brings.into_iter().for_each(|brings| driven.engine.take_back(now, &mut driven.tap, app, brings));
+        while driven.engine.run_returns(&mut driven.tap) {}
         driven.engine.open_operations(app, 1, OperationsOpen { queue: QUEUES + user as u64, ring_bytes: 4096 });
         live.app = Some(app);
         let client = live.client;
@@ -162,7 +163,7 @@ impl World {
             self.checks.fail(now, "set-up", format!("program {user} on host {host} brings nothing: {why}"));
             return false;
         }
-        let returned = Returned { used, ..Returned::default() };
+        let returned = Returned { used: used.into_iter().collect(), ..Returned::default() };
         let is_taken = self.take_user(host, user, live, Some(returned));
         self.users.forget(before);
         if is_taken {

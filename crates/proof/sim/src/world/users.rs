@@ -207,7 +207,10 @@ impl World {
                     let _ = user.on_queue(connection);
                 }
             }
-            engine::Event::SocketOver { .. } | engine::Event::AppGone { .. } | engine::Event::ChunkGone { .. } => {}
+            engine::Event::SocketOver { .. }
+            | engine::Event::AppGone { .. }
+            | engine::Event::ChunkGone { .. }
+            | engine::Event::TakenBack { .. } => {}
             _ => return false,
         }
         true

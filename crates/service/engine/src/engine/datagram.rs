@@ -105,6 +105,7 @@ impl Engine {
 
     /// Takes over a socket that a daemon before this one had bound.
     pub(super) fn take_socket(&mut self, app: AppId, ticket: &SocketTicket) -> Result<(), Reason> {
+        self.apps.get_here(app).ok_or(Reason::DaemonLost)?;
         let rings = self.rings_of(app, &Ticket::Socket(*ticket)).ok_or(Reason::DaemonLost)?;
         let taken = self.take_socket_with(app, ticket, rings);
         if taken.is_err() {

@@ -9,6 +9,7 @@ use control::{Kind, Reason};
 use verbs::{Provider, Time};
 
 use super::Engine;
+use super::endings::Why;
 use crate::attempts::{Admitted, ParkedOpen};
 use crate::event::{Admission, Event};
 use crate::frame::{Open, check_ring, check_route};
@@ -26,19 +27,8 @@ impl Engine {
     pub fn unlisten<P: Provider>(&mut self, now: Time, _nic: &mut P, app: AppId, port: u16) {
         self.see(now);
         let Some(tenant) = self.apps.get_mut(app) else { return };
-        for route in tenant.take_backlog(port) {
-            let Some(vqp) = self.vqps.get_mut(route) else { continue };
-            vqp.leave_backlog();
-            if vqp.is_app_released() {
-                // How it ends was decided when the application gave it back.
-                continue;
-            }
-            vqp.abort(Reason::ResetByPeer);
-            vqp.publish_reset(Reason::Closed);
-            let at = vqp.at();
-            self.notify(at);
-            self.update(route);
-        }
+        let routes = tenant.take_backlog(port);
+        self.end_all(app, Why::Unlistened, routes);
         let waits = |p: &ParkedOpen| p.open.to_port == port && p.admitted.is_some_and(|a| a.admission.app == app);
         let parked = self.parked_opens.iter().filter(|(_, p)| waits(p));
         for id in parked.map(|(id, _)| id).collect::<Vec<_>>() {

@@ -3,7 +3,8 @@
 //! Owns which of their slots and rings go on. It must never take memory, cursors or names for good that were not checked:
 //! the memory is a program's, and has been since the daemon that wrote to it died.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use control::{ChunkKind, LaneTicket, Reason, SocketTicket, Ticket};
@@ -15,8 +16,10 @@ use crate::event::Event;
 use crate::frame::check_route;
 use crate::ids::{AppId, SlotAt};
 use crate::lane::Lane;
+use crate::limits::{RETURN_CHUNK, RETURN_TICKET, RETURN_TURN};
 use crate::ring_size::RingSize;
 use crate::ringpool::RingPair;
+use crate::slot_set::SlotSet;
 use crate::vqp::{NewVqp, Phase};
 
 /// A chunk of rings that an application brings along, checked and mapped.
@@ -34,7 +37,7 @@ pub struct ReturnedChunk {
 #[derive(Debug, Clone, Default)]
 pub struct Returned {
     /// Slots that it uses, of any engine.
-    pub used: BTreeSet<u32>,
+    pub used: SlotSet,
     /// Its chunks.
     pub chunks: Vec<ReturnedChunk>,
     /// Its connections through lanes. The daemon has made sure that it gave these tickets to this application's user, and
@@ -56,60 +59,144 @@ impl Returned {
     }
 }
 
+/// An application that comes back, and what of it is left to do: step by step, with others' work between.
+#[derive(Debug)]
+pub(super) struct Returning {
+    app: AppId,
+    used: SlotSet,
+    /// Slots that are still to be named.
+    unnamed: Range<u32>,
+    chunks: VecDeque<ReturnedChunk>,
+    /// Of the rings in each chunk, as the tickets say.
+    sizes: BTreeMap<u32, RingSize>,
+    connections: VecDeque<LaneTicket>,
+    sockets: VecDeque<SocketTicket>,
+    refused: VecDeque<Ticket>,
+    failed: BTreeMap<u32, Reason>,
+    /// Slots of which what stays is still to be ended.
+    unended: Range<u32>,
+    /// Chunks that were taken.
+    taken: Vec<u32>,
+}
+
 impl Engine {
     /// Takes over what an application used with a daemon before this one. What cannot go on ends with
     /// [`Reason::DaemonLost`], or with [`Reason::AppFault`] if its words say what cannot be. To be called before anything
-    /// else is done with the application.
+    /// else is done with the application, of which nothing is heard before [`Event::TakenBack`].
     pub fn take_back<P: Provider>(&mut self, now: Time, nic: &mut P, app: AppId, returned: Returned) {
         self.see(now);
-        let tickets: Vec<Ticket> = returned.tickets().collect();
-        let Returned { mut used, chunks, connections, sockets, refused } = returned;
-        let Some(tenant) = self.apps.get_mut(app) else { return };
-        used.extend(tickets.iter().map(Ticket::slot));
-        tenant.leave_slots(&used);
-        self.take_chunks(nic, app, chunks, &tickets);
-        let mut failed = BTreeMap::new();
-        for ticket in &connections {
-            if let Err(reason) = self.take_connection(nic, app, ticket) {
-                let peer = ticket.peer.ip();
-                let port = (!ticket.is_outgoing).then_some(ticket.local.port());
-                self.events.push_back(Event::ConnectionOver { app, connection: ticket.id, peer, port });
-                failed.insert(ticket.slot, reason);
-            }
-        }
-        for ticket in &sockets {
-            if let Err(reason) = self.take_socket(app, ticket) {
-                self.events.push_back(Event::SocketOver { app, socket: ticket.id });
-                failed.insert(ticket.slot, reason);
-            }
-        }
-        for ticket in &refused {
-            if let Some(rings) = self.rings_of(app, ticket) {
-                self.keep_left_rings(app, ticket.slot(), rings);
-            }
-        }
-        self.end_left(app, &used, &failed);
-        self.drop_unused_chunks(app);
-        self.apps.collect_wakes();
-    }
-
-    /// Registers the chunks in which connections lie that go on. The size of their rings is in the tickets.
-    fn take_chunks<P: Provider>(&mut self, nic: &mut P, app: AppId, chunks: Vec<ReturnedChunk>, tickets: &[Ticket]) {
+        let Some(tenant) = self.apps.get(app) else { return };
         let mut sizes = BTreeMap::new();
-        for ticket in tickets {
+        let mut used = returned.used.clone();
+        for ticket in returned.tickets() {
             let (first, grown) = ticket.allocated();
+            used.insert(ticket.slot());
             for ring in ticket.rings() {
                 sizes.entry(ring.chunk).or_insert(RingSize { first, grown });
             }
         }
-        for ReturnedChunk { chunk, kind, region } in chunks {
-            let Some(&size) = sizes.get(&chunk).filter(|size| is_ring_size(**size)) else {
-                self.events.push_back(Event::ChunkGone { app, chunk });
-                continue;
+        let slots = tenant.slots_up_to_last(&used);
+        let Returned { chunks, connections, sockets, refused, .. } = returned;
+        self.returns.push_back(Returning {
+            app,
+            used,
+            unnamed: slots.clone(),
+            chunks: chunks.into(),
+            sizes,
+            connections: connections.into(),
+            sockets: sockets.into(),
+            refused: refused.into(),
+            failed: BTreeMap::new(),
+            unended: slots,
+            taken: Vec::new(),
+        });
+        self.apps.hush(app);
+        self.start_waiting(app);
+        self.run_returns(nic);
+        self.apps.collect_wakes();
+    }
+
+    /// Whether an application that came back waits for its turn.
+    pub fn has_returns(&self) -> bool {
+        !self.returns.is_empty()
+    }
+
+    /// Gives the next application that comes back a turn. Says whether there was any.
+    pub fn run_returns<P: Provider>(&mut self, nic: &mut P) -> bool {
+        let Some(mut returning) = self.returns.pop_front() else { return false };
+        let mut spent = 0;
+        while spent < RETURN_TURN {
+            let Some(cost) = self.return_step(nic, &mut returning) else {
+                let app = returning.app;
+                self.apps.hear(app);
+                self.events.push_back(Event::TakenBack { app });
+                self.stop_waiting(app);
+                return true;
             };
-            if self.add_chunk(nic, app, chunk, kind, size, region).is_err() {
-                self.events.push_back(Event::ChunkGone { app, chunk });
+            spent += cost;
+        }
+        self.returns.push_back(returning);
+        true
+    }
+
+    /// The next step, and what it cost. `None`: there is none.
+    fn return_step<P: Provider>(&mut self, nic: &mut P, returning: &mut Returning) -> Option<u32> {
+        let app = returning.app;
+        // One that left meanwhile: only what was counted for it is still said.
+        let mut here = self.apps.get_here_mut(app);
+        if let Some(tenant) = &mut here {
+            if let Some(slot) = returning.unnamed.next() {
+                tenant.leave_next_slot(slot, returning.used.contains(slot));
+                return Some(1);
             }
+            if let Some(chunk) = returning.chunks.pop_front() {
+                self.take_chunk(nic, returning, chunk);
+                return Some(RETURN_CHUNK);
+            }
+        }
+        if let Some(ticket) = returning.connections.pop_front() {
+            if let Err(reason) = self.take_connection(nic, app, &ticket) {
+                let peer = ticket.peer.ip();
+                let port = (!ticket.is_outgoing).then_some(ticket.local.port());
+                self.events.push_back(Event::ConnectionOver { app, connection: ticket.id, peer, port });
+                returning.failed.insert(ticket.slot, reason);
+            }
+            return Some(RETURN_TICKET);
+        }
+        if let Some(ticket) = returning.sockets.pop_front() {
+            if let Err(reason) = self.take_socket(app, &ticket) {
+                self.events.push_back(Event::SocketOver { app, socket: ticket.id });
+                returning.failed.insert(ticket.slot, reason);
+            }
+            return Some(RETURN_TICKET);
+        }
+        self.apps.get_here(app)?;
+        if let Some(ticket) = returning.refused.pop_front() {
+            if let Some(rings) = self.rings_of(app, &ticket) {
+                self.keep_left_rings(app, ticket.slot(), rings);
+            }
+            return Some(RETURN_TICKET);
+        }
+        if let Some(slot) = returning.unended.next() {
+            self.end_left(SlotAt { app, slot }, returning.failed.get(&slot).copied());
+            return Some(1);
+        }
+        let chunk = returning.taken.pop()?;
+        let mut retired = Vec::new();
+        self.apps.get_mut(app)?.pool.list(chunk, &mut retired);
+        self.apps.retire(app, retired);
+        Some(RETURN_CHUNK)
+    }
+
+    /// Registers a chunk in which connections lie that go on. The size of its rings is in the tickets.
+    fn take_chunk<P: Provider>(&mut self, nic: &mut P, returning: &mut Returning, chunk: ReturnedChunk) {
+        let (app, ReturnedChunk { chunk, kind, region }) = (returning.app, chunk);
+        let size = returning.sizes.get(&chunk).copied().filter(|size| is_ring_size(*size));
+        let taken = size.is_some_and(|size| self.add_chunk_as(nic, (app, chunk), kind, size, region, true).is_ok());
+        if taken {
+            returning.taken.push(chunk);
+        } else {
+            self.events.push_back(Event::ChunkGone { app, chunk });
         }
     }
 
@@ -129,6 +216,7 @@ impl Engine {
     }
 
     fn take_connection<P: Provider>(&mut self, nic: &mut P, app: AppId, ticket: &LaneTicket) -> Result<(), Reason> {
+        self.apps.get_here(app).ok_or(Reason::DaemonLost)?;
         let rings = self.rings_of(app, &Ticket::Lane(*ticket)).ok_or(Reason::DaemonLost)?;
         let taken = self.take_with_rings(nic, app, ticket, rings);
         if taken.is_err() {
@@ -198,33 +286,21 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends what stays in slots of a daemon before this one.
-    fn end_left(&mut self, app: AppId, used: &BTreeSet<u32>, failed: &BTreeMap<u32, Reason>) {
-        let Some(tenant) = self.apps.get_mut(app) else { return };
-        let left: Vec<u32> = used.iter().copied().filter(|&slot| tenant.is_left(slot)).collect();
-        for &slot in &left {
-            let Some(words) = tenant.words(slot) else { continue };
-            let reason = match failed.get(&slot) {
-                Some(&reason @ (Reason::AppFault | Reason::PortInUse)) => reason,
-                _ => Reason::DaemonLost,
-            };
-            if words.engine_flags.load(Ordering::Acquire) & engine_flag::RESET == 0 {
-                words.reason.store(reason.code(), Ordering::Relaxed);
-            }
-            words.state.store(slot_state::CLOSED, Ordering::Relaxed);
-            words.engine_flags.fetch_or(engine_flag::RESET, Ordering::Release);
+    /// Ends what stays in a slot of a daemon before this one.
+    fn end_left(&mut self, at: SlotAt, failed: Option<Reason>) {
+        let Some(tenant) = self.apps.get(at.app).filter(|tenant| tenant.is_left(at.slot)) else { return };
+        let Some(words) = tenant.words(at.slot) else { return };
+        let reason = match failed {
+            Some(reason @ (Reason::AppFault | Reason::PortInUse)) => reason,
+            _ => Reason::DaemonLost,
+        };
+        if words.engine_flags.load(Ordering::Acquire) & engine_flag::RESET == 0 {
+            words.reason.store(reason.code(), Ordering::Relaxed);
         }
-        for slot in left {
-            self.notify(SlotAt { app, slot });
-            self.free_left_slot(SlotAt { app, slot });
-        }
-    }
-
-    /// Chunks in which nothing goes on leave.
-    fn drop_unused_chunks(&mut self, app: AppId) {
-        let Some(tenant) = self.apps.get_mut(app) else { return };
-        let retired = tenant.pool.retire_unused();
-        self.apps.retire(app, retired);
+        words.state.store(slot_state::CLOSED, Ordering::Relaxed);
+        words.engine_flags.fetch_or(engine_flag::RESET, Ordering::Release);
+        self.notify(at);
+        self.free_left_slot(at);
     }
 
     /// The application gave a slot back that a daemon before this one had used.

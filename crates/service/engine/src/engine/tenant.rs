@@ -11,17 +11,18 @@ use ipnet::IpNet;
 use verbs::{Access, Provider, Region, Time, VerbsError};
 
 use super::Engine;
+use super::endings::Why;
 use crate::app::{App, SlotUse};
 use crate::datagram::socket::SocketFault;
 use crate::event::{Attach, Event};
 use crate::ids::{AppId, RouteId, SlotAt};
 use crate::limits::{
-    CHUNKS_PER_APP_MAX, DOORBELLS_PER_APP, ORPHAN_LINGER, REST_SLICE_BYTES, RING_BYTES_MAX, RING_BYTES_MIN,
+    CHUNKS_PER_APP_MAX, DOORBELLS_PER_APP, DOORBELLS_PER_RUN, ORPHAN_LINGER, REST_SLICE_BYTES, RING_BYTES_MAX,
+    RING_BYTES_MIN,
 };
 use crate::ring_size::RingSize;
 use crate::ringpool::{ChunkError, Retired, Slice, Waiter};
 use crate::tenants::{TenantPlace, TenantTerms};
-use crate::vqp::Phase;
 
 impl Engine {
     /// Takes an application in. [`Reason::LocalLimit`] if the table is full.
@@ -82,9 +83,7 @@ impl Engine {
                 vqp.leave_backlog();
             }
         }
-        for route in routes {
-            self.orphan(route, reason);
-        }
+        self.end_all(app, Why::Left(reason), routes);
         for socket in sockets {
             self.orphan_socket(socket, reason);
         }
@@ -98,7 +97,7 @@ impl Engine {
     }
 
     /// One connection of an application that left. If it was closed in order it may linger.
-    fn orphan(&mut self, route: RouteId, reason: Reason) {
+    pub(super) fn orphan(&mut self, route: RouteId, reason: Reason) {
         let Some(vqp) = self.vqps.get_mut(route) else { return };
         if reason == Reason::AppFault {
             // From now on nothing that it wrote counts.
@@ -142,33 +141,22 @@ impl Engine {
                 self.fail_lane(nic, lane, "the peer does not answer operations of an application that left".into());
             }
         }
-        for route in routes {
-            let Some(vqp) = self.vqps.get_mut(route) else { continue };
-            vqp.abort(Reason::PeerAppDied);
-            match vqp.lane() {
-                // Its other end cannot be reached, and its lane has no part in that.
-                Some(_) if vqp.is_away() => {}
-                Some(lane) if was_overdue => {
-                    self.fail_lane(nic, lane, "the peer did not confirm the end of a connection".into());
-                }
-                _ => self.update(route),
-            }
-        }
+        self.end_all(app, Why::Overdue { again: was_overdue }, routes);
     }
 
     // ---- doorbells
 
     /// Looks at what the applications marked. Says whether anything was.
     pub(super) fn run_doorbells(&mut self) -> bool {
-        let mut worked = false;
-        let mut place = 0;
-        while let Some(app) = self.apps.attached_at(place) {
+        let mut left = DOORBELLS_PER_RUN;
+        for _ in 0..self.apps.attached() {
+            let Some(app) = self.apps.next_attached() else { break };
             let mut dirty = std::mem::take(&mut self.scratch.dirty);
             dirty.clear();
             if let Some(tenant) = self.apps.get_mut(app) {
-                tenant.take_doorbells(&mut dirty, DOORBELLS_PER_APP);
+                tenant.take_doorbells(&mut dirty, DOORBELLS_PER_APP.min(left));
             }
-            worked |= !dirty.is_empty();
+            left -= dirty.len();
             let mut fault = None;
             for &slot in &dirty {
                 if let Err(e) = self.on_doorbell(SlotAt { app, slot }) {
@@ -177,13 +165,14 @@ impl Engine {
                 }
             }
             self.scratch.dirty = dirty;
-            match fault {
-                // It is taken out of the list, and the next one is in its place.
-                Some(fault) => self.on_app_fault(app, &fault),
-                None => place += 1,
+            if let Some(fault) = fault {
+                self.on_app_fault(app, &fault);
+            }
+            if left == 0 {
+                break;
             }
         }
-        worked
+        left < DOORBELLS_PER_RUN
     }
 
     pub(super) fn on_doorbell(&mut self, at: SlotAt) -> Result<(), SocketFault> {
@@ -235,6 +224,21 @@ impl Engine {
         size: RingSize,
         region: Region,
     ) -> Result<(), VerbsError> {
+        self.add_chunk_as(nic, (app, chunk), kind, size, region, false)?;
+        self.serve_rings(app, size);
+        Ok(())
+    }
+
+    /// The same, for one that an application may have brought along.
+    pub(super) fn add_chunk_as<P: Provider>(
+        &mut self,
+        nic: &mut P,
+        (app, chunk): (AppId, u32),
+        kind: ChunkKind,
+        size: RingSize,
+        region: Region,
+        is_brought: bool,
+    ) -> Result<(), VerbsError> {
         let tenant = self.apps.get_here_mut(app).ok_or(VerbsError::NoSuch("application"))?;
         tenant.pool.check_chunk(chunk, size, &region).map_err(|e| chunk_error(e, size, &region))?;
         let access = match kind {
@@ -244,8 +248,10 @@ impl Engine {
         let mr = nic.reg_mr(&region, 0, region.len(), access)?;
         self.ring_memory.chunks += 1;
         self.ring_memory.bytes += region.len();
-        tenant.pool.add_chunk(chunk, kind, size, region, mr);
-        self.serve_rings(app, size);
+        match is_brought {
+            true => tenant.pool.add_brought(chunk, kind, size, region, mr),
+            false => tenant.pool.add_chunk(chunk, kind, size, region, mr),
+        }
         Ok(())
     }
 
@@ -270,19 +276,7 @@ impl Engine {
         for queue in self.ops.queues_of(app) {
             self.close_queue_in(queue, chunk);
         }
-        for route in routes {
-            let Some(vqp) = self.vqps.get_mut(route) else { continue };
-            if !vqp.rings().is_in(chunk) {
-                continue;
-            }
-            if let Phase::Opening(Some(connect)) = vqp.phase() {
-                self.fail_opening(connect, Reason::AppDescriptors);
-                continue;
-            }
-            vqp.abort(Reason::PeerAppDescriptors);
-            vqp.release();
-            self.update(route);
-        }
+        self.end_all(app, Why::NotTaken { chunk }, routes);
         for socket in sockets {
             self.release_socket_in(socket, chunk);
         }

@@ -225,6 +225,29 @@ fn slots_and_routes_are_used_again_without_confusion() {
     assert_eq!(w.hosts[0].engine.apps()[0].rx_bytes, 500 * 3000);
 }
 
+/// How many there are is the application's choice, and others have their turns between.
+#[test]
+fn the_connections_of_an_application_that_leaves_end_some_in_each_round() {
+    let mut w = World::with(2, 31, |c| c.connections_max(512));
+    let (a, b) = (w.attach(0, 512), w.attach(1, 512));
+    let to = w.listen(1, b, 7, 512);
+    for n in 0..300 {
+        w.connect_wait(0, a, to, 4096).unwrap_or_else(|e| panic!("connection {n}: {e}"));
+    }
+    let closing = |w: &World| {
+        let rows = w.hosts[0].engine.connections();
+        (rows.iter().filter(|row| format!("{:?}", row.state) == "Closing").count(), rows.len())
+    };
+    assert_eq!(closing(&w), (0, 300));
+    w.kill(0, a);
+    let (ended, all) = closing(&w);
+    assert!(ended <= 64 && all == 300, "{ended} of {all} end at once");
+    w.settle();
+    assert_eq!(w.hosts[0].gone, [a]);
+    assert!(w.hosts[0].engine.connections().is_empty());
+    assert!(w.app(1, b).conns.values().all(|c| c.reset.is_some()));
+}
+
 #[test]
 fn a_peer_that_never_confirms_an_end_loses_its_lane() {
     let (mut w, a, b, sa, _) = pair(30, 4096);

@@ -50,6 +50,61 @@ fn a_writer_that_a_dead_daemon_held_back_is_let_go_by_the_next() {
     assert_eq!(w.app(0, apps[0]).conns[&a].words.tx_hold.load(Ordering::Relaxed), 0);
 }
 
+/// Who comes back names how many slots it uses, and lies. The others have their turns meanwhile.
+#[test]
+fn a_session_comes_back_slot_by_slot_beside_others_work() {
+    const SLOTS: u32 = 65_536;
+    const LOOKS_PER_TURN: u32 = 256;
+    let mut w = World::with(2, 0, configure);
+    let apps = [w.attach(0, 64), w.attach(1, 64)];
+    let (a, b) = w.pair(apps[0], apps[1], 100, 0);
+    let (_, big) = w.attach_again(0, SLOTS);
+    let words = |slot| big.session.slot(slot);
+    assert!(w.hosts[0].engine.has_returns());
+    let is_over = |slot| words(slot).state.load(Ordering::Relaxed) == shm::slot_state::CLOSED;
+    let (mut turns, mut ended, mut moved) = (0, 0, 0);
+    while w.hosts[0].engine.has_returns() {
+        // Another connection carries a message in each turn.
+        if turns % 64 == 0 {
+            w.tell(0, apps[0], a, |c| c.to_send += 100);
+            moved += 100;
+        }
+        w.step();
+        turns += 1;
+        let now = (ended..SLOTS).take_while(|slot| is_over(*slot)).count() as u32;
+        assert!(now <= 4 * LOOKS_PER_TURN, "{now} slots in one step of the world");
+        ended += now;
+    }
+    assert_eq!(ended, SLOTS);
+    assert!(turns >= 2 * SLOTS / LOOKS_PER_TURN, "{turns} steps");
+    w.settle();
+    assert_eq!(w.app(1, apps[1]).conns[&b].received, moved, "the others' bytes");
+    // It is an application as any other now: a slot that it gives back is free.
+    let words = words(5);
+    words.app_flags.store(shm::app_flag::CLOSED, Ordering::Release);
+    big.session.a2e(0).ring(5);
+    w.hosts[0].wake();
+    w.settle();
+    assert_eq!(words.state.load(Ordering::Acquire), shm::slot_state::FREE);
+}
+
+/// One that goes before all of it is taken back is gone like any other, and each of its tickets is told once.
+#[test]
+fn an_application_that_leaves_while_it_comes_back_leaves_nothing() {
+    let mut w = World::with(2, 0, configure);
+    let (app, _) = w.attach_again(0, 65_536);
+    for _ in 0..20 {
+        w.step();
+    }
+    let now = w.now;
+    let host = &mut w.hosts[0];
+    host.engine.detach(now, &mut host.nic, app, Reason::PeerAppDied);
+    host.wake();
+    w.settle();
+    assert!(!w.hosts[0].engine.has_returns());
+    assert!(w.hosts[0].gone.contains(&app));
+}
+
 fn one_life(seed: u64) {
     let mut rng = StdRng::seed_from_u64(seed);
     // Even seeds of the world are software NICs, and those that come later are too.
@@ -111,7 +166,8 @@ fn one_life(seed: u64) {
         }
         w.restart(&[usize::from(rng.random_bool(0.5))], &configure);
     }
-    w.until("both ends are over", |w| w.hosts.iter().all(|h| h.engine.connections().is_empty()));
+    let is_over = |engine: &engine::Engine| engine.connections().is_empty() && !engine.has_returns();
+    w.until("both ends are over", |w| w.hosts.iter().all(|h| is_over(&h.engine)));
     w.settle();
     w.assert_clean();
     w.assert_empty();

@@ -83,6 +83,7 @@ impl Hub {
                     Stage::Attaching(Attaching {
                         fds,
                         unanswered,
+                        returns: false,
                         refused: None,
                         networks,
                         adopted: Vec::new(),
@@ -204,16 +205,29 @@ impl Hub {
                 self.admission.on_program_gone(id, engine);
             }
         }
-        let client = self.clients.get_mut(&id);
-        let Some(Client { stage: Stage::Attaching(attaching), who, .. }) = client else {
+        let Some(Client { stage: Stage::Attaching(attaching), .. }) = self.clients.get(&id) else {
             // It left meanwhile.
             if let Ok(app) = result {
                 self.command(engine, Command::Detach { app, reason: Reason::PeerAppDied });
             }
             return;
         };
-        attaching.unanswered = attaching.unanswered.saturating_sub(1);
-        attaching.refused = attaching.refused.or(result.err());
+        let answers = if attaching.returns && result.is_err() { 2 } else { 1 };
+        self.on_answered(id, answers, result.err());
+    }
+
+    /// An engine has taken back what a program brought along.
+    pub(super) fn on_taken_back(&mut self, engine: u32, app: AppId) {
+        if let Some(id) = self.names.program(engine, app) {
+            self.on_answered(id, 1, None);
+        }
+    }
+
+    fn on_answered(&mut self, id: ClientId, answers: u32, refused: Option<Reason>) {
+        let client = self.clients.get_mut(&id);
+        let Some(Client { stage: Stage::Attaching(attaching), who, .. }) = client else { return };
+        attaching.unanswered = attaching.unanswered.saturating_sub(answers);
+        attaching.refused = attaching.refused.or(refused);
         if attaching.unanswered > 0 {
             return;
         }

@@ -115,6 +115,7 @@ impl Hub {
                 let end = result.map_or_else(KernelEnd::Failed, KernelEnd::Answered);
                 self.send_to(engine, app, Reply::RegionRan { request, result: Ok(end) });
             }
+            Event::TakenBack { app } => self.on_taken_back(engine, app),
             Event::AppGone { app } => self.on_app_gone(engine, app),
             Event::ChunkGone { app, chunk } => self.send_to(engine, app, Reply::ChunkGone { chunk }),
         }

@@ -224,6 +224,7 @@ impl Hub {
             links: u64::try_from(self.links.len()).unwrap_or(u64::MAX),
             path_changes: self.peers.path_changes(),
             admission: self.admission.counters(),
+            turn_max_us: self.turns.longest_us(),
             directs: self.directs.counters(),
             fds,
         }

@@ -3,10 +3,10 @@
 //! Owns the checks of what they bring. It must never use memory of theirs that was not checked, as it would any
 //! stranger's.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use control::{Connection, LaneTicket, RETURNED_MAX, Reason, Request, Ticket};
-use engine::{AppId, Returned, ReturnedChunk};
+use engine::{AppId, CHUNK_BYTES_TARGET, Returned, ReturnedChunk, SlotSet};
 use plane::{ClientId, ConnectionOver, Party};
 use shm::{Region, Segment, Session, SessionShape, Sharing};
 
@@ -15,8 +15,8 @@ use crate::receiving::With;
 
 /// Chunks of one session.
 const CHUNKS_MAX: usize = 4096;
-/// Bytes of one of them.
-const CHUNK_BYTES_MAX: u64 = 16 << 30;
+/// Bytes of one of them: what a daemon makes at most.
+const CHUNK_BYTES_MAX: u64 = CHUNK_BYTES_TARGET;
 /// Rows of connections that programs brought back have the connections' numbers with this bit.
 pub(super) const RETURNED_ROW: u64 = 1 << 61;
 
@@ -47,8 +47,14 @@ impl Hub {
                 let session = adopt((shape, session_bytes), with, self.epoch)?;
                 let used = slots_of(&used, slots)?;
                 *chunks = next_chunk;
-                let engine = |_| Returned { used: used.clone(), ..Returned::default() };
-                *returned = Some(Box::new(ReturnedSession { session, engines: (0..engines).map(engine).collect() }));
+                *returned = Some(Box::new(ReturnedSession {
+                    session,
+                    used,
+                    engines: vec![Returned::default(); engines as usize],
+                    chunks: BTreeMap::new(),
+                    owners: BTreeMap::new(),
+                    ticketed: SlotSet::default(),
+                }));
                 Ok(())
             }
             Request::ReturnChunk { chunk, kind, bytes } => {
@@ -56,7 +62,7 @@ impl Hub {
                 // Without a descriptor of this daemon's its connections end.
                 if !matches!(with, With::NoRoom) {
                     let chunk = ReturnedChunk { chunk, kind, region: region_of(bytes, with)? };
-                    returned.add_chunk(&chunk)?;
+                    returned.add_chunk(chunk)?;
                 }
                 Ok(())
             }
@@ -104,8 +110,11 @@ impl Hub {
             return;
         };
         let Some(place) = returned.engines.get_mut(engine as usize) else { return };
-        if place.tickets().any(|other| other.slot() == ticket.slot()) {
+        if !returned.ticketed.insert(ticket.slot()) {
             return;
+        }
+        for ring in ticket.rings() {
+            returned.owners.entry(ring.chunk).or_insert(engine);
         }
         let client = party.client;
         match ticket {
@@ -123,18 +132,18 @@ impl Hub {
     }
 
     fn attach_returned(&mut self, party: Party, returned: ReturnedSession) {
-        let ReturnedSession { session, mut engines } = returned;
-        share_chunks(&mut engines);
+        let (session, engines) = returned.shared();
         let adopted = overs(&engines);
         let id = party.client;
         let Some(who) = self.clients.get(&id).map(|client| client.who.clone()) else { return };
         match self.ask_engines(id, &who, &session, engines) {
             Ok(fds) => {
-                let (unanswered, networks) = (self.engines.count(), self.networks_of(id));
+                let (unanswered, networks) = (2 * self.engines.count(), self.networks_of(id));
                 if let Some(client) = self.clients.get_mut(&id) {
                     client.stage = Stage::Attaching(Attaching {
                         fds,
                         unanswered,
+                        returns: true,
                         refused: None,
                         networks,
                         adopted,
@@ -185,15 +194,27 @@ impl Hub {
 }
 
 impl ReturnedSession {
-    /// A chunk; the tickets say which engine's it is.
-    fn add_chunk(&mut self, chunk: &ReturnedChunk) -> Result<(), String> {
-        for engine in &mut self.engines {
-            if engine.chunks.len() >= CHUNKS_MAX || engine.chunks.iter().any(|other| other.chunk == chunk.chunk) {
-                return Err(format!("chunk {} is one too many, or came before", chunk.chunk));
-            }
-            engine.chunks.push(chunk.clone());
+    fn add_chunk(&mut self, chunk: ReturnedChunk) -> Result<(), String> {
+        let number = chunk.chunk;
+        if self.chunks.len() >= CHUNKS_MAX || self.chunks.insert(number, chunk).is_some() {
+            return Err(format!("chunk {number} is one too many, or came before"));
         }
         Ok(())
+    }
+
+    /// The session, and for each engine what is its: of the chunks those in which its connections lie, and for the first
+    /// those without any, which it drops.
+    fn shared(mut self) -> (Session, Vec<Returned>) {
+        for engine in &mut self.engines {
+            engine.used = self.used.clone();
+        }
+        for (number, chunk) in self.chunks {
+            let owner = self.owners.get(&number).copied().unwrap_or(0);
+            if let Some(engine) = self.engines.get_mut(owner as usize) {
+                engine.chunks.push(chunk);
+            }
+        }
+        (self.session, self.engines)
     }
 }
 
@@ -210,20 +231,6 @@ fn overs(engines: &[Returned]) -> Vec<Adopted> {
         sockets: returned.sockets.len(),
     };
     (0..).zip(engines).map(of).collect()
-}
-
-/// Leaves each chunk to the engine whose connections lie in it, and one without any to the first, which drops it.
-fn share_chunks(engines: &mut [Returned]) {
-    let all = engines.first().map(|first| first.chunks.clone()).unwrap_or_default();
-    let has = |engine: &Returned, chunk| engine.tickets().any(|ticket| ticket.is_in(chunk));
-    let owner = |chunk: u32| engines.iter().position(|engine| has(engine, chunk)).unwrap_or(0);
-    let owners: Vec<usize> = all.iter().map(|chunk| owner(chunk.chunk)).collect();
-    engines.iter_mut().for_each(|engine| engine.chunks.clear());
-    for (chunk, owner) in all.into_iter().zip(owners) {
-        if let Some(engine) = engines.get_mut(owner) {
-            engine.chunks.push(chunk);
-        }
-    }
 }
 
 /// The memory of a chunk that a program brings along.
@@ -247,13 +254,10 @@ fn adopt((shape, bytes): (SessionShape, u64), with: With, epoch: u64) -> Result<
 }
 
 /// The slots that a bitmap names.
-fn slots_of(bitmap: &[u8], slots: u32) -> Result<BTreeSet<u32>, String> {
-    let bits = (0_u32..)
-        .zip(bitmap)
-        .flat_map(|(i, byte)| (0..8).filter(move |bit| byte & 1 << bit != 0).map(move |bit| i.saturating_mul(8) + bit));
-    let used: BTreeSet<u32> = bits.collect();
-    match used.last() {
-        Some(&last) if last >= slots => Err(format!("slot {last} of {slots}")),
+fn slots_of(bitmap: &[u8], slots: u32) -> Result<SlotSet, String> {
+    let used = SlotSet::from_bitmap(bitmap);
+    match used.last_below(u32::MAX) {
+        Some(last) if last >= slots => Err(format!("slot {last} of {slots}")),
         _ => Ok(used),
     }
 }
@@ -264,7 +268,9 @@ mod tests {
 
     #[test]
     fn a_bitmap_names_slots_that_there_are() {
-        let of = |bitmap: &[u8]| slots_of(bitmap, 64).map(|used| used.into_iter().collect::<Vec<_>>());
+        let of = |bitmap: &[u8]| {
+            slots_of(bitmap, 64).map(|used| (0..64).filter(|slot| used.contains(*slot)).collect::<Vec<u32>>())
+        };
         assert_eq!(of(&[]), Ok(vec![]));
         assert_eq!(of(&[0b101, 0, 0, 0, 0, 0, 0, 0x80]), Ok(vec![0, 2, 63]));
         assert!(of(&[0, 0, 0, 0, 0, 0, 0, 0, 1]).is_err());

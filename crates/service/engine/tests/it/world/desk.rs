@@ -194,6 +194,7 @@ impl Host {
                 self.desk.on_app_gone(app);
                 self.gone.push(app);
             }
+            Event::TakenBack { .. } => {}
             other => return Some(other),
         }
         None

@@ -97,7 +97,7 @@ impl Host {
         }
     }
 
-    pub(super) fn wake(&mut self) {
+    pub(crate) fn wake(&mut self) {
         self.engine.end_sleep();
         self.asleep = false;
     }

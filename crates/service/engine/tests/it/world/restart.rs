@@ -1,10 +1,10 @@
 //! A daemon that dies, and the one that comes after it: its applications live, and bring what they had.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use control::{ChunkKind, LaneTicket, Reason, Ticket};
-use engine::{Attach, Returned, ReturnedChunk, TenantPlace};
+use engine::{AppId, Attach, Returned, ReturnedChunk, SlotSet, TenantPlace};
 use verbs::Capabilities;
 
 use super::desk::HostConfig;
@@ -47,6 +47,24 @@ impl World {
     }
 }
 
+impl World {
+    /// An application comes back that says it uses all of its slots, and brings no tickets.
+    pub(crate) fn attach_again(&mut self, host: usize, slots: u32) -> (AppId, SimApp) {
+        let (now, host) = (self.now, &mut self.hosts[host]);
+        let app = SimApp::new(slots, 0, host.page.engine_sleep(0));
+        let used = (0..slots).collect();
+        let client = host.desk.attach(OWNER);
+        let session = app.session.clone();
+        let name = "back".into();
+        let attach = Attach { pid: 1, uid: OWNER, name, session, connect_to: None, tenant: TenantPlace::default() };
+        let id = host.engine.attach(attach).unwrap();
+        host.desk.on_attached(client, id);
+        host.engine.take_back(now, &mut host.nic, id, Returned { used, ..Returned::default() });
+        host.wake();
+        (id, app)
+    }
+}
+
 impl Host {
     fn take_back(&mut self, now: verbs::Time, id: engine::AppId, app: SimApp) {
         let client = self.desk.attach(OWNER);
@@ -68,7 +86,7 @@ impl Host {
             Ticket::Socket(ticket) => panic!("a connection has {ticket:?}"),
         };
         let connections: Vec<LaneTicket> = app.conns.values().map(decode).filter(live).collect();
-        let used: BTreeSet<u32> = app.conns.values().filter(|c| !c.closed).map(crate::apps::SimConn::slot).collect();
+        let used: SlotSet = app.conns.values().filter(|c| !c.closed).map(crate::apps::SimConn::slot).collect();
         let kinds: BTreeMap<u32, ChunkKind> =
             connections.iter().flat_map(|t| [(t.tx.chunk, ChunkKind::Tx), (t.rx.chunk, ChunkKind::Rx)]).collect();
         let chunk =
@@ -79,5 +97,6 @@ impl Host {
         }
         self.apps.insert(id, app);
         self.engine.take_back(now, &mut self.nic, id, Returned { used, chunks, connections, ..Returned::default() });
+        self.wake();
     }
 }
