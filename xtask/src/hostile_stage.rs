@@ -61,6 +61,7 @@ const JUDGES: &[Judge] = &[
     with_two_engines("kills", 29),
     alone("siege", "iwarp", 26),
     alone("siege", "roce", 26),
+    alone("numbers", "auto", 8),
     alone("kernels", "iwarp", 13),
     alone("kernels", "roce", 13),
     Judge { alone: true, ..with_two_engines("siege", 26) },

@@ -15,6 +15,7 @@ pub mod host;
 pub mod kernels;
 pub mod kills;
 pub mod network;
+pub mod numbers;
 pub mod polite;
 pub mod raw;
 pub mod readers;

@@ -35,6 +35,8 @@ enum Task {
     Kernels(Judge),
     /// Strangers on the network.
     Network(Judge),
+    /// Requests with their largest numbers, beside a polite pair.
+    Numbers(Judge),
     /// Strangers, somebody between two daemons, and applications that lie, at the TCP connections of streams of bulk.
     Direct(Judge),
     /// An ordinary user of a peer's host who forges packets of the peer, in network namespaces.
@@ -186,6 +188,7 @@ fn main() -> Result<ExitCode> {
         Task::Siege(judge) => judged(&judge, hostile::siege::run),
         Task::Kills(judge) => judged(&judge, hostile::kills::run),
         Task::Kernels(judge) => judged(&judge, hostile::kernels::run),
+        Task::Numbers(judge) => judged(&judge, hostile::numbers::run),
         Task::Network(judge) => judged(&judge, hostile::network::run),
         Task::Descriptors(judge) => judged(&judge, hostile::descriptors::run),
         Task::Stranger { uid, door, socket } => {
