@@ -30,7 +30,7 @@ pub use region::*;
 pub use successor::*;
 pub use ticket::*;
 pub use unix::*;
-pub use words::{is_plain, plain};
+pub use words::{foreign, is_plain, plain};
 
 /// Version of the application protocol of this build.
 pub const APP_VERSION: u32 = 6;

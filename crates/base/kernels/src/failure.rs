@@ -1,4 +1,7 @@
 //! Why a run has no answer.
+//!
+//! Owns that its words, which may be another host's, can be shown: they are made plain where they are made and where they
+//! are read.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,18 +15,21 @@ pub enum Failure {
     #[error("there is no kernel `{name}`: take a built-in one, or have the region's owner install it")]
     Unknown {
         /// The name, or its beginning.
+        #[serde(deserialize_with = "control::foreign")]
         name: String,
     },
     /// The region does not allow what the kernel tried.
     #[error("the region does not allow the kernel to {right}: have it made or opened with that access")]
     NoRight {
         /// What it tried.
+        #[serde(deserialize_with = "control::foreign")]
         right: String,
     },
     /// The arguments cannot be read, or make no sense. Nothing was done.
     #[error("the arguments cannot be: {words}")]
     BadArguments {
         /// What is wrong with them.
+        #[serde(deserialize_with = "control::foreign")]
         words: String,
     },
     /// It ran to its limit: perhaps it loops, as in a list that is a ring.
@@ -36,6 +42,7 @@ pub enum Failure {
     #[error("the kernel trapped: {words}")]
     Trap {
         /// What happened.
+        #[serde(deserialize_with = "control::foreign")]
         words: String,
     },
     /// It asked for bytes that do not lie in the region.
@@ -104,8 +111,31 @@ impl Failure {
     }
 }
 
-/// The beginning of a text, of at most so many bytes.
+/// The beginning of a text, of at most so many bytes, as it can be shown.
 pub(crate) fn cut(text: &str, max: usize) -> String {
+    let text = control::plain(text);
     let end = (0..=max.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     text[..end].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_another_host_cannot_write_to_a_terminal() {
+        let evil = "\u{1b}]0;owned\u{7}\n\u{202e}";
+        let [name, right, words] = [(); 3].map(|()| evil.to_owned());
+        let said = [
+            Failure::Unknown { name },
+            Failure::NoRight { right },
+            Failure::BadArguments { words: words.clone() },
+            Failure::Trap { words },
+        ];
+        for failure in said {
+            let shown = Failure::parse(&failure.to_bytes()).unwrap().to_string();
+            assert!(shown.chars().all(control::is_plain) && shown.contains("owned"), "{shown:?}");
+        }
+        assert_eq!(Failure::unknown(evil), Failure::parse(&Failure::unknown(evil).to_bytes()).unwrap());
+    }
 }

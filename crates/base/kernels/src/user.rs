@@ -4,6 +4,7 @@
 //! are the functions below, which reach the run's regions with checked bounds, and its request and answer. Every
 //! instruction pays fuel, and a slice may end between any two.
 
+use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -34,6 +35,10 @@ const MEMORY: &str = "memory";
 const DEPTH_MAX: usize = 256;
 /// Values of its stack: 8 bytes each.
 const STACK_VALUES_MAX: usize = 16 << 10;
+/// What a translated module takes, whatever it is, and for each of its bytes; `tests/memory.rs` looks for modules that
+/// take more.
+const HELD_BYTES_LEAST: u64 = 16 << 10;
+const HELD_BYTES_PER_BYTE: u64 = 144;
 /// Places of its tables.
 const TABLE_ELEMENTS_MAX: usize = 1024;
 
@@ -43,6 +48,8 @@ pub struct UserKernel {
     module: Arc<Module>,
     linker: Arc<Linker<Host>>,
     price: Price,
+    /// Dropped with the last that has the module.
+    _charge: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// Bytes are no kernel.
@@ -144,7 +151,8 @@ impl UserKernel {
             .enforced_limits(EnforcedLimits::strict())
             .set_max_recursion_depth(DEPTH_MAX)
             .set_max_stack_height(STACK_VALUES_MAX)
-            .set_max_cached_stacks(1)
+            // One that was kept would be kept as long as the module.
+            .set_max_cached_stacks(0)
             .ignore_custom_sections(true)
             .wasm_multi_memory(false)
             .wasm_memory64(false)
@@ -164,7 +172,20 @@ impl UserKernel {
         if !is_entry || !matches!(module.get_export(MEMORY), Some(wasmi::ExternType::Memory(_))) {
             return Err(NotAKernel::Exports);
         }
-        Ok(Self { module: Arc::new(module), linker: Arc::new(linker), price })
+        Ok(Self { module: Arc::new(module), linker: Arc::new(linker), price, _charge: None })
+    }
+
+    /// Bytes of memory that a module of this length takes at most, translated. By far the most is taken by calls that
+    /// have many results; common modules take a tenth of it.
+    pub const fn held_bytes(module_bytes: usize) -> u64 {
+        HELD_BYTES_LEAST + module_bytes as u64 * HELD_BYTES_PER_BYTE
+    }
+
+    /// The same, and something that is dropped when nobody has the module any more: neither a region nor a run that began
+    /// before it was replaced.
+    #[must_use]
+    pub fn charged(self, charge: impl Send + Sync + 'static) -> Self {
+        Self { _charge: Some(Arc::new(charge)), ..self }
     }
 
     /// A run that has not begun.

@@ -115,7 +115,8 @@ enum By {
 
 impl Value {
     fn text(value: impl Into<String>) -> Self {
-        let shown = visible(&value.into());
+        // Names are the programs' own choice.
+        let shown = control::plain(&value.into());
         Self { by: By::Text(shown.to_lowercase()), shown }
     }
 
@@ -144,11 +145,6 @@ impl Value {
             (By::Text(_), By::Number(_)) => Ordering::Greater,
         }
     }
-}
-
-/// Names are the programs' own choice.
-fn visible(name: &str) -> String {
-    control::plain(name)
 }
 
 /// By which column a table is sorted, and whether the largest comes first.
