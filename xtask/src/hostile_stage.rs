@@ -47,6 +47,8 @@ const fn with_two_engines(name: &'static str, least: u64) -> Judge {
 /// The judges; the long ones first, so that the last one of two at a time does not run for long by itself.
 const JUDGES: &[Judge] = &[
     judge("descriptors", "auto", 13),
+    judge("memory", "auto", 11),
+    judge("storm", "auto", 8),
     judge("restarts", "iwarp", 15),
     judge("restarts", "roce", 15),
     judge("forger", "roce", 12),

@@ -309,6 +309,10 @@ pub struct RegionGrant {
     pub addr: u64,
 }
 
+fn of_user(uid: Option<u32>) -> String {
+    uid.map_or_else(String::new, |uid| format!(", of user {uid}"))
+}
+
 /// Why a region was not made, opened or revoked, or an operation on it was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
@@ -330,13 +334,15 @@ pub enum RegionRefusal {
         max: u64,
     },
     /// There is a region of this name.
-    #[error("there is a region of this name already, of user {uid}: take another name, or revoke that one")]
+    #[error("there is a region of this name already{}: take another name, or revoke that one", of_user(*uid))]
     NameTaken {
-        /// Whose it is.
-        uid: u32,
+        /// Whose it is, if the program's user may see it.
+        uid: Option<u32>,
     },
     /// There is no region of this name.
-    #[error("there is no region of this name on that host (`raas region ls` lists those that are there)")]
+    #[error(
+        "there is no region of this name on that host that your user may see (`raas region ls` lists those that are there)"
+    )]
     Unknown,
     /// The key is not the region's.
     #[error("the key is not that of the region")]

@@ -12,13 +12,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::host::{Host, Program, WATCHDOG, address, eventually};
 use crate::polite::{self, Transfer};
+use crate::pulse::Pulse;
 use crate::verdict::Verdict;
 use silent::Silent;
 use stranger::Door;
@@ -89,12 +89,9 @@ pub fn run(raas: Program<'_>, _seed: u64, verdict: &mut Verdict) -> Result<()> {
             }
             Err(why) => println!("SKIP descriptors: a file that never answers: {why:#}"),
         }
-        pulse.ends.store(true, Ordering::Release);
+        pulse.end();
     });
-    let worst = Duration::from_micros(pulse.worst_us.load(Ordering::Relaxed));
-    let beats = pulse.beats.load(Ordering::Relaxed);
-    let pulse = if beats > 0 { Ok(format!("{beats} answers, the slowest in {worst:?}")) } else { Err(anyhow!("none")) };
-    verdict.case("the daemon answered others all the time", pulse);
+    verdict.case("the daemon answered others all the time", pulse.said());
     verdict.case("the polite bytes are all there and right", transfer.finish().map(|bytes| format!("{bytes} bytes")));
     verdict.case("a new polite pair is served as before", polite::fresh(&hosts));
     verdict.case("after SIGKILL the next daemon starts at the same place", next_daemon(raas, dir.path(), &mut hosts));
@@ -104,37 +101,6 @@ pub fn run(raas: Program<'_>, _seed: u64, verdict: &mut Verdict) -> Result<()> {
         verdict.case("when the files answer, all is as before", again.map(|()| "served".into()));
     }
     Ok(())
-}
-
-/// Another program of the polite user, that asks again and again.
-#[derive(Debug, Default)]
-struct Pulse {
-    beats: AtomicU64,
-    worst_us: AtomicU64,
-    ends: AtomicBool,
-}
-
-impl Pulse {
-    fn beat(&self, socket: &Path) {
-        while !self.ends.load(Ordering::Acquire) {
-            let start = Instant::now();
-            if raas::inspect::stat(Some(socket)).is_ok() {
-                self.beats.fetch_add(1, Ordering::Relaxed);
-                let took = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
-                self.worst_us.fetch_max(took, Ordering::Relaxed);
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
-
-    /// Waits until it was answered twice more: the second of these was asked afterwards.
-    fn goes_on(&self) -> Result<()> {
-        let before = self.beats.load(Ordering::Relaxed);
-        eventually("the daemon answers others", || {
-            let beats = self.beats.load(Ordering::Relaxed);
-            Ok(if beats >= before + 2 { Ok(()) } else { Err(beats) })
-        })
-    }
 }
 
 /// Strangers, each with a descriptor made by `make` and another door.

@@ -55,6 +55,37 @@ enum Task {
     },
     /// Descriptors of every kind through every door of the control socket.
     Descriptors(Judge),
+    /// Programs that take of everything as much as a daemon gives them, and keep it.
+    Memory(Judge),
+    /// Such a program: takes, says what it has, and waits for its standard input.
+    Hoarder {
+        /// Which user it becomes.
+        #[arg(long)]
+        uid: u32,
+        /// Control socket of the daemon that is attacked.
+        #[arg(long)]
+        socket: PathBuf,
+        /// Its host.
+        #[arg(long)]
+        host: IpAddr,
+        /// A polite listener at another host.
+        #[arg(long)]
+        far: SocketAddr,
+    },
+    /// Programs of one user that attach and go without end.
+    Storm(Judge),
+    /// These programs, until they are killed.
+    Stormer {
+        /// Which user they are of.
+        #[arg(long)]
+        uid: u32,
+        /// Control socket of the daemon that is attacked.
+        #[arg(long)]
+        socket: PathBuf,
+        /// A file for how many came in.
+        #[arg(long)]
+        count: PathBuf,
+    },
     /// A stranger with a descriptor, which is its standard input.
     Stranger {
         /// Which user it becomes.
@@ -191,6 +222,16 @@ fn main() -> Result<ExitCode> {
         Task::Numbers(judge) => judged(&judge, hostile::numbers::run),
         Task::Network(judge) => judged(&judge, hostile::network::run),
         Task::Descriptors(judge) => judged(&judge, hostile::descriptors::run),
+        Task::Memory(judge) => judged(&judge, hostile::memory::run),
+        Task::Hoarder { uid, socket, host, far } => {
+            hostile::memory::hoarder::run(&socket, uid, host, far)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::Storm(judge) => judged(&judge, hostile::storm::run),
+        Task::Stormer { uid, socket, count } => {
+            hostile::storm::storm(&socket, uid, &count)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Task::Stranger { uid, door, socket } => {
             println!("{}", hostile::descriptors::stranger::run(&socket, uid, door)?);
             Ok(ExitCode::SUCCESS)

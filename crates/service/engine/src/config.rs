@@ -53,12 +53,16 @@ pub struct EngineConfig {
     pub dials_per_user_max: u32,
     /// Networks to whose hosts applications may connect and send datagrams, in addition to this host itself.
     pub connect_to: Vec<IpNet>,
-    /// The daemon's own user: like root, it has no bounded share of dials.
+    /// The daemon's own user: like root, it has no bounded share of dials and of ring memory.
     pub owner_uid: u32,
     /// Datagram sockets.
     pub datagram_sockets_max: u32,
     /// Memory of one application's rings at most, in bytes.
     pub ring_memory_per_app_max: u64,
+    /// The same of all applications.
+    pub ring_memory_max: u64,
+    /// The same of one user's applications; 0 for a quarter of [`EngineConfig::ring_memory_max`].
+    pub ring_memory_per_user_max: u64,
     /// Peer hosts.
     pub lanes_max: u32,
     /// Leased lanes, of programs of this host and to regions of this host together (docs/inside/lanes.md).
@@ -155,6 +159,8 @@ impl EngineConfig {
             owner_uid: 0,
             datagram_sockets_max: 4096,
             ring_memory_per_app_max: 16 << 30,
+            ring_memory_max: 64 << 30,
+            ring_memory_per_user_max: 0,
             lanes_max: 4096,
             leased_lanes_max: 32,
             lane_credits: 512,

@@ -8,6 +8,7 @@
 //! has a word of the host's stamp page. Programs look at it after each access to memory that they have mapped, so a
 //! handle that was revoked fails also where nobody could take the mapping away.
 
+mod access;
 mod action;
 mod handles;
 mod kept;
@@ -29,10 +30,9 @@ use control::{
     OpenedRegion, REGION_BYTES_MAX, REGION_NAME_BYTES_MAX, RegionAccess, RegionInfo, RegionKey, RegionLine, RegionPath,
     RegionRefusal, RegionRow, RegionSpec, Reply, region_stamp,
 };
-use subtle::ConstantTimeEq;
 use verbs::Time;
 
-use crate::{ClientId, Party};
+use crate::{ClientId, Party, UserPlaces};
 pub use action::{DirectoryAction, Handed, KeptRegion};
 use handles::{Handle, Handles};
 pub use leases::Lessee;
@@ -60,6 +60,8 @@ pub struct DirectoryConfig {
     pub bytes_per_user_max: u64,
     /// Handles of one program.
     pub handles_per_app_max: u32,
+    /// Those of one user's programs to regions of this host, and as many to those of other hosts.
+    pub handles_per_user_max: u32,
     /// Leased lanes of this host's programs, and as many of other hosts' programs to regions here.
     pub leased_lanes_max: u32,
     /// Those of one user's programs.
@@ -78,6 +80,7 @@ impl Default for DirectoryConfig {
             bytes_max: 64 << 30,
             bytes_per_user_max: 16 << 30,
             handles_per_app_max: 4096,
+            handles_per_user_max: 65_536,
             leased_lanes_max: 16,
             leased_lanes_per_user_max: 4,
             owner_uid: 0,
@@ -159,6 +162,9 @@ pub struct Directory {
     names: BTreeMap<String, u64>,
     /// Handles of each program, the owners' included: number to region.
     programs: BTreeMap<ClientId, BTreeMap<u64, u64>>,
+    /// Users of these programs, and how many handles each has.
+    uids: BTreeMap<ClientId, u32>,
+    user_handles: UserPlaces,
     leases: Leases,
     shares: Shares,
     stamps: Stamps,
@@ -187,6 +193,8 @@ impl Directory {
             entries: BTreeMap::new(),
             names: BTreeMap::new(),
             programs: BTreeMap::new(),
+            uids: BTreeMap::new(),
+            user_handles: UserPlaces::new(u64::MAX, config.handles_per_user_max.into(), config.owner_uid),
             leases: Leases::default(),
             shares: Shares::default(),
             stamps: Stamps::new(config.regions_max),
@@ -272,9 +280,10 @@ impl Directory {
             return Err(RegionRefusal::BadSize { bytes: spec.bytes, max: REGION_BYTES_MAX });
         }
         if let Some(taken) = self.named(&spec.name) {
-            return Err(RegionRefusal::NameTaken { uid: taken.uid });
+            let uid = self.may_see(party.uid, taken).then_some(taken.uid);
+            return Err(RegionRefusal::NameTaken { uid });
         }
-        self.check_handles(party.client)?;
+        self.check_handles(party)?;
         self.shares.check(&self.config, (party.uid, &tenant), spec.bytes)?;
         let word = self.stamps.take_word().ok_or_else(|| too_many("regions", self.config.regions_max))?;
         self.shares.add((party.uid, &tenant.name), spec.bytes);
@@ -282,7 +291,7 @@ impl Directory {
         let (region, open) = (self.last_region, self.next_open());
         let Party { client, pid, .. } = party;
         self.names.insert(spec.name.clone(), region);
-        self.programs.entry(client).or_default().insert(open, region);
+        self.add_handle(party, open, region);
         self.actions.push_back(DirectoryAction::Make { region, bytes: spec.bytes, huge_pages: spec.huge_pages });
         let stage = Stage::Making { client, request, returns: epoch > 0 };
         let time = (epoch.saturating_add(1), self.stamps.next_stamp(), word);
@@ -350,49 +359,9 @@ impl Directory {
         entry.open_by_lease(wish.lease);
         let info = RegionInfo { access: wish.access, ..info_of(region, entry) };
         let path = RegionPath::Local { stamp: entry.stamp, word: entry.word, words: self.config.regions_max };
-        self.programs.entry(party.client).or_default().insert(open, region);
+        self.add_handle(party, open, region);
         let handed = Handed { region, writable: wish.access.changes(), with_stamps: true };
         self.opened(party.client, request, Ok(OpenedRegion { open, info, path }), Some(handed));
-    }
-
-    fn check_open(&self, party: Party, asker: Lessee, wish: &RegionWish) -> Result<u64, RegionRefusal> {
-        let (region, entry, allowed) = match wish.lease {
-            Some(lease) => self.leased(lease, asker, &wish.key)?,
-            None => self.known(&wish.name, &wish.key).map(|(region, entry)| (region, entry, entry.spec.access))?,
-        };
-        if !entry.spec.other_users && !self.may_act_for(party.uid, entry.uid) {
-            return Err(RegionRefusal::OtherUser { uid: entry.uid });
-        }
-        let asked = wish.access;
-        if asked == RegionAccess::NONE || !allowed.contains(asked) {
-            return Err(RegionRefusal::NoAccess { asked, allowed });
-        }
-        self.check_handles(party.client)?;
-        Ok(region)
-    }
-
-    /// The region of a name, if the key is its own.
-    fn known(&self, name: &str, key: &RegionKey) -> Result<(u64, &Entry), RegionRefusal> {
-        check_name(name)?;
-        let region = *self.names.get(name).ok_or(RegionRefusal::Unknown)?;
-        let entry = self.entries.get(&region).ok_or(RegionRefusal::Unknown)?;
-        if bool::from(entry.spec.key.as_bytes().ct_eq(key.as_bytes())) {
-            Ok((region, entry))
-        } else {
-            Err(RegionRefusal::WrongKey)
-        }
-    }
-
-    fn check_handles(&self, client: ClientId) -> Result<(), RegionRefusal> {
-        let used = self.programs.get(&client).map_or(0, BTreeMap::len) as u64;
-        if used >= u64::from(self.config.handles_per_app_max) {
-            return Err(too_many("handles of this program", self.config.handles_per_app_max));
-        }
-        Ok(())
-    }
-
-    fn may_act_for(&self, uid: u32, of: u32) -> bool {
-        uid == of || uid == 0 || uid == self.config.owner_uid
     }
 
     // ---- ending
@@ -414,6 +383,7 @@ impl Directory {
             entry.waiting.retain(|(party, ..)| party.client != client);
         }
         let held = self.programs.remove(&client).unwrap_or_default();
+        self.give_back_handles(client, held.len());
         self.locals.forget_program(client);
         for (open, region) in held {
             self.end_leases_of(region, client, None);
@@ -499,6 +469,7 @@ impl Directory {
         if held.is_empty() {
             self.programs.remove(&client);
         }
+        self.give_back_handles(client, region.is_some().into());
         self.detach_of(client, open);
         region
     }

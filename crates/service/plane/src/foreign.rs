@@ -171,11 +171,15 @@ impl Foreign {
         let count = |which: &dyn Fn(&&Open) -> bool| self.opens.values().filter(which).count();
         let config = &self.config;
         too_many("handles of this program", count(&|open| open.client == client), config.handles_per_app_max)?;
+        let is_bounded = uid != 0 && uid != config.owner_uid;
+        if is_bounded {
+            too_many("handles of this user", count(&|open| open.uid == uid), config.handles_per_user_max)?;
+        }
         if !is_leased {
             return Ok(());
         }
         too_many("leased lanes of this host", count(&|open| open.is_leased), config.leased_lanes_max)?;
-        if uid == 0 || uid == config.owner_uid {
+        if !is_bounded {
             return Ok(());
         }
         let of_user = count(&|open| open.is_leased && open.uid == uid);

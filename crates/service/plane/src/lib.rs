@@ -66,7 +66,7 @@ pub use seal::{SEAL_BYTES, SEALED_MESSAGE_BYTES_MAX, Seal, SealError};
 pub use side::Side;
 pub use strangers::{Entered, Place, PlaceNumber, Strangers};
 pub use ticket::{TICKET_SECRET_BYTES, Tickets};
-pub use user_places::UserPlaces;
+pub use user_places::{NoPlace, UserPlaces};
 pub use watch::{Heartbeat, Watch, WatchAction};
 
 /// Rows of connections, each with its place in its table, and the place to go on from if there are more.

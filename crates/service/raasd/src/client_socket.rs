@@ -3,16 +3,18 @@
 //! Owns the sockets to programs of this host. It must never block on one of them, never take a descriptor itself
 //! (`receiving`), and never let a program that does not read cost more than its queue.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use control::{
-    APP_VERSION, Bare, ChannelError, PeerCredentials, Reason, Reply, Request, Role, receive_bare, send_message,
+    APP_VERSION, Bare, ChannelError, PeerCredentials, Reason, Reply, Request, Role, receive_bare, send_frame,
+    send_message,
 };
-use plane::{ClientId, ProgramFacts, UserPlaces};
-use receivers::Kind;
+use plane::{ClientId, ProgramFacts};
+use receivers::{Kind, Verdict};
 use shm::LAYOUT_VERSION;
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
@@ -20,11 +22,12 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::limits::{DaemonLimits, count, share};
+use crate::limits::{DaemonLimits, count};
 use crate::link_queue::TURNS;
 use crate::program_facts::facts_of;
 use crate::questions::QuestionPlace;
-use crate::receiving::{Held, NotReceived, Receivers, With};
+use crate::receiving::{Held, NotReceived, Receivers};
+use crate::shares::{Memory, Share, Shares};
 use crate::shutdown::Shutdown;
 
 /// Bytes of a program's name that are kept.
@@ -44,20 +47,60 @@ const INSPECTOR_SEND_BYTES: usize = 2 * control::PAGE_BYTES;
 /// A message to a program, with its descriptors.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
-    pub(crate) reply: Reply,
+    /// Encoded: what lies in a queue has a known size.
+    frame: Vec<u8>,
     /// Shared, so that what many programs wait for costs the daemon one descriptor.
     pub(crate) fds: Vec<Arc<OwnedFd>>,
     /// It answers the program's only question; dropped when the socket has taken it.
-    pub(crate) question: Option<QuestionPlace>,
+    question: Option<QuestionPlace>,
+    /// What it takes of its user's memory.
+    share: Option<Share>,
 }
 
+/// A program has more unread messages than its user may have.
+#[derive(Debug)]
+pub(crate) struct NotQueued;
+
 impl Outgoing {
-    pub(crate) fn new(reply: Reply, fds: Vec<OwnedFd>) -> Self {
+    pub(crate) fn new(reply: &Reply, fds: Vec<OwnedFd>) -> Self {
         Self::shared(reply, fds.into_iter().map(Arc::new).collect())
     }
 
-    pub(crate) fn shared(reply: Reply, fds: Vec<Arc<OwnedFd>>) -> Self {
-        Self { reply, fds, question: None }
+    pub(crate) fn shared(reply: &Reply, fds: Vec<Arc<OwnedFd>>) -> Self {
+        // A reply that does not fit a frame is a mistake in this program; an empty frame ends the session at the other end.
+        let frame = control::encode(reply).inspect_err(|error| tracing::error!(%error, "a reply cannot be sent"));
+        Self { frame: frame.unwrap_or_default(), fds, question: None, share: None }
+    }
+
+    /// The answer to a program's only question.
+    pub(crate) fn answer(reply: &Reply, question: QuestionPlace) -> Self {
+        Self { question: Some(question), ..Self::new(reply, Vec::new()) }
+    }
+
+    /// Bytes of the daemon's memory that it takes while it waits.
+    fn bytes(&self) -> u64 {
+        (size_of::<Self>() + self.frame.capacity()) as u64
+    }
+}
+
+/// What waits for a program that reads.
+#[derive(Debug, Clone)]
+pub(crate) struct OutQueue {
+    out: mpsc::Sender<Outgoing>,
+    uid: u32,
+    unread: Shares,
+}
+
+impl OutQueue {
+    /// Queues a message, with the bytes that it takes of the user's share.
+    pub(crate) fn send(&self, mut outgoing: Outgoing) -> Result<(), NotQueued> {
+        outgoing.share = Some(self.unread.try_take(self.uid, outgoing.bytes()).map_err(|_| NotQueued)?);
+        self.out.try_send(outgoing).map_err(|_| NotQueued)
+    }
+
+    /// Queues the last message, whatever waits before it.
+    pub(crate) fn send_last(&self, outgoing: Outgoing) {
+        let _ = self.out.try_send(outgoing);
     }
 }
 
@@ -68,19 +111,46 @@ pub(crate) enum ClientInput {
     Opened {
         client: ClientId,
         who: ProgramIdentity,
-        out: mpsc::Sender<Outgoing>,
+        out: OutQueue,
         /// Notified when the program has closed its wake socket.
         hung_up: Arc<Notify>,
+        /// Until it is attached.
+        entering: Entering,
     },
     Request {
         client: ClientId,
         request: Request,
-        with: With,
+        with: Verdict,
         /// Held until all that it causes was said to peers.
         turn: OwnedSemaphorePermit,
     },
     /// It is gone; with words, if it broke the rules.
     Closed { client: ClientId, fault: Option<String> },
+}
+
+/// Programs of one user that said Hello and are not attached yet, or refused. Others of that user wait, so those of other
+/// users find few before them, however many come.
+const ENTERING_MAX: usize = 16;
+
+/// One of these.
+pub(crate) type Entering = OwnedSemaphorePermit;
+
+/// The programs of each user that want to come in, in their order.
+#[derive(Debug, Default)]
+pub(crate) struct Doors(Mutex<BTreeMap<u32, Arc<Semaphore>>>);
+
+impl Doors {
+    /// Waits for its turn among the programs of its user.
+    async fn enter(&self, uid: u32) -> Option<Entering> {
+        let door = {
+            // The table is whole between statements, whichever thread panicked.
+            let mut doors = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            // A door of which nobody holds or awaits anything is only in this table.
+            doors.retain(|of, door| *of == uid || Arc::strong_count(door) > 1);
+            Arc::clone(doors.entry(uid).or_insert_with(|| Arc::new(Semaphore::new(ENTERING_MAX))))
+        };
+        door.acquire_owned().await.ok()
+    }
 }
 
 /// The identity of the program. The kernel gives process and user.
@@ -100,6 +170,10 @@ pub(crate) struct ClientContext {
     pub(crate) inputs: mpsc::Sender<ClientInput>,
     pub(crate) limits: DaemonLimits,
     pub(crate) receivers: Arc<Receivers>,
+    pub(crate) memory: Memory,
+    pub(crate) doors: Arc<Doors>,
+    /// For the message that is being read: one at a time, on one thread.
+    pub(crate) buffer: Arc<Mutex<Vec<u8>>>,
 }
 
 /// Accepts until it is stopped. Then the programs have [`FAREWELL`] to take their last messages. The runtime's types
@@ -108,10 +182,7 @@ pub(crate) async fn accept_clients(listener: OwnedFd, context: ClientContext, st
     // A kernel that cannot refuse them has receivers throw them away.
     let _ = receivers::refuse_descriptors(&listener);
     let listener = UnixListener::from_std(listener.into())?;
-    let places = Arc::new(Semaphore::new(count(context.limits.clients_max).min(Semaphore::MAX_PERMITS)));
-    let per_user_max = share(context.limits.clients_per_user_max, context.limits.clients_max);
-    let users = UserPlaces::new(per_user_max, rustix::process::geteuid().as_raw());
-    let users = Arc::new(Mutex::new(users));
+    let places = Shares::new(context.limits.clients_max, context.limits.clients_per_user_max);
     let mut clients = JoinSet::new();
     'accepting: for number in 1.. {
         let accepted = loop {
@@ -122,12 +193,12 @@ pub(crate) async fn accept_clients(listener: OwnedFd, context: ClientContext, st
             }
         };
         match accepted {
-            Ok((socket, _)) => match admit(&socket, &context, &places, &users) {
-                Ok(Admitted { who, held, places }) => {
+            Ok((socket, _)) => match admit(&socket, &context, &places) {
+                Ok(Admitted { who, held, place }) => {
                     let (id, context) = (ClientId(number), context.clone());
                     clients.spawn(async move {
                         serve(socket, who, held, (id, context)).await;
-                        drop(places);
+                        drop(place);
                     });
                 }
                 Err((reason, detail)) => {
@@ -147,52 +218,25 @@ pub(crate) async fn accept_clients(listener: OwnedFd, context: ClientContext, st
     Ok(())
 }
 
-/// A user's place; dropping it gives it back.
-#[derive(Debug)]
-struct UserPlace {
-    places: Arc<Mutex<UserPlaces>>,
-    uid: u32,
-}
-
-impl UserPlace {
-    fn try_take(places: &Arc<Mutex<UserPlaces>>, uid: u32) -> Option<Self> {
-        // The count is consistent between statements, whichever thread panicked.
-        let taken = places.lock().unwrap_or_else(PoisonError::into_inner).try_take(uid);
-        taken.then(|| Self { places: Arc::clone(places), uid })
-    }
-}
-
-impl Drop for UserPlace {
-    fn drop(&mut self) {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner).give_back(self.uid);
-    }
-}
-
 /// A program that may say Hello.
 struct Admitted {
     who: PeerCredentials,
     held: Held,
-    /// Of the host's, and of its user's.
-    places: (OwnedSemaphorePermit, UserPlace),
+    place: Share,
 }
 
-fn admit(
-    socket: &UnixStream,
-    context: &ClientContext,
-    places: &Arc<Semaphore>,
-    users: &Arc<Mutex<UserPlaces>>,
-) -> Result<Admitted, (Reason, String)> {
+fn admit(socket: &UnixStream, context: &ClientContext, places: &Shares) -> Result<Admitted, (Reason, String)> {
     let who = control::peer_credentials(socket)
         .map_err(|e| (Reason::Policy, format!("the kernel does not say who the program is: {e}")))?;
-    let place = Arc::clone(places)
-        .try_acquire_owned()
-        .map_err(|_| (Reason::LocalLimit, "too many programs are attached (limits.clients_max)".into()))?;
-    let share = UserPlace::try_take(users, who.uid).ok_or_else(|| {
-        let detail = format!("user {} has too many programs attached (limits.clients_per_user_max)", who.uid);
-        (Reason::UserPrograms, detail)
+    let place = places.try_take(who.uid, 1).map_err(|full| match full.of {
+        None => (Reason::LocalLimit, "too many programs are attached (limits.clients_max)".into()),
+        Some(uid) => {
+            let detail = format!("user {uid} has too many programs attached (limits.clients_per_user_max)");
+            (Reason::UserPrograms, detail)
+        }
     })?;
     let held = context.receivers.hold(who.uid, socket).map_err(|e| (Reason::LocalLimit, e.to_string()))?;
-    Ok(Admitted { who, held, places: (place, share) })
+    Ok(Admitted { who, held, place })
 }
 
 fn refused(reason: Reason, detail: impl Into<String>) -> Reply {
@@ -208,7 +252,7 @@ fn refused(reason: Reason, detail: impl Into<String>) -> Reply {
 /// Serves a program to its end. The receiver closes the last descriptor of its socket.
 async fn serve(socket: UnixStream, who: PeerCredentials, held: Held, (client, context): (ClientId, ClientContext)) {
     let turns = Arc::new(Semaphore::new(TURNS));
-    let mut session = Session { socket: &socket, client, context: &context, buffer: Vec::new(), held, turns };
+    let mut session = Session { socket: &socket, client, context: &context, held, turns };
     session.serve(who).await;
     let Session { mut held, .. } = session;
     let _ = held.renew(&socket);
@@ -263,7 +307,6 @@ struct Session<'a> {
     socket: &'a UnixStream,
     client: ClientId,
     context: &'a ClientContext,
-    buffer: Vec<u8>,
     held: Held,
     turns: Arc<Semaphore>,
 }
@@ -295,13 +338,15 @@ impl Session<'_> {
             // Where the listener's refusal was not had, there is nothing to take back.
             let _ = receivers::allow_descriptors(self.socket);
         }
+        let Some(entering) = self.context.doors.enter(uid).await else { return };
         let (out, outgoing) = mpsc::channel(count(limits.client_queue_max));
         let hung_up = Arc::new(Notify::new());
         let opened = ClientInput::Opened {
             client: self.client,
             who: ProgramIdentity { pid, uid, role, name, facts: facts_of(self.socket, who) },
-            out,
+            out: OutQueue { out, uid, unread: self.context.memory.unread.clone() },
             hung_up: Arc::clone(&hung_up),
+            entering,
         };
         if self.context.inputs.send(opened).await.is_err() {
             return;
@@ -360,11 +405,15 @@ impl Session<'_> {
     /// Passes a message on, with what comes with it.
     async fn take_in(&mut self, seen: Bare<Request>, turn: OwnedSemaphorePermit) -> Result<(), Fault> {
         let (request, with) = match seen {
-            Bare::Taken(request) => (request, With::Nothing),
+            Bare::Taken(request) => (request, Verdict::Nothing),
             Bare::WithDescriptors(request) => {
                 let kind = kind_of(&request).ok_or(Fault::Descriptors)?;
                 let taken = self.held.take(self.socket, kind).await?;
-                (request, With::of(taken.verdict).ok_or(Fault::Descriptors)?)
+                let with = taken.verdict;
+                if matches!(with, Verdict::TooMany | Verdict::Nothing) {
+                    return Err(Fault::Descriptors);
+                }
+                (request, with)
             }
         };
         let _ = self.context.inputs.send(ClientInput::Request { client: self.client, request, with, turn }).await;
@@ -375,7 +424,7 @@ impl Session<'_> {
     async fn hear_last_words(&mut self) -> Result<(), Fault> {
         for _ in 0..LAST_WORDS_MAX {
             let Ok(turn) = Arc::clone(&self.turns).acquire_owned().await else { break };
-            match receive_bare(self.socket.as_fd(), &mut self.buffer) {
+            match self.receive() {
                 Ok(seen) => self.take_in(seen, turn).await?,
                 Err(ChannelError::WouldBlock) => break,
                 Err(e) => return Err(e.into()),
@@ -387,20 +436,25 @@ impl Session<'_> {
     async fn next_request(&mut self) -> Result<Bare<Request>, ChannelError> {
         loop {
             self.socket.readable().await.map_err(ChannelError::Io)?;
-            let (socket, buffer) = (self.socket, &mut self.buffer);
-            if let Some(seen) = attempt(socket, Interest::READABLE, || receive_bare(socket.as_fd(), buffer)) {
+            if let Some(seen) = attempt(self.socket, Interest::READABLE, || self.receive()) {
                 return seen;
             }
         }
     }
+
+    fn receive(&self) -> Result<Bare<Request>, ChannelError> {
+        // Whatever a panic left there is overwritten.
+        let mut buffer = self.context.buffer.lock().unwrap_or_else(PoisonError::into_inner);
+        receive_bare(self.socket.as_fd(), &mut buffer)
+    }
 }
 
 async fn send(socket: &UnixStream, message: Option<&Outgoing>) -> Result<(), ChannelError> {
-    let Some(Outgoing { reply, fds, .. }) = message else { return Ok(()) };
+    let Some(Outgoing { frame, fds, .. }) = message else { return Ok(()) };
     let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
     loop {
         socket.writable().await.map_err(ChannelError::Io)?;
-        if let Some(sent) = attempt(socket, Interest::WRITABLE, || send_message(socket.as_fd(), reply, &fds)) {
+        if let Some(sent) = attempt(socket, Interest::WRITABLE, || send_frame(socket.as_fd(), frame, &fds)) {
             return sent;
         }
     }

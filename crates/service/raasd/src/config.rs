@@ -338,7 +338,11 @@ impl Config {
     /// Gives numbers to the limits that are to fit the machine. Returns which, and why.
     pub fn fitted(mut self, machine: Machine) -> (Self, Fit) {
         let set = |key| self.path_limits.get(key).copied().filter(|n| *n > 0);
-        let fit = Fit::new(machine, self.engines, set("apps_max"), self.limits.clients_max, set("srq_bytes_max"));
+        let given = (set("apps_max"), self.limits.clients_max, set("srq_bytes_max"));
+        let DaemonLimits { kernel_bytes_max, client_queue_bytes_max, .. } = self.limits;
+        let rings = self.data_path().engine.ring_memory_max;
+        let held = [rings, kernel_bytes_max, client_queue_bytes_max].into_iter().fold(0, u64::saturating_add);
+        let fit = Fit::new(machine, self.engines, given, held);
         self.path_limits.insert("apps_max", fit.apps_max);
         self.path_limits.insert("srq_bytes_max", fit.srq_bytes_max);
         self.limits.clients_max = fit.clients_max;

@@ -35,6 +35,7 @@ use crate::link::LinkContext;
 use crate::log_quota::LogQuota;
 use crate::receiving::Receivers;
 use crate::reload::reload_files;
+use crate::shares::Memory;
 use crate::shutdown::Shutdown;
 use crate::sleeper::Bell;
 use crate::socket_place::SocketPlace;
@@ -161,7 +162,7 @@ fn serve(
     for words in &fit.words {
         tracing::info!("{words}");
     }
-    if let Some(words) = &fit.too_much {
+    for words in &fit.too_much {
         tracing::warn!("{words}");
     }
     let mut place = SocketPlace::take_for(&config, group.as_ref())?;
@@ -201,8 +202,14 @@ fn serve(
         engine_config.rest_after = None;
         engine_config.ring_bytes_grown = engine_config.ring_bytes_default;
     }
-    // The bound of all rings of an application.
-    engine_config.ring_memory_per_app_max /= u64::from(engines);
+    // The bounds of all rings of an application, a user, the host.
+    for bound in [
+        &mut engine_config.ring_memory_per_app_max,
+        &mut engine_config.ring_memory_max,
+        &mut engine_config.ring_memory_per_user_max,
+    ] {
+        *bound = bound.div_ceil(u64::from(engines));
+    }
     let shape = SessionShape::for_engines(engines, admission.connections_per_app_max);
     let connect_timeout = engine_config.connect_timeout;
     let mut admission = Admission::new(admission, u16::from_ne_bytes(random()?))
@@ -380,7 +387,15 @@ impl Plane {
             }
         };
         let receivers = Receivers::new(spawner);
-        let clients = ClientContext { inputs: client_queue, limits: config.limits.clone(), receivers };
+        let memory = Memory::new(&config.limits);
+        let clients = ClientContext {
+            inputs: client_queue,
+            limits: config.limits.clone(),
+            receivers,
+            memory: memory.clone(),
+            doors: Arc::default(),
+            buffer: Arc::default(),
+        };
         let accepting_clients = tokio::spawn(accept_clients(self.listener, clients, shutdown.clone()));
         let accepting_links = tokio::spawn(accept_links(peers, Arc::clone(&links), shutdown.clone()));
         if shutdown.signals {
@@ -406,6 +421,7 @@ impl Plane {
             events,
             client_inputs,
             link_inputs,
+            memory,
             policies,
         };
         let ended = Hub::run(parts, shutdown).await;

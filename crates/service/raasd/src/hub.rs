@@ -41,7 +41,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout};
 use verbs::Time;
 
-use crate::client_socket::{ClientInput, Outgoing, ProgramIdentity};
+use crate::client_socket::{ClientInput, Entering, OutQueue, Outgoing, ProgramIdentity};
 use crate::command::{Command, EngineReport};
 use crate::incarnation::Incarnation;
 use crate::limits::{count, share};
@@ -49,6 +49,7 @@ use crate::link::{LinkContext, LinkInput};
 use crate::link_queue::{LinkQueue, Turn};
 use crate::log_quota::LogQuota;
 use crate::questions::{QuestionPlace, Questions};
+use crate::shares::Memory;
 use crate::shutdown::Shutdown;
 use crate::turns::Turns;
 use crate::{Config, DaemonError};
@@ -84,6 +85,7 @@ pub(crate) struct HubParts {
     pub(crate) events: mpsc::Receiver<EngineReport>,
     pub(crate) client_inputs: mpsc::Receiver<ClientInput>,
     pub(crate) link_inputs: mpsc::Receiver<LinkInput>,
+    pub(crate) memory: Memory,
     /// Each time it is read again.
     pub(crate) policies: mpsc::Receiver<Policy>,
 }
@@ -143,12 +145,14 @@ struct Adopted {
 #[derive(Debug)]
 struct Client {
     who: ProgramIdentity,
-    out: mpsc::Sender<Outgoing>,
+    out: OutQueue,
     /// Tells the reader of its control socket that its wake socket is closed.
     hung_up: Arc<Notify>,
     stage: Stage,
     next_chunk: u32,
     question: QuestionPlace,
+    /// Of one that is being attached.
+    entering: Option<Entering>,
 }
 
 /// See the module.
@@ -194,6 +198,8 @@ pub(crate) struct Hub {
     fds: Option<(Instant, u32)>,
     /// Root and this user see what everybody does, and have no shares.
     owner_uid: u32,
+    /// What programs make the daemon hold.
+    memory: Memory,
     /// For lines about programs, which any of them can cause.
     log: LogQuota,
     /// Another daemon takes this one's place.
@@ -254,6 +260,7 @@ impl Hub {
             kept: KeptRegions::default(),
             installs: Installs::default(),
             admission: parts.admission,
+            memory: parts.memory,
             link_context: parts.links,
             shape: parts.shape,
             epoch: parts.epoch,
@@ -386,7 +393,7 @@ impl Hub {
         for client in clients {
             if let Some(client) = self.clients.remove(&client) {
                 let reply = Reply::Detached { reason: Reason::ShuttingDown, detail: "the daemon stops".into() };
-                let _ = client.out.try_send(Outgoing::new(reply, Vec::new()));
+                client.out.send_last(Outgoing::new(&reply, Vec::new()));
             }
         }
         for queue in std::mem::take(&mut self.links).into_values() {

@@ -151,6 +151,8 @@ pub(crate) struct DaemonStat {
     pub(crate) turn_max_us: u64,
     pub(crate) directs: DirectCounters,
     pub(crate) fds: u32,
+    /// Bytes that programs make the daemon hold, by kind.
+    pub(crate) memory: [(&'static str, u64); 2],
 }
 
 /// Totals of several engines.
@@ -228,7 +230,7 @@ pub(crate) fn stat(engine: EngineStat, daemon: &DaemonStat, viewer: Viewer) -> S
     let DirectCounters { open, made, refused } = daemon.directs;
     let own = own.into_iter().chain([("direct_streams", open), ("directs_made", made), ("directs_refused", refused)]);
     let held = [("calls_filtered", daemon.calls_filtered.into()), ("landlock_abi", daemon.landlock_abi.into())];
-    let own = own.chain(held);
+    let own = own.chain(held).chain(daemon.memory);
     let other = told().filter(|(n, _)| !n.starts_with("drop_") && !n.starts_with("verbs_"));
     let own = own.filter(|_| all_users);
     let untold = ["retransmits"].into_iter().filter(|name| counters.iter().all(|(told, _)| told != name));
@@ -426,6 +428,7 @@ mod tests {
             turn_max_us: 0,
             directs: DirectCounters::default(),
             fds: 0,
+            memory: [("kernel_bytes", 7), ("client_queue_bytes", 8)],
         };
         assert_eq!(stat(both, &daemon, Viewer::All).drops, [("bad_icrc".to_owned(), 7)]);
     }
@@ -461,6 +464,7 @@ mod tests {
             directs: DirectCounters { made: 6, ..Default::default() },
             turn_max_us: 0,
             fds: 3,
+            memory: [("kernel_bytes", 7), ("client_queue_bytes", 8)],
         };
         let all = stat(totals(), &daemon, Viewer::All);
         assert_eq!(all.drops, [("bad_icrc".to_string(), 3)]);

@@ -47,11 +47,16 @@ mod questions;
 mod receiving;
 mod reload;
 mod sandbox;
+mod shares;
 mod shutdown;
 mod sleeper;
 mod socket_group;
 mod socket_place;
+<<<<<<< HEAD
 mod turns;
+=======
+mod user_turns;
+>>>>>>> c0f5dcbf (raasd: what programs make the daemon hold is bounded in bytes, by user)
 
 pub use calibration::Calibration;
 pub use check::{Report, check, successor};

@@ -20,6 +20,10 @@ pub struct DaemonLimits {
     pub clients_per_user_max: u64,
     /// Control messages that may wait for a program that does not read them. One more detaches the program.
     pub client_queue_max: u64,
+    /// Bytes of such messages, of all programs.
+    pub client_queue_bytes_max: u64,
+    /// Those of one user's programs; 0 for a quarter of [`DaemonLimits::client_queue_bytes_max`].
+    pub client_queue_bytes_per_user_max: u64,
     /// Time in milliseconds for a program's first message.
     pub client_hello_ms: u64,
     /// Pairs of processes of this host that share memory.
@@ -58,6 +62,12 @@ pub struct DaemonLimits {
     pub region_bytes_per_user_max: u64,
     /// Handles to regions that one program has.
     pub region_handles_per_app_max: u64,
+    /// Those of all programs of one user, to regions of this host; and as many to regions of other hosts.
+    pub region_handles_per_user_max: u64,
+    /// Bytes that user kernels cost the daemon.
+    pub kernel_bytes_max: u64,
+    /// Those of one user; 0 for a quarter of [`DaemonLimits::kernel_bytes_max`].
+    pub kernel_bytes_per_user_max: u64,
     /// Leased lanes of this host's programs, and as many of other hosts' programs to regions here.
     pub leased_lanes_max: u64,
     /// Those of one user's programs; 0 for a quarter of [`DaemonLimits::leased_lanes_max`].
@@ -74,6 +84,8 @@ impl Default for DaemonLimits {
             clients_max: 0,
             clients_per_user_max: 0,
             client_queue_max: 4096,
+            client_queue_bytes_max: 64 << 20,
+            client_queue_bytes_per_user_max: 0,
             client_hello_ms: 5_000,
             pairs_max: 4096,
             pairs_per_user_max: 0,
@@ -93,6 +105,9 @@ impl Default for DaemonLimits {
             region_bytes_max: 64 << 30,
             region_bytes_per_user_max: 0,
             region_handles_per_app_max: 4096,
+            region_handles_per_user_max: 65_536,
+            kernel_bytes_max: 256 << 20,
+            kernel_bytes_per_user_max: 0,
             leased_lanes_max: 16,
             leased_lanes_per_user_max: 0,
             region_move_ms: 10_000,
@@ -120,6 +135,7 @@ impl DaemonLimits {
             bytes_max: self.region_bytes_max,
             bytes_per_user_max: share(self.region_bytes_per_user_max, self.region_bytes_max),
             handles_per_app_max: small(self.region_handles_per_app_max),
+            handles_per_user_max: small(self.region_handles_per_user_max),
             leased_lanes_max: small(self.leased_lanes_max),
             leased_lanes_per_user_max: small(share(self.leased_lanes_per_user_max, self.leased_lanes_max)),
             owner_uid,
@@ -263,6 +279,8 @@ pub const LIMITS: &[Limit] = &[
     limit_of!(engine, datagram_sockets_max, 1, 65_536),
     limit_of!(admission, backlog_max, 1, 65_536),
     limit_of!(engine, ring_memory_per_app_max, 1 << 20, 1 << 44),
+    limit_of!(engine, ring_memory_max, 1 << 20, 1 << 44),
+    limit_of!(engine, ring_memory_per_user_max, 0, 1 << 44),
     limit_of!(engine and admission, lanes_max, 1, 65_536),
     limit_of!(admission, lanes_per_user_max, 0, 65_536),
     limit_of!(engine, dials_per_user_max, 0, 65_536),
@@ -312,6 +330,8 @@ pub const LIMITS: &[Limit] = &[
     daemon_limit!(clients_max, 0, 65_536),
     daemon_limit!(clients_per_user_max, 0, 65_536),
     daemon_limit!(client_queue_max, 16, 1 << 20),
+    daemon_limit!(client_queue_bytes_max, 1 << 20, 1 << 44),
+    daemon_limit!(client_queue_bytes_per_user_max, 0, 1 << 44),
     daemon_limit!(client_hello_ms, 10, HOUR_MS),
     daemon_limit!(pairs_max, 1, 1 << 20),
     daemon_limit!(pairs_per_user_max, 0, 1 << 20),
@@ -331,6 +351,9 @@ pub const LIMITS: &[Limit] = &[
     daemon_limit!(region_bytes_max, 4096, 1 << 44),
     daemon_limit!(region_bytes_per_user_max, 0, 1 << 44),
     daemon_limit!(region_handles_per_app_max, 1, 65_536),
+    daemon_limit!(region_handles_per_user_max, 1, 1 << 24),
+    daemon_limit!(kernel_bytes_max, 1 << 20, 1 << 44),
+    daemon_limit!(kernel_bytes_per_user_max, 0, 1 << 44),
     daemon_limit!(leased_lanes_max, 0, 1024),
     daemon_limit!(leased_lanes_per_user_max, 0, 1024),
     daemon_limit!(region_move_ms, 10, HOUR_MS),

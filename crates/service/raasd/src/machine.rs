@@ -31,17 +31,25 @@ pub struct Machine {
     pub descriptors: u64,
     /// Bytes of memory, of the machine or of the process's control group if that has less; `u64::MAX` is unknown.
     pub memory_bytes: u64,
+    /// Bytes that the process's control group may have; `u64::MAX` is without limit.
+    pub group_bytes: u64,
 }
 
 impl Machine {
     /// This process on this machine.
     pub fn here() -> Self {
-        Self::new(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX), memory_bytes())
+        Self::of_process(None, getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
+    }
+
+    /// A process that may open so many descriptors; none: this one.
+    pub fn of_process(pid: Option<u32>, descriptors: u64) -> Self {
+        let group_bytes = group_bytes(&pid.map_or_else(|| "self".into(), |pid| pid.to_string()));
+        Self { group_bytes, ..Self::new(descriptors, memory_bytes(group_bytes)) }
     }
 
     /// A machine of which this is known.
     pub fn new(descriptors: u64, memory_bytes: u64) -> Self {
-        Self { descriptors, memory_bytes }
+        Self { descriptors, memory_bytes, group_bytes: u64::MAX }
     }
 }
 
@@ -57,13 +65,19 @@ pub struct Fit {
     pub srq_bytes_max: u64,
     /// What was chosen and why, a line for each limit.
     pub words: Vec<String>,
-    /// A limit that was set and does not fit, and what to do.
-    pub too_much: Option<String>,
+    /// Limits that do not fit, and what to do.
+    pub too_much: Vec<String>,
 }
 
 impl Fit {
-    /// `apps`, `clients` and `srq_bytes` are what somebody set; 0 or none is to fit.
-    pub(crate) fn new(machine: Machine, engines: u32, apps: Option<u64>, clients: u64, srq_bytes: Option<u64>) -> Self {
+    /// `apps`, `clients` and `srq_bytes` are what somebody set; 0 or none is to fit. All else that programs can make the
+    /// daemon's control group pay for is `held_bytes`.
+    pub(crate) fn new(
+        machine: Machine,
+        engines: u32,
+        (apps, clients, srq_bytes): (Option<u64>, u64, Option<u64>),
+        held_bytes: u64,
+    ) -> Self {
         let engines = u64::from(engines.max(1));
         let per_app = DESCRIPTORS_PER_APP + engines - 1;
         let by_descriptors = machine.descriptors.saturating_sub(DESCRIPTORS_RESERVED) / per_app;
@@ -82,7 +96,7 @@ impl Fit {
             _ => format!("what fits: {held}"),
         };
         let of_clients = if clients > 0 { "as configured" } else { "twice apps_max, for tools" };
-        let too_much = (apps_max > room).then(|| {
+        let too_many = (apps_max > room).then(|| {
             format!(
                 "apps_max is {apps_max}, but {held}: raise the descriptor limit (LimitNOFILE=, ulimit -Hn) or lower apps_max"
             )
@@ -95,6 +109,16 @@ impl Fit {
             None if fitting == SRQ_BYTES_PLENTY => "the default".into(),
             None => format!("a part in {part} of {} of memory", mebibytes(machine.memory_bytes)),
         };
+        let needed = srq_bytes_max.saturating_mul(engines).saturating_add(held_bytes);
+        let too_large = (machine.group_bytes < needed).then(|| {
+            format!(
+                "the daemon's control group may have {}, and programs can make it pay for {}: raise its limit \
+                 (MemoryMax=, resources.limits.memory), or lower ring_memory_max, kernel_bytes_max and srq_bytes_max",
+                mebibytes(machine.group_bytes),
+                mebibytes(needed)
+            )
+        });
+        let too_much = too_many.into_iter().chain(too_large).collect();
         let words = vec![
             format!("apps_max {apps_max}: {why}"),
             format!("clients_max {clients_max}: {of_clients}"),
@@ -124,11 +148,33 @@ pub fn raise_descriptor_limit() -> u64 {
 }
 
 /// Memory of the machine or of the control group, whichever is less.
-fn memory_bytes() -> u64 {
+fn memory_bytes(group_bytes: u64) -> u64 {
     let of_machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| total_of(&text));
-    let of_group = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
-    let of_group = of_group.iter().filter_map(|path| std::fs::read_to_string(path).ok()?.trim().parse().ok());
-    of_machine.into_iter().chain(of_group).min().unwrap_or(u64::MAX)
+    of_machine.unwrap_or(u64::MAX).min(group_bytes)
+}
+
+/// The least limit of a process's control group and of those above it.
+fn group_bytes(who: &str) -> u64 {
+    const TREES: [(&str, &str, &str); 2] =
+        [("/sys/fs/cgroup", "", "memory.max"), ("/sys/fs/cgroup/memory", "memory", "memory.limit_in_bytes")];
+    let own = std::fs::read_to_string(format!("/proc/{who}/cgroup")).unwrap_or_default();
+    let limits = TREES.iter().flat_map(|(root, controller, file)| {
+        let path = group_of(&own, controller).unwrap_or("").trim_start_matches('/').to_owned();
+        let groups: Vec<_> = std::path::Path::new(&path).ancestors().map(|group| group.join(file)).collect();
+        groups.into_iter().filter_map(move |file| {
+            let text = std::fs::read_to_string(std::path::Path::new(root).join(file)).ok()?;
+            text.trim().parse::<u64>().ok()
+        })
+    });
+    limits.min().unwrap_or(u64::MAX)
+}
+
+/// The path of a process's control group in the tree of a controller; of none, in the one tree of version 2.
+fn group_of<'a>(cgroup: &'a str, controller: &str) -> Option<&'a str> {
+    cgroup.lines().find_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        controllers.split(',').any(|of| of == controller).then_some(path)
+    })
 }
 
 fn total_of(meminfo: &str) -> Option<u64> {
@@ -142,16 +188,16 @@ mod tests {
 
     #[test]
     fn limits_fit_descriptors_and_memory() {
-        let fit = |descriptors, memory: u64| Fit::new(Machine::new(descriptors, memory), 1, None, 0, None);
+        let fit = |descriptors, memory: u64| Fit::new(Machine::new(descriptors, memory), 1, (None, 0, None), 0);
         let plenty = fit(1 << 20, 64 << 30);
         assert_eq!((plenty.srq_bytes_max, fit(1 << 20, 1 << 30).srq_bytes_max), (SRQ_BYTES_PLENTY, 64 << 20));
         assert_eq!((plenty.apps_max, plenty.clients_max), (APPS_PLENTY, 2 * APPS_PLENTY));
         assert!(plenty.apps_max.div_ceil(4) >= 300, "300 processes of one ordinary user");
         let few = fit(1024, 64 << 30);
-        assert_eq!((few.apps_max, few.too_much), (64, None));
+        assert_eq!((few.apps_max, few.too_much.len()), (64, 0));
         assert!(few.words[0].contains("1024 descriptors hold 64"), "{:?}", few.words);
         assert_eq!(fit(u64::MAX, 1 << 30).apps_max, 1024);
-        let four = Fit::new(Machine::new(1024, 1 << 30), 4, None, 0, None);
+        let four = Fit::new(Machine::new(1024, 1 << 30), 4, (None, 0, None), 0);
         assert_eq!(
             (four.apps_max, four.srq_bytes_max),
             (512 / 11, 16 << 20),
@@ -159,16 +205,28 @@ mod tests {
         );
         let tiny = fit(64, 1 << 20);
         assert_eq!(tiny.apps_max, APPS_FEWEST);
-        assert!(tiny.too_much.is_some());
+        assert_eq!(tiny.too_much.len(), 1);
     }
 
     #[test]
     fn what_was_set_stays_and_is_told_where_it_does_not_fit() {
-        let fit = Fit::new(Machine::new(4096, 8 << 30), 1, Some(7), 9, Some(1 << 20));
-        assert_eq!((fit.apps_max, fit.clients_max, fit.srq_bytes_max, fit.too_much), (7, 9, 1 << 20, None));
-        let fit = Fit::new(Machine::new(4096, 8 << 30), 1, Some(60_000), 0, None);
+        let fit = Fit::new(Machine::new(4096, 8 << 30), 1, (Some(7), 9, Some(1 << 20)), 0);
+        assert_eq!((fit.apps_max, fit.clients_max, fit.srq_bytes_max, fit.too_much.len()), (7, 9, 1 << 20, 0));
+        let fit = Fit::new(Machine::new(4096, 8 << 30), 1, (Some(60_000), 0, None), 0);
         assert_eq!((fit.apps_max, fit.clients_max), (60_000, MOST));
-        assert!(fit.too_much.unwrap().contains("apps_max is 60000"));
+        assert!(fit.too_much[0].contains("apps_max is 60000"));
+    }
+
+    #[test]
+    fn a_small_control_group_is_told() {
+        let group = |group_bytes| Machine { group_bytes, ..Machine::new(4096, 8 << 30) };
+        let fit = |group_bytes| Fit::new(group(group_bytes), 2, (None, 0, Some(1 << 20)), 6 << 20).too_much;
+        assert_eq!((fit(u64::MAX).len(), fit(8 << 20).len()), (0, 0));
+        let words = fit((8 << 20) - 1);
+        assert!(words[0].contains("may have 7 MiB") && words[0].contains("pay for 8 MiB"), "{words:?}");
+        let own = "12:cpu,memory:/a/b\n1:name=systemd:/c\n0::/system.slice/raasd.service\n";
+        assert_eq!(group_of(own, ""), Some("/system.slice/raasd.service"));
+        assert_eq!((group_of(own, "memory"), group_of(own, "io")), (Some("/a/b"), None));
     }
 
     #[test]

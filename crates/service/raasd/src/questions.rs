@@ -4,7 +4,6 @@
 //! and control plane do at most one page for questions between other work. It must never hold more than one question of
 //! a program. The program's `place` shows that one is open, from the question until the socket has taken the answer.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use control::{Cursor, InspectQuery};
@@ -12,6 +11,7 @@ use engine::Viewer;
 use plane::ClientId;
 
 use crate::command::EngineStat;
+use crate::user_turns::UserTurns;
 
 /// A program has one of these. The holder of a clone holds the program's only question, or the answer to it.
 #[derive(Debug, Clone, Default)]
@@ -41,26 +41,18 @@ pub(crate) struct Question {
 /// See the head of this file.
 #[derive(Debug, Default)]
 pub(crate) struct Questions {
-    /// By user; no list is empty.
-    waiting: BTreeMap<u32, VecDeque<Question>>,
-    /// Users with questions, the one whose turn it is first.
-    turns: VecDeque<u32>,
+    waiting: UserTurns<Question>,
     at_engine: Option<Question>,
 }
 
 impl Questions {
     pub(crate) fn push(&mut self, question: Question) {
-        let uid = question.uid;
-        let of_user = self.waiting.entry(uid).or_default();
-        if of_user.is_empty() {
-            self.turns.push_back(uid);
-        }
-        of_user.push_back(question);
+        self.waiting.push(question.uid, question);
     }
 
     /// Whether [`Self::next`] has one.
     pub(crate) fn is_ready(&self) -> bool {
-        self.at_engine.is_none() && !self.turns.is_empty()
+        self.at_engine.is_none() && !self.waiting.is_empty()
     }
 
     /// The next question, unless the engine has one.
@@ -68,15 +60,7 @@ impl Questions {
         if !self.is_ready() {
             return None;
         }
-        let uid = self.turns.pop_front()?;
-        let of_user = self.waiting.get_mut(&uid)?;
-        let question = of_user.pop_front();
-        if of_user.is_empty() {
-            self.waiting.remove(&uid);
-        } else {
-            self.turns.push_back(uid);
-        }
-        question
+        self.waiting.next(|_| true).map(|(_, question)| question)
     }
 
     /// The engine answers this one.
@@ -91,12 +75,7 @@ impl Questions {
 
     /// The program is gone. What the engine works at stays until it answers.
     pub(crate) fn handle_gone(&mut self, client: ClientId, uid: u32) {
-        let Some(of_user) = self.waiting.get_mut(&uid) else { return };
-        of_user.retain(|question| question.client != client);
-        if of_user.is_empty() {
-            self.waiting.remove(&uid);
-            self.turns.retain(|turn| *turn != uid);
-        }
+        self.waiting.retain(uid, |question| question.client != client);
     }
 }
 
@@ -128,7 +107,7 @@ mod tests {
         let order: Vec<_> = (0..5).filter_map(|_| questions.next()).map(|q| (q.uid, q.client.0)).collect();
         assert_eq!(order, [(5, 0), (6, 200), (5, 2), (5, 3), (5, 4)]);
         (5..100).for_each(|n| questions.handle_gone(ClientId(n), 5));
-        assert!(!questions.is_ready() && questions.waiting.is_empty() && questions.turns.is_empty());
+        assert!(!questions.is_ready() && questions.waiting.is_empty());
     }
 
     #[test]

@@ -263,38 +263,13 @@ impl Drop for Held {
     }
 }
 
-/// What came with a request.
-#[derive(Debug)]
-pub(crate) enum With {
-    Nothing,
-    Memory(OwnedFd),
-    Socket(receivers::SocketEnds),
-    /// A descriptor that is not what the request brings along.
-    Other,
-    /// The daemon may open no more.
-    NoRoom,
-}
-
-impl With {
-    /// None: more than one descriptor.
-    pub(crate) fn of(verdict: Verdict) -> Option<Self> {
-        match verdict {
-            Verdict::Memory(fd) => Some(Self::Memory(fd)),
-            Verdict::Socket(ends) => Some(Self::Socket(ends)),
-            Verdict::Other => Some(Self::Other),
-            Verdict::NoRoom => Some(Self::NoRoom),
-            Verdict::TooMany | Verdict::Nothing => None,
-        }
-    }
-
-    /// The memory that `what` comes with.
-    pub(crate) fn memory(self, what: &str) -> Result<OwnedFd, String> {
-        match self {
-            Self::Memory(fd) => Ok(fd),
-            Self::NoRoom => Err(format!("the daemon may open no more descriptors, and {what} comes with one")),
-            Self::Nothing | Self::Socket(_) | Self::Other => {
-                Err(format!("{what} comes with one descriptor, of a memfd"))
-            }
+/// The memory that `what` comes with.
+pub(crate) fn memory_of(with: Verdict, what: &str) -> Result<OwnedFd, String> {
+    match with {
+        Verdict::Memory(fd) => Ok(fd),
+        Verdict::NoRoom => Err(format!("the daemon may open no more descriptors, and {what} comes with one")),
+        Verdict::Nothing | Verdict::TooMany | Verdict::Socket(_) | Verdict::Other => {
+            Err(format!("{what} comes with one descriptor, of a memfd"))
         }
     }
 }

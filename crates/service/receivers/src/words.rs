@@ -32,7 +32,7 @@ pub enum Verdict {
     TooMany,
     /// The descriptor was lost, because the daemon or the receiver may open no more.
     NoRoom,
-    /// There is no message any more.
+    /// Nothing, or there is no message any more.
     Nothing,
 }
 

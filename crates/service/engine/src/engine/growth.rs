@@ -12,7 +12,7 @@ impl Engine {
     /// A connection's transmit ring is full, and carries a stream.
     pub(super) fn grow(&mut self, route: RouteId) {
         let Some(app) = self.vqps.get(route).map(Vqp::app) else { return };
-        let left = self.pinned_left(app);
+        let (left, _) = self.rings_left(app);
         let Some(vqp) = self.vqps.get_mut(route) else { return };
         let Some(tenant) = self.apps.get_mut(app) else { return };
         if tenant.pool.grow(&vqp.rings().tx, left) {
@@ -28,7 +28,7 @@ impl Engine {
         let Some(vqp) = self.open_vqp(id, route)? else { return Ok(()) };
         if vqp.on_grow()? {
             let (app, place) = (vqp.app(), vqp.rings().rx);
-            let left = self.pinned_left(app);
+            let (left, _) = self.rings_left(app);
             let allowed = self.apps.get_mut(app).is_some_and(|tenant| tenant.pool.grow(&place, left));
             if let Some(vqp) = self.vqps.get_mut(key) {
                 vqp.answer_growth(allowed);

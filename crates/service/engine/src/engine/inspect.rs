@@ -177,6 +177,7 @@ impl Engine {
                 ("rings_grown", c.rings_grown),
                 ("srq_regions", recv_mrs.into()),
                 ("srq_bytes", recv_bytes),
+                ("ring_bytes", self.apps.iter().map(|(_, app)| app.pool.bytes()).sum()),
                 ("leased_lanes", self.lanes.leased().into()),
                 ("lent_chunks", self.ring_memory.lent.into()),
                 ("lent_bytes", self.ring_memory.lent_bytes),

@@ -1,11 +1,16 @@
-//! What is registered with the device for the programs of a tenant, and how much more may be.
+//! What is registered with the device for the programs of a tenant, and memory of rings, and how much more may be.
 //!
 //! Sums over programs, made when a bound is asked for: so a program whose tenant changes with the policy takes along what
 //! it has, and nothing is counted in two places.
 
 use super::Engine;
+use crate::app::App;
+use crate::config::EngineConfig;
 use crate::ids::AppId;
 use crate::pins::TenantPins;
+
+/// A user has this part of all ring memory unless the configuration says otherwise.
+const USER_SHARE: u64 = 4;
 
 impl Engine {
     /// Programs of an application's tenant, those whose memory is in quarantine included; bytes of their rings; and what
@@ -18,8 +23,25 @@ impl Engine {
         Some((of_tenant().map(|(id, _)| id).collect(), rings, max))
     }
 
+    /// Bytes of rings that an application may still have, beside its own bound: what its tenant, its user and the host have
+    /// left. With it, whether the tenant's bound is the one that counts.
+    pub(super) fn rings_left(&self, app: AppId) -> (u64, bool) {
+        let tenant = self.pinned_left(app);
+        let Some(uid) = self.apps.get(app).map(App::uid) else { return (tenant, true) };
+        let EngineConfig { ring_memory_max: max, ring_memory_per_user_max: of_user, owner_uid, .. } = self.config;
+        let bytes = |app: &App| app.pool.bytes_with_asked();
+        let all = self.apps.iter().map(|(_, app)| bytes(app)).sum();
+        let mut left = max.saturating_sub(all);
+        if uid != 0 && uid != owner_uid {
+            let of_user = if of_user == 0 { max / USER_SHARE } else { of_user };
+            let used = self.apps.iter().filter(|(_, app)| app.uid() == uid).map(|(_, app)| bytes(app)).sum();
+            left = left.min(of_user.saturating_sub(used));
+        }
+        (tenant.min(left), tenant < left)
+    }
+
     /// Bytes that may still be registered for an application's tenant.
-    pub(super) fn pinned_left(&self, app: AppId) -> u64 {
+    fn pinned_left(&self, app: AppId) -> u64 {
         let Some((apps, rings, max)) = self.pinned_of_tenant(app) else { return u64::MAX };
         let pins = self.ops.locals.pins();
         max.saturating_sub(apps.iter().map(|app| pins.bytes_of(*app)).sum::<u64>().saturating_add(rings))

@@ -293,13 +293,13 @@ impl Engine {
 
     /// Asks the daemon for rings if somebody waits and nothing was asked; refuses all if there can be none.
     pub(super) fn ask_for_rings(&mut self, app: AppId, size: RingSize) {
-        let left = self.pinned_left(app);
+        let (left, is_tenants) = self.rings_left(app);
         let Some(tenant) = self.apps.get_mut(app) else { return };
         match tenant.pool.ask(size, left) {
             Ok(Some(rings)) => self.events.push_back(Event::ChunksWanted { app, size, rings }),
             Ok(None) => {}
             Err(()) => {
-                let is_tenants = left < tenant.pool.left();
+                let is_tenants = is_tenants && left < tenant.pool.left();
                 self.chunks_refused(app, size, if is_tenants { Reason::TenantLimit } else { Reason::LocalLimit });
             }
         }

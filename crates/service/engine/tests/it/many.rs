@@ -225,6 +225,28 @@ fn ring_memory_is_bounded_and_refused_on_either_side() {
 }
 
 #[test]
+fn ring_memory_of_a_user_is_bounded_and_others_have_theirs() {
+    let mut w = World::with(2, 49, |c| {
+        // Of 16 pairs of rings a user has four, which an application gets at once.
+        c.engine.ring_memory_max = 16 * 8192;
+    });
+    let b = w.attach(1, 64);
+    let to = w.listen(1, b, 7, 64);
+    let user = [5, 5, 6].map(|uid| w.attach_as(0, uid, 64));
+    w.connect_wait(0, user[0], to, 4096).unwrap();
+    assert_eq!(w.connect_wait(0, user[1], to, 4096), Err(Reason::LocalLimit));
+    w.connect_wait(0, user[2], to, 4096).unwrap();
+    w.kill(0, user[0]);
+    w.until("its memory is free", |w| w.hosts[0].engine.apps().len() == 2);
+    w.connect_wait(0, user[1], to, 4096).unwrap();
+    // The host bounds its owner too.
+    let owner = w.attach(0, 64);
+    let made = (0..20).take_while(|_| w.connect_wait(0, owner, to, 4096).is_ok()).count();
+    assert_eq!(made, 16 - 2 * 4);
+    w.assert_clean();
+}
+
+#[test]
 fn unused_chunks_go_back() {
     let mut w = World::new(2, 48);
     let (a, b) = (w.attach(0, 256), w.attach(1, 256));

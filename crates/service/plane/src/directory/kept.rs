@@ -64,7 +64,7 @@ impl Directory {
             return Err(RegionRefusal::Unknown);
         }
         if let Some(taken) = self.named(&spec.name) {
-            return Err(RegionRefusal::NameTaken { uid: taken.uid });
+            return Err(RegionRefusal::NameTaken { uid: Some(taken.uid) });
         }
         let share = TenantShare { name: Arc::clone(&tenant), bytes_max: None };
         self.shares.check(&self.config, (uid, &share), spec.bytes)?;

@@ -117,7 +117,7 @@ impl Directory {
     }
 
     fn check_revoke(&self, party: Party, name: &str, key: RegionKey) -> Result<u64, RegionRefusal> {
-        let (region, entry) = self.known(name, &key)?;
+        let (region, entry) = self.known(party.uid, name, &key)?;
         if !self.may_act_for(party.uid, entry.uid) {
             return Err(RegionRefusal::OtherUser { uid: entry.uid });
         }

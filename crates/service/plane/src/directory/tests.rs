@@ -140,7 +140,8 @@ fn each_bad_wish_has_its_own_answer_and_changes_nothing() {
     let read_only = RegionSpec { access: RegionAccess::READ, ..spec("a", 100) };
     let made = desk.create(owner, read_only).unwrap();
     assert_eq!((made.info.epoch, made.info.bytes), (1, 100));
-    assert_eq!(desk.create(party(2, 6), spec("a", 8)), Err(RegionRefusal::NameTaken { uid: 5 }));
+    assert_eq!(desk.create(party(2, 6), spec("a", 8)), Err(RegionRefusal::NameTaken { uid: None }));
+    assert_eq!(desk.create(party(2, 0), spec("a", 8)), Err(RegionRefusal::NameTaken { uid: Some(5) }));
     let other = party(2, 5);
     assert_eq!(desk.open(other, wish("b")), Err(RegionRefusal::Unknown));
     let wrong = RegionWish { key: OTHER_KEY, ..wish("a") };
@@ -149,7 +150,15 @@ fn each_bad_wish_has_its_own_answer_and_changes_nothing() {
     assert_eq!(desk.open(other, wish("a")), Err(refused));
     let nothing = RegionWish { access: RegionAccess::NONE, ..wish("a") };
     assert!(matches!(desk.open(other, nothing), Err(RegionRefusal::NoAccess { .. })));
+    // A stranger who has the key learns whose it is, one without it not even that there is one.
     assert_eq!(desk.open(party(3, 6), wish("a")), Err(RegionRefusal::OtherUser { uid: 5 }));
+    for name in ["a", "b"] {
+        let guess = RegionWish { key: OTHER_KEY, ..wish(name) };
+        assert_eq!(desk.open(party(3, 6), guess), Err(RegionRefusal::Unknown), "{name}");
+        desk.directory.handle_revoke(Time::ZERO, party(3, 6), 9, (name, OTHER_KEY), None);
+        let told = Reply::RegionRevoked { request: 9, result: Err(RegionRefusal::Unknown) };
+        assert_eq!(desk.settle(), [(3, told, None)], "{name}");
+    }
     for uid in [5, 0, 77] {
         let read = RegionWish { access: RegionAccess::READ, ..wish("a") };
         let opened = desk.open(party(4, uid), read).unwrap();
@@ -169,6 +178,7 @@ fn shares_bound_users_and_come_back() {
         bytes_max: 1000,
         bytes_per_user_max: 500,
         handles_per_app_max: 2,
+        handles_per_user_max: 3,
         owner_uid: 77,
         ..DirectoryConfig::default()
     });
@@ -179,6 +189,14 @@ fn shares_bound_users_and_come_back() {
     desk.create(user, spec("b", 200)).unwrap();
     assert!(matches!(desk.create(user, spec("c", 1)), Err(RegionRefusal::TooMany { max: 2, .. })), "handles");
     assert!(matches!(desk.create(party(2, 5), spec("c", 1)), Err(RegionRefusal::TooMany { max: 2, .. })), "regions");
+    desk.open(party(2, 5), wish("a")).unwrap();
+    let of_user = RegionRefusal::TooMany { what: "handles of this user".into(), used: 3, max: 3 };
+    assert_eq!(desk.open(party(4, 5), wish("a")), Err(of_user), "whichever of its programs has them");
+    desk.directory.handle_left(ClientId(2));
+    desk.settle();
+    let again = desk.open(party(4, 5), wish("a")).unwrap();
+    desk.directory.handle_close(ClientId(4), again.open, false);
+    desk.settle();
     let root = party(3, 0);
     let refused = desk.create(root, spec("d", 501)).unwrap_err();
     assert_eq!(refused, RegionRefusal::Quota { asked: 501, used: 500, max: 1000 }, "the host bounds root too");

@@ -64,3 +64,19 @@ fn a_handle_is_closed_at_the_owner_when_nothing_of_it_is_in_flight() {
     foreign.on_closed(PEER, 77);
     assert_eq!((actions(&mut foreign), foreign.count()), (vec![closed(open)], 0));
 }
+
+#[test]
+fn all_programs_of_a_user_share_its_handles() {
+    let mut foreign = Foreign::new(DirectoryConfig { handles_per_user_max: 2, ..DirectoryConfig::default() });
+    let open = |foreign: &mut Foreign, client: u64, uid: u32| {
+        let wish =
+            RegionWish { name: "a".into(), key: RegionKey::new([7; 16]), access: RegionAccess::READ, lease: None };
+        foreign.handle_open(Party { client: ClientId(client), pid: 1, uid }, 3, PEER, wish, false);
+        matches!(actions(foreign)[..], [ForeignAction::Path { .. }])
+    };
+    assert_eq!([1, 2, 3].map(|client| open(&mut foreign, client, 5)), [true, true, false]);
+    assert!(open(&mut foreign, 4, 6) && (0..5).all(|_| open(&mut foreign, 5, 0)));
+    foreign.handle_left(ClientId(1));
+    actions(&mut foreign);
+    assert!(open(&mut foreign, 3, 5));
+}

@@ -7,15 +7,16 @@ use std::sync::Arc;
 use control::{APP_VERSION, ChunkKind, Reason, Reply, Request, Role};
 use engine::{AppId, Attach, Returned, RingSize};
 use plane::{ClientId, Connect, Listen, PAIR_SLOTS, PairAction, Party, RegionWish};
+use receivers::Verdict;
 use shm::{Pair, Segment, Session, SessionShape, Sharing, WakeSocket};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 
 use super::returns::RETURNED_ROW;
 use super::{Attaching, Client, DATAGRAM_ENGINE, Hub, Stage};
-use crate::client_socket::{ClientInput, Outgoing, ProgramIdentity};
+use crate::client_socket::{ClientInput, Entering, OutQueue, Outgoing, ProgramIdentity};
 use crate::command::{AppWake, Command};
 use crate::questions::QuestionPlace;
-use crate::receiving::With;
+use crate::receiving::memory_of;
 
 /// Memory that a program and the daemon write. Where a first access may raise SIGBUS it has all its pages at once.
 fn make_segment(name: &str, bytes: u64) -> Result<Segment, shm::SegmentError> {
@@ -29,7 +30,9 @@ fn make_segment(name: &str, bytes: u64) -> Result<Segment, shm::SegmentError> {
 impl Hub {
     pub(super) fn on_client(&mut self, input: ClientInput) {
         match input {
-            ClientInput::Opened { client, who, out, hung_up } => self.on_opened(client, who, (out, hung_up)),
+            ClientInput::Opened { client, who, out, hung_up, entering } => {
+                self.on_opened(client, who, (out, hung_up), entering);
+            }
             ClientInput::Request { client, request, with, turn } => {
                 self.turn = Some(Arc::new(turn));
                 if let Err(fault) = self.on_request(client, request, with) {
@@ -66,14 +69,15 @@ impl Hub {
         &mut self,
         client: ClientId,
         who: ProgramIdentity,
-        (out, hung_up): (mpsc::Sender<Outgoing>, Arc<Notify>),
+        (out, hung_up): (OutQueue, Arc<Notify>),
+        entering: Entering,
     ) {
         let stage = match who.role {
             Role::Inspector => Stage::Inspector,
             Role::Returning => match self.admit_returning(client, &who) {
                 Ok(()) => Stage::Returning(None),
                 Err(reason) => {
-                    let _ = out.try_send(Outgoing::new(self.refused(reason), Vec::new()));
+                    out.send_last(Outgoing::new(&self.refused(reason), Vec::new()));
                     return;
                 }
             },
@@ -91,14 +95,16 @@ impl Hub {
                     })
                 }
                 Err(reason) => {
-                    let _ = out.try_send(Outgoing::new(self.refused(reason), Vec::new()));
+                    out.send_last(Outgoing::new(&self.refused(reason), Vec::new()));
                     return;
                 }
             },
         };
         let inspector = matches!(stage, Stage::Inspector);
         let question = QuestionPlace::default();
-        self.clients.insert(client, Client { who, out, hung_up, stage, next_chunk: 0, question });
+        // One that brings a session along goes on at its own pace.
+        let entering = matches!(stage, Stage::Attaching(_)).then_some(entering);
+        self.clients.insert(client, Client { who, out, hung_up, stage, next_chunk: 0, question, entering });
         if inspector {
             self.send(client, self.welcome(client, true), Vec::new());
         }
@@ -240,14 +246,16 @@ impl Hub {
             if let Some(left_out) = left_out {
                 tracing::warn!(pid, %reason, left_out, "the engines take no more programs");
             }
-            self.send(id, self.refused(reason), Vec::new());
+            if let Some(client) = self.clients.get(&id) {
+                client.out.send_last(Outgoing::new(&self.refused(reason), Vec::new()));
+            }
             return self.forget(id);
         }
         if let Some(left_out) = left_out {
             tracing::info!(pid, uid, name, left_out, "a program attached");
         }
         if let Some(client) = self.clients.get_mut(&id) {
-            client.stage = Stage::Attached;
+            (client.stage, client.entering) = (Stage::Attached, None);
         }
         if networks != told {
             self.command_all_of(id, |app| Command::SetConnectTo { app, networks: networks.clone() });
@@ -279,7 +287,7 @@ impl Hub {
     // ---- requests
 
     /// An error is what the program did wrong.
-    fn on_request(&mut self, id: ClientId, request: Request, with: With) -> Result<(), String> {
+    fn on_request(&mut self, id: ClientId, request: Request, with: Verdict) -> Result<(), String> {
         let Some(client) = self.clients.get(&id) else { return Ok(()) };
         match request {
             Request::Inspect { request, query, from } => return self.on_question(id, request, query, from),
@@ -395,14 +403,14 @@ impl Hub {
         pair: u64,
         index: u32,
         shape: (u32, u32),
-        with: With,
+        with: Verdict,
     ) -> Result<(), String> {
         let fd = match with {
-            With::NoRoom => {
+            Verdict::NoRoom => {
                 self.on_own_limit(client, pair, index);
                 return Ok(());
             }
-            with => with.memory("a pair segment")?,
+            with => memory_of(with, "a pair segment")?,
         };
         if !self.pairs.expects(client, pair, index, shape)? {
             return Ok(());
@@ -474,18 +482,16 @@ impl Hub {
 
     /// Queues a message; a program whose queue is full does not read, and is detached.
     pub(super) fn send(&mut self, id: ClientId, reply: Reply, fds: Vec<OwnedFd>) {
-        self.send_shared(id, Outgoing::new(reply, fds));
+        self.send_shared(id, Outgoing::new(&reply, fds));
     }
 
     /// As [`Self::send`], with descriptors that others may get too.
     pub(super) fn send_shared(&mut self, id: ClientId, outgoing: Outgoing) {
         let Some(client) = self.clients.get_mut(&id) else { return };
-        if let Stage::Attaching(attaching) = &mut client.stage
-            && !matches!(outgoing.reply, Reply::Refused { .. } | Reply::Detached { .. })
-        {
+        if let Stage::Attaching(attaching) = &mut client.stage {
             return attaching.held.push(outgoing);
         }
-        if client.out.try_send(outgoing).is_err() {
+        if client.out.send(outgoing).is_err() {
             self.throw_out(id, "it does not read its control socket");
         }
     }
@@ -513,7 +519,7 @@ impl Hub {
     pub(super) fn detach(&mut self, id: ClientId, reason: Reason, fault: &str) {
         let Some(client) = self.clients.get(&id) else { return };
         let reply = Reply::Detached { reason, detail: fault.into() };
-        let _ = client.out.try_send(Outgoing::new(reply, Vec::new()));
+        client.out.send_last(Outgoing::new(&reply, Vec::new()));
         self.forget(id);
     }
 
@@ -531,6 +537,7 @@ impl Hub {
             }
         }
         self.questions.handle_gone(id, client.who.uid);
+        self.installs.handle_gone(id, client.who.uid);
         self.pairs.handle_gone(id);
         self.meetings.handle_gone(id);
         self.fallbacks.handle_gone(id);

@@ -1,34 +1,51 @@
 //! User kernels that owners of regions install: read and checked beside the hub, then given to the engine.
 //!
-//! Owns how many are read at a time. It must never translate a module in the hub's own time.
+//! Owns how many are read at a time, in turns by user, and that each has its share of memory as long as anybody has
+//! the module. It must never translate a module in the hub's own time.
+
+use std::collections::BTreeSet;
 
 use control::{RegionRefusal, Reply};
 use kernels::{NAME_BYTES_MAX, NotAKernel, UserKernel};
-use plane::ClientId;
+use plane::{ClientId, NoPlace};
 use tokio::task::JoinSet;
 
 use super::Hub;
 use crate::command::RegionCommand;
+use crate::shares::Share;
+use crate::user_turns::UserTurns;
 
-/// Modules that are read at a time, of all programs.
+/// Modules that are read at a time: one of each user at most.
 const READING_MAX: usize = 4;
 
 /// Who installs what where.
 #[derive(Debug)]
 pub(super) struct Install {
     client: ClientId,
+    uid: u32,
     request: u64,
     open: u64,
     kernel: String,
 }
 
+/// One that waits for its turn. Its share bounds how many do.
+#[derive(Debug)]
+struct Waiting {
+    install: Install,
+    module: Vec<u8>,
+    share: Share,
+}
+
 /// A module that was read.
 pub(super) type Read = (Install, Result<UserKernel, NotAKernel>);
 
-/// Modules that are being read.
+/// Modules that are being read, and that wait for it.
 #[derive(Debug, Default)]
 pub(super) struct Installs {
+    waiting: UserTurns<Waiting>,
     reading: JoinSet<Read>,
+    /// Users of these.
+    users: BTreeSet<u32>,
 }
 
 impl Installs {
@@ -36,6 +53,22 @@ impl Installs {
     pub(super) async fn next_read(&mut self) -> Option<Read> {
         // What reads a module has no code that panics; if it is cut off, the daemon stops.
         self.reading.join_next().await?.ok()
+    }
+
+    fn read_waiting(&mut self) {
+        while self.reading.len() < READING_MAX
+            && let Some((uid, waiting)) = self.waiting.next(|uid| !self.users.contains(&uid))
+        {
+            self.users.insert(uid);
+            let Waiting { install, module, share } = waiting;
+            self.reading
+                .spawn_blocking(move || (install, UserKernel::new(&module).map(|kernel| kernel.charged(share))));
+        }
+    }
+
+    /// A program has left.
+    pub(super) fn handle_gone(&mut self, client: ClientId, uid: u32) {
+        self.waiting.retain(uid, |waiting| waiting.install.client != client);
     }
 }
 
@@ -54,19 +87,26 @@ impl Hub {
             Ok(_) if kernel.is_empty() || kernel.len() > NAME_BYTES_MAX || !kernel.chars().all(control::is_plain) => {
                 return self.installed(client, request, Err(bad_name));
             }
-            Ok(_) if self.installs.reading.len() >= READING_MAX => {
-                let what = "kernels that are being read".to_owned();
-                let (used, max) = (READING_MAX as u64, READING_MAX as u64);
-                return self.installed(client, request, Err(RegionRefusal::TooMany { what, used, max }));
-            }
             Ok(_) => {}
         }
-        let install = Install { client, request, open, kernel };
-        self.installs.reading.spawn_blocking(move || (install, UserKernel::new(&module)));
+        let Some(uid) = self.clients.get(&client).map(|client| client.who.uid) else { return };
+        let share = match self.memory.kernels.try_take(uid, UserKernel::held_bytes(module.len())) {
+            Ok(share) => share,
+            Err(NoPlace { of, used, max }) => {
+                let whose = if of.is_some() { "this user's kernels" } else { "all kernels" };
+                let what = format!("bytes that {whose} cost the daemon");
+                return self.installed(client, request, Err(RegionRefusal::TooMany { what, used, max }));
+            }
+        };
+        let install = Install { client, uid, request, open, kernel };
+        self.installs.waiting.push(uid, Waiting { install, module, share });
+        self.installs.read_waiting();
     }
 
     pub(super) fn on_kernel_read(&mut self, (install, read): Read) {
-        let Install { client, request, open, kernel } = install;
+        let Install { client, uid, request, open, kernel } = install;
+        self.installs.users.remove(&uid);
+        self.installs.read_waiting();
         let module = read.map_err(|why| RegionRefusal::BadKernel { why: why.to_string().replace('\n', " ") });
         // The region may have ended meanwhile: nothing would take the kernel away again.
         match module.and_then(|module| Ok((self.regions().0.owned_by(client, open)?, module))) {

@@ -7,12 +7,12 @@ use std::net::IpAddr;
 use control::{MeetMessage, PeerMessage, Reason, Reply, TcpEnd};
 use plane::{ClientId, MeetingAction, Party};
 use receivers::SocketEnds;
+use receivers::Verdict;
 use verbs::Encrypt;
 
 use super::{DATAGRAM_ENGINE, Hub};
 use crate::command::Command;
 use crate::config::RunLanes;
-use crate::receiving::With;
 
 /// Rows of meetings in the table of kernel TCP connections have numbers with this bit, so that no number of the
 /// program's own is one.
@@ -25,15 +25,17 @@ pub(super) fn own_namespace() -> Option<u64> {
 }
 
 impl Hub {
-    pub(super) fn on_meet(&mut self, party: Party, request: u64, end: TcpEnd, with: With) -> Result<(), String> {
+    pub(super) fn on_meet(&mut self, party: Party, request: u64, end: TcpEnd, with: Verdict) -> Result<(), String> {
         let refusal = match with {
             // Another namespace may have any addresses, so also those of somebody else's connection.
-            With::Socket(ends) if ends.namespace == self.namespace && ends.namespace.is_some() => {
+            Verdict::Socket(ends) if ends.namespace == self.namespace && ends.namespace.is_some() => {
                 return self.on_ends(party, request, (end, ends));
             }
-            With::Socket(_) | With::Other => Reason::ForeignSocket,
-            With::NoRoom => Reason::LocalLimit,
-            With::Nothing | With::Memory(_) => return Err("a meeting comes with one socket".into()),
+            Verdict::Socket(_) | Verdict::Other => Reason::ForeignSocket,
+            Verdict::NoRoom => Reason::LocalLimit,
+            Verdict::Nothing | Verdict::TooMany | Verdict::Memory(_) => {
+                return Err("a meeting comes with one socket".into());
+            }
         };
         self.send(party.client, Reply::Met { request, result: Err(refusal) }, Vec::new());
         Ok(())

@@ -196,7 +196,7 @@ impl Hub {
 
     fn reply(&mut self, id: ClientId, reply: Reply, place: QuestionPlace) {
         let Some(client) = self.clients.get(&id) else { return };
-        if client.out.try_send(Outgoing { reply, fds: Vec::new(), question: Some(place) }).is_err() {
+        if client.out.send(Outgoing::answer(&reply, place)).is_err() {
             self.throw_out(id, "it does not read its control socket");
         }
     }
@@ -227,6 +227,7 @@ impl Hub {
             turn_max_us: self.turns.longest_us(),
             directs: self.directs.counters(),
             fds,
+            memory: self.memory.taken(),
         }
     }
 }

@@ -464,7 +464,7 @@ impl Hub {
                 }
                 DirectoryAction::Send { client, reply, memory: None } => self.send(client, reply, Vec::new()),
                 DirectoryAction::Send { client, reply, memory: Some(handed) } => match self.regions.hand_out(handed) {
-                    Ok(fds) => self.send_shared(client, Outgoing::shared(reply, fds)),
+                    Ok(fds) => self.send_shared(client, Outgoing::shared(&reply, fds)),
                     Err(error) => self.cannot_hand_out(client, reply, &error),
                 },
             }

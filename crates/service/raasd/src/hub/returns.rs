@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use control::{Connection, LaneTicket, RETURNED_MAX, Reason, Request, Ticket};
 use engine::{AppId, CHUNK_BYTES_TARGET, Returned, ReturnedChunk, SlotSet};
 use plane::{ClientId, ConnectionOver, Party};
+use receivers::Verdict;
 use shm::{Region, Segment, Session, SessionShape, Sharing};
 
 use super::{Adopted, Attaching, Client, DATAGRAM_ENGINE, Hub, ReturnedSession, Stage};
-use crate::receiving::With;
+use crate::receiving::memory_of;
 
 /// Chunks of one session.
 const CHUNKS_MAX: usize = 4096;
@@ -22,7 +23,7 @@ pub(super) const RETURNED_ROW: u64 = 1 << 61;
 
 impl Hub {
     /// A message of a program that brings its session along. An error is what it did wrong.
-    pub(super) fn on_return(&mut self, party: Party, request: Request, with: With) -> Result<(), String> {
+    pub(super) fn on_return(&mut self, party: Party, request: Request, with: Verdict) -> Result<(), String> {
         let Some(Client { stage: Stage::Returning(returned), next_chunk: chunks, .. }) =
             self.clients.get_mut(&party.client)
         else {
@@ -33,7 +34,7 @@ impl Hub {
                 if returned.is_some() {
                     return Err("it brings two sessions along".into());
                 }
-                if matches!(with, With::NoRoom) {
+                if matches!(with, Verdict::NoRoom) {
                     self.refuse_return(party, "this daemon is at its limit of open descriptors");
                     return Ok(());
                 }
@@ -60,7 +61,7 @@ impl Hub {
             Request::ReturnChunk { chunk, kind, bytes } => {
                 let returned = returned.as_mut().ok_or("a chunk without a session")?;
                 // Without a descriptor of this daemon's its connections end.
-                if !matches!(with, With::NoRoom) {
+                if !matches!(with, Verdict::NoRoom) {
                     let chunk = ReturnedChunk { chunk, kind, region: region_of(bytes, with)? };
                     returned.add_chunk(chunk)?;
                 }
@@ -234,8 +235,8 @@ fn overs(engines: &[Returned]) -> Vec<Adopted> {
 }
 
 /// The memory of a chunk that a program brings along.
-fn region_of(bytes: u64, with: With) -> Result<Region, String> {
-    let fd = with.memory("a chunk")?;
+fn region_of(bytes: u64, with: Verdict) -> Result<Region, String> {
+    let fd = memory_of(with, "a chunk")?;
     if bytes > CHUNK_BYTES_MAX {
         return Err(format!("a chunk of {bytes} bytes is longer than {CHUNK_BYTES_MAX}"));
     }
@@ -244,8 +245,8 @@ fn region_of(bytes: u64, with: With) -> Result<Region, String> {
 }
 
 /// The session segment that a program brings along.
-fn adopt((shape, bytes): (SessionShape, u64), with: With, epoch: u64) -> Result<Session, String> {
-    let fd = with.memory("a session")?;
+fn adopt((shape, bytes): (SessionShape, u64), with: Verdict, epoch: u64) -> Result<Session, String> {
+    let fd = memory_of(with, "a session")?;
     if bytes != Session::bytes(shape) {
         return Err(format!("a session of {shape:?} has {} bytes, not {bytes}", Session::bytes(shape)));
     }

@@ -262,12 +262,13 @@ fn sandbox(serving: &Serving, findings: &mut Findings) {
 /// How many programs there is room for, and why.
 fn limits(serving: &Serving, findings: &mut Findings) {
     let Some(descriptors) = limit(serving.pid, "Max open files") else { return };
-    let machine = raasd::Machine::new(descriptors, raasd::Machine::here().memory_bytes);
+    let machine = raasd::Machine::of_process(serving.pid, descriptors);
     let (_, fit) = serving.config.clone().fitted(machine);
     let detail = fit.words.join("; ");
-    match &fit.too_much {
-        None => findings.ok("limits", fit.apps_max, detail),
-        Some(words) => findings.warn("limits", fit.apps_max, detail, words),
+    if fit.too_much.is_empty() {
+        findings.ok("limits", fit.apps_max, detail);
+    } else {
+        findings.warn("limits", fit.apps_max, detail, &fit.too_much.join("; "));
     }
 }
 

@@ -42,10 +42,8 @@ impl Engine {
     /// A program of this host has a kernel run at regions of this host, which the caller has found that it may use.
     /// [`Event::KernelRan`] has the answer, unless the program goes before.
     pub fn run_kernel(&mut self, app: AppId, request: u64, places: Vec<LocalPlace>, bytes: &[u8]) {
-        if self.apps.get_here(app).is_none() {
-            return;
-        }
-        let asker = Asker { to: To::Program { app, request }, origin: Origin::Program(app), program: 0 };
+        let Some(uid) = self.apps.get_here(app).map(|app| app.uid()) else { return };
+        let asker = Asker { to: To::Program { app, request }, origin: Origin::Program(app, uid), program: 0 };
         let place = |LocalPlace { region, access, memory }| {
             let may = |right| access.contains(right);
             let view = View::new(memory, may(RegionAccess::READ), may(RegionAccess::WRITE));

@@ -48,9 +48,9 @@ fn the_next_directory_goes_on_with_it_in_the_next_epoch() {
         [KeptRegion { epoch: 7, line: Some(line), ..of_before.clone() }],
         "for the daemon after this one"
     );
-    let taken = RegionRefusal::NameTaken { uid: 5 };
-    assert_eq!(desk.directory.adopt(of_before.clone()), Err(taken.clone()));
-    assert_eq!(desk.create(party(1, 6), spec("a", 8)), Err(taken));
+    let taken = |uid| RegionRefusal::NameTaken { uid };
+    assert_eq!(desk.directory.adopt(of_before.clone()), Err(taken(Some(5))));
+    assert_eq!(desk.create(party(1, 6), spec("a", 8)), Err(taken(None)));
     assert_eq!(desk.directory.bytes_of_tenant("some"), 100);
     assert_eq!(desk.open(party(2, 6), wish("a")), Err(RegionRefusal::OtherUser { uid: 5 }));
     assert_eq!(desk.open(party(2, 5), RegionWish { key: OTHER_KEY, ..wish("a") }), Err(RegionRefusal::WrongKey));

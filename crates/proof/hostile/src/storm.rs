@@ -1,0 +1,204 @@
+//! Judge `storm`: programs of one user attach and go as fast as they can, many at a time, beside programs of others that
+//! attach and ask.
+//!
+//! Owns what must hold: between another user's wish to attach and its answer few of the storm come. That is counted in
+//! programs of the storm and not in time, so that it says the same on a busy machine; times are told.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow, ensure};
+use control::{ChannelError, RegionKey, Reply, Request, send_message};
+
+use crate::host::{Host, Program, address, eventually};
+use crate::polite::{self, Transfer};
+use crate::pulse::Pulse;
+use crate::raw::{PATIENCE, RawApp, RawError, dial, hello, receive};
+use crate::verdict::Verdict;
+
+const CONFIGURATION: &str = "socket_mode = \"0666\"\n";
+/// A user that nobody has.
+const UID: u32 = 61_200;
+/// Threads of the storm, and programs that each of them has on their way in.
+const THREADS: u64 = 4;
+const AT_ONCE: usize = 96;
+/// Attaches of another user.
+const ATTACHES: usize = 60;
+/// Programs of the storm that may come between, in the middle of all attaches: a quarter of those on their way in.
+const BETWEEN_MAX: u64 = THREADS * AT_ONCE as u64 / 4;
+
+/// Runs it. Nothing is drawn.
+pub fn run(raas: Program<'_>, _seed: u64, verdict: &mut Verdict) -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755))?;
+    let mut hosts = [
+        Host::start(raas, dir.path(), address(), CONFIGURATION)?,
+        Host::start(raas, dir.path(), address(), CONFIGURATION)?,
+    ];
+    let transfer = Transfer::start(&hosts[0], &hosts[1], 1)?;
+    let pulse = Pulse::default();
+    let socket = hosts[0].socket.clone();
+    let count = dir.path().join("count");
+    File::create(&count)?.set_permissions(std::fs::Permissions::from_mode(0o666))?;
+    std::thread::scope(|scope| {
+        scope.spawn(|| pulse.beat(&socket));
+        let judged = Storm::begin(&socket, &count).and_then(|mut storm| {
+            verdict
+                .case("few of the storm come between others' wish to attach and its answer", between(&socket, &storm));
+            verdict.case("the storm went on all the time", storm.goes_on());
+            pulse.goes_on()?;
+            verdict.case("loans given back without waiting close nothing", loans_back(&hosts[0]));
+            storm.child.kill()?;
+            Ok(())
+        });
+        pulse.end();
+        judged
+    })?;
+    verdict.case("the daemon answered others all the time", pulse.said());
+    verdict.case("the polite bytes are all there and right", transfer.finish().map(|bytes| format!("{bytes} bytes")));
+    verdict.case("a new polite pair is served as before", polite::fresh(&hosts));
+    let apps = || {
+        eventually("nothing of the storm is left", || {
+            let apps = hosts[0].stat()?.apps.len();
+            Ok(if apps == 0 { Ok(()) } else { Err(apps) })
+        })?;
+        Ok("no program".to_owned())
+    };
+    verdict.case("nothing of the storm is left", apps());
+    let alive = hosts.iter_mut().all(Host::is_alive);
+    verdict.case("both daemons live", if alive { Ok("both".into()) } else { Err(anyhow!("{}", hosts[0].words())) });
+    Ok(())
+}
+
+fn between(socket: &Path, storm: &Storm) -> Result<String> {
+    let (mut came, mut worst) = (Vec::new(), Duration::ZERO);
+    let (start, first) = (Instant::now(), storm.count()?);
+    for _ in 0..ATTACHES {
+        let (start, before) = (Instant::now(), storm.count()?);
+        drop(RawApp::attach(socket, "polite")?);
+        came.push(storm.count()? - before);
+        worst = worst.max(start.elapsed());
+        std::thread::sleep(Duration::from_millis(3));
+    }
+    let rate = (storm.count()? - first) as f64 / start.elapsed().as_secs_f64();
+    came.sort_unstable();
+    let (middle, most) = (came[came.len() / 2], came[came.len() - 1]);
+    ensure!(middle <= BETWEEN_MAX, "{middle} in the middle, {most} at most, and {BETWEEN_MAX} may come");
+    Ok(format!("{middle} in the middle, {most} at most; {rate:.0} attaches a second, the slowest other one {worst:?}"))
+}
+
+/// A program gives back what it was not lent, 20,000 times, and is served afterwards.
+fn loans_back(host: &Host) -> Result<String> {
+    const TIMES: u64 = 20_000;
+    let mut app = RawApp::attach(&host.socket, "gives-back")?;
+    let start = Instant::now();
+    for lease in 0..TIMES {
+        let request = Request::RegionLoansBack { host: host.ip, lease, key: RegionKey::new([1; 16]), loans: u64::MAX };
+        loop {
+            match app.send(&request, &[]) {
+                Err(RawError::Channel(ChannelError::WouldBlock)) if start.elapsed() < PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                other => break other?,
+            }
+        }
+    }
+    app.listen(1)?;
+    Ok(format!("{TIMES} in {:?}", start.elapsed()))
+}
+
+/// The storm's process, and what it counts.
+struct Storm {
+    child: Child,
+    count: File,
+}
+
+impl Storm {
+    fn begin(socket: &Path, count: &Path) -> Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["stormer", "--uid", &UID.to_string()]).arg("--socket").arg(socket).arg("--count").arg(count);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit()).spawn()?;
+        let storm = Self { child, count: File::open(count)? };
+        eventually("the storm begins", || {
+            let count = storm.count()?;
+            Ok(if count > THREADS * AT_ONCE as u64 { Ok(()) } else { Err(count) })
+        })?;
+        Ok(storm)
+    }
+
+    /// Programs that came in.
+    fn count(&self) -> Result<u64> {
+        let mut sum = 0;
+        for thread in 0..THREADS {
+            let mut bytes = [0; 8];
+            let n = self.count.read_at(&mut bytes, thread * 8)?;
+            sum += if n == 8 { u64::from_le_bytes(bytes) } else { 0 };
+        }
+        Ok(sum)
+    }
+
+    fn goes_on(&mut self) -> Result<String> {
+        let before = self.count()?;
+        eventually("more of the storm come", || Ok(if self.count()? > before { Ok(()) } else { Err(before) }))?;
+        ensure!(self.child.try_wait()?.is_none(), "it ended");
+        Ok(format!("{before} programs"))
+    }
+}
+
+impl Drop for Storm {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The storm: becomes the user, and attaches and goes until it is killed. How many of each thread came in stands in a file.
+pub fn storm(socket: &Path, uid: u32, count: &Path) -> Result<()> {
+    nix::unistd::setgid(uid.into())?;
+    nix::unistd::setuid(uid.into())?;
+    let count = File::options().write(true).open(count)?;
+    let failed = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (count, failed) = (&count, &failed);
+            scope.spawn(move || {
+                let mut came: u64 = 0;
+                while failed.load(Ordering::Relaxed) < 1000 {
+                    match gust(socket, || {
+                        came += 1;
+                        let _ = count.write_at(&came.to_le_bytes(), thread * 8);
+                    }) {
+                        Ok(()) => failed.store(0, Ordering::Relaxed),
+                        Err(_) => _ = failed.fetch_add(1, Ordering::Relaxed),
+                    }
+                }
+            });
+        }
+    });
+    Err(anyhow!("none comes in any more"))
+}
+
+/// So many at once. All have said Hello before the first is answered.
+fn gust(socket: &Path, mut came: impl FnMut()) -> Result<(), RawError> {
+    let mut sockets = Vec::with_capacity(AT_ONCE);
+    for _ in 0..AT_ONCE {
+        let socket = dial(socket)?;
+        send_message(socket.as_fd(), &hello("storm"), &[])?;
+        sockets.push(socket);
+    }
+    let mut buffer = Vec::new();
+    for socket in sockets {
+        let (reply, _) = receive(&socket, &mut buffer, Instant::now() + PATIENCE)?;
+        match reply {
+            Reply::Welcome { .. } => came(),
+            Reply::Refused { reason, .. } => return Err(RawError::Refused(reason)),
+            other => return Err(RawError::Unexpected(format!("{other:?}"))),
+        }
+    }
+    Ok(())
+}
