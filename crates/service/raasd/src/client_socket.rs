@@ -18,6 +18,7 @@ use receivers::{Kind, Verdict};
 use shm::LAYOUT_VERSION;
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -57,9 +58,14 @@ pub(crate) struct Outgoing {
     share: Option<Share>,
 }
 
-/// A program has more unread messages than its user may have.
-#[derive(Debug)]
-pub(crate) struct NotQueued;
+/// Why a message is not queued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotQueued {
+    /// The program has more unread messages than its user may have.
+    Unread,
+    /// It has ended.
+    Ended,
+}
 
 impl Outgoing {
     pub(crate) fn new(reply: &Reply, fds: Vec<OwnedFd>) -> Self {
@@ -94,8 +100,11 @@ pub(crate) struct OutQueue {
 impl OutQueue {
     /// Queues a message, with the bytes that it takes of the user's share.
     pub(crate) fn send(&self, mut outgoing: Outgoing) -> Result<(), NotQueued> {
-        outgoing.share = Some(self.unread.try_take(self.uid, outgoing.bytes()).map_err(|_| NotQueued)?);
-        self.out.try_send(outgoing).map_err(|_| NotQueued)
+        outgoing.share = Some(self.unread.try_take(self.uid, outgoing.bytes()).map_err(|_| NotQueued::Unread)?);
+        self.out.try_send(outgoing).map_err(|error| match error {
+            TrySendError::Full(_) => NotQueued::Unread,
+            TrySendError::Closed(_) => NotQueued::Ended,
+        })
     }
 
     /// Queues the last message, whatever waits before it.

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::returns::RETURNED_ROW;
 use super::{Attaching, Client, DATAGRAM_ENGINE, Hub, Stage};
-use crate::client_socket::{ClientInput, Entering, OutQueue, Outgoing, ProgramIdentity};
+use crate::client_socket::{ClientInput, Entering, NotQueued, OutQueue, Outgoing, ProgramIdentity};
 use crate::command::{AppWake, Command};
 use crate::questions::QuestionPlace;
 use crate::receiving::memory_of;
@@ -491,8 +491,17 @@ impl Hub {
         if let Stage::Attaching(attaching) = &mut client.stage {
             return attaching.held.push(outgoing);
         }
-        if client.out.send(outgoing).is_err() {
-            self.throw_out(id, "it does not read its control socket");
+        if let Err(error) = client.out.send(outgoing) {
+            self.on_unsent(id, error);
+        }
+    }
+
+    /// A message could not be queued: the program has ended just now, which is no fault, or does not read.
+    pub(super) fn on_unsent(&mut self, id: ClientId, why: NotQueued) {
+        let words = "it does not read its control socket";
+        match why {
+            NotQueued::Ended => self.detach(id, Reason::AppFault, words),
+            NotQueued::Unread => self.throw_out(id, words),
         }
     }
 

@@ -196,8 +196,8 @@ impl Hub {
 
     fn reply(&mut self, id: ClientId, reply: Reply, place: QuestionPlace) {
         let Some(client) = self.clients.get(&id) else { return };
-        if client.out.send(Outgoing::answer(&reply, place)).is_err() {
-            self.throw_out(id, "it does not read its control socket");
+        if let Err(error) = client.out.send(Outgoing::answer(&reply, place)) {
+            self.on_unsent(id, error);
         }
     }
 
