@@ -15,6 +15,8 @@ const HEAD: usize = 4096;
 const SCRIPTS_MAX: u32 = 4;
 /// Headers of one program at most.
 const HEADERS_MAX: usize = 256;
+/// Bytes of a path that are looked at.
+const PATH_BYTES_MAX: u64 = 4096;
 /// Bytes of notes that are looked at.
 const NOTES_MAX: u64 = 64 << 10;
 
@@ -45,6 +47,8 @@ pub(super) enum NotFound {
 pub(super) enum NotOurs {
     Static,
     Go,
+    /// The name of its dynamic linker.
+    OtherLibrary(String),
     OtherIds,
     Capabilities,
     OtherMachine,
@@ -54,8 +58,21 @@ pub(super) enum NotOurs {
 impl fmt::Display for NotOurs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words = match self {
-            Self::Static => "it is statically linked, so no library can be loaded before it",
-            Self::Go => "it is a Go program, which makes system calls without the C library",
+            Self::Static => {
+                "it is statically linked, so no library can be loaded before it: take a build of it that is linked \
+                 dynamically with glibc, or have it use the library `raas` itself"
+            }
+            Self::Go => {
+                "it is a Go program, which makes system calls without the C library: have it use the library `raas` \
+                 itself, by cgo"
+            }
+            Self::OtherLibrary(linker) => {
+                return write!(
+                    f,
+                    "its C library is not glibc (its dynamic linker is {linker}), so this library cannot be loaded \
+                     before it: take a build of it for glibc, or have it use the library `raas` itself"
+                );
+            }
             Self::OtherIds => {
                 "it is setuid or setgid, so the dynamic linker ignores LD_PRELOAD: start it as its user, or without that bit"
             }
@@ -174,31 +191,41 @@ fn elf(file: &File, head: &[u8]) -> Result<(), NotOurs> {
     }
     let mut table = vec![0; size * count];
     file.read_exact_at(&mut table, at)?;
-    let (mut has_interpreter, mut is_dynamic, mut is_go) = (false, false, false);
+    let (mut linker, mut is_dynamic, mut is_go) = (None, false, false);
     for header in table.chunks_exact(size) {
         match number(header, 0).map(u32::from_le_bytes) {
-            Some(PT_INTERP) => has_interpreter = true,
+            Some(PT_INTERP) => linker = Some(text_of(file, header, PATH_BYTES_MAX)),
             Some(PT_DYNAMIC) => is_dynamic = true,
             Some(PT_NOTE) => is_go |= has_go_note(file, header),
             _ => {}
         }
     }
-    match (is_go, has_interpreter && is_dynamic) {
-        (true, _) => Err(NotOurs::Go),
-        (false, false) => Err(NotOurs::Static),
-        (false, true) => Ok(()),
+    match linker.filter(|_| is_dynamic) {
+        _ if is_go => Err(NotOurs::Go),
+        None => Err(NotOurs::Static),
+        Some(linker) => {
+            let linker = String::from_utf8_lossy(&linker).trim_end_matches('\0').to_owned();
+            let name = linker.rsplit('/').next().unwrap_or_default();
+            // On every machine glibc's is called so, wherever it lies.
+            if name.starts_with("ld-linux") { Ok(()) } else { Err(NotOurs::OtherLibrary(linker)) }
+        }
+    }
+}
+
+/// What a header names in the file, at most so many bytes.
+fn text_of(file: &File, header: &[u8], most: u64) -> Vec<u8> {
+    let word = |at| number(header, at).map_or(0, u64::from_le_bytes);
+    let (at, len) = (word(8), word(32).min(most));
+    let mut text = vec![0; usize::try_from(len).unwrap_or(0)];
+    match file.read_exact_at(&mut text, at) {
+        Ok(()) => text,
+        Err(_) => Vec::new(),
     }
 }
 
 /// Whether a note of this header is the build id that Go's linker writes (name `Go`, type 4).
 fn has_go_note(file: &File, header: &[u8]) -> bool {
-    let word = |at| number(header, at).map_or(0, u64::from_le_bytes);
-    let (at, len) = (word(8), word(32).min(NOTES_MAX));
-    let Ok(len) = usize::try_from(len) else { return false };
-    let mut notes = vec![0; len];
-    if file.read_exact_at(&mut notes, at).is_err() {
-        return false;
-    }
+    let notes = text_of(file, header, NOTES_MAX);
     let mut at = 0;
     while let (Some(name), Some(rest), Some(kind)) =
         (number(&notes, at), number(&notes, at + 4), number(&notes, at + 8))
