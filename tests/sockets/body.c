@@ -138,6 +138,10 @@ int warm(int fd) {
     return own;
 }
 
+bool has_left_tcp(int fd) {
+    return path_of && path_of(fd) == ON_RAAS;
+}
+
 static int warmed(int fd) {
     // Beside the transcript: the starter counts them.
     if (getenv("SOCKETS_WARM")) fprintf(stderr, "path %d\n", warm(fd));
@@ -317,6 +321,7 @@ static void all_cases(void) {
     signal_cases();
     file_cases();
     ring_cases();
+    keep_cases();
     stress_cases();
 }
 

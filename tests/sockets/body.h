@@ -107,6 +107,7 @@ size_t read_all(int fd, char *into, size_t count); // until so many, or the end,
 void set_blocking(int fd, bool blocking);
 void on_signal(int number, int flags);           // counts in `interrupts`
 const char *events_name(unsigned events);        // of poll and epoll
+bool has_left_tcp(int fd);                       // at this end, both directions
 int full(int fd);                                // non-blocking writes until none fits; gives the number of bytes
 int temporary(const char *bytes, size_t count);  // an unnamed file with these bytes
 
@@ -125,6 +126,7 @@ void thread_cases(void);
 void signal_cases(void);
 void file_cases(void);
 void ring_cases(void);
+void keep_cases(void);
 void stress_cases(void);
 void stress_case(int seed); // one more of them
 

@@ -13,6 +13,8 @@ pub enum TcpEnd {
     Connected,
     /// It accepted.
     Accepted(Rendezvous),
+    /// It is to be no stream: the program uses what kernel TCP alone has. For its row in `raas ss`.
+    Stays(Reason),
 }
 
 /// Where the end that accepted takes the stream that is to replace the TCP connection.

@@ -123,6 +123,16 @@ reasons! {
     ForeignSocket = 51, "the socket is no TCP connection of the daemon's network namespace: kernel TCP", "foreign-socket";
     /// A connection of a program under `raas run` to another host, whose lane would be a software NIC's.
     PolledTcp = 52, "the lane to the peer would be a software NIC's, and kernel TCP with waits that look before they sleep is faster: kernel TCP (`run_lanes`)", "polled-tcp";
+    /// The program set or did what only kernel TCP has.
+    KernelOption = 53, "the program uses what only kernel TCP has (a socket option, urgent bytes): kernel TCP", "kernel-option";
+    /// The program wants a signal for each arrival.
+    KernelSignals = 54, "the program wants SIGIO from the connection (`O_ASYNC`), which only the kernel sends: kernel TCP", "kernel-signals";
+    /// The program uses it by calls that the library does not see.
+    UnseenCalls = 55, "the program uses connections by io_uring or kernel AIO, which `raas run` does not see: kernel TCP", "unseen-calls";
+    /// The program has entered a sandbox (seccomp), in which the library's own calls might end it.
+    Sandbox = 56, "the program has entered a sandbox (seccomp, or hardly any descriptors), in which the library makes no calls of its own: kernel TCP", "sandbox";
+    /// The library of the other end brought it back.
+    PeerKeepsTcp = 57, "the other end brought the connection back to kernel TCP, where its program needs it", "peer-keeps-tcp";
     /// One of the two hosts requires that the lane is encrypted, and the other one does not encrypt, or cannot.
     NotEncrypted = 60, "one of the two hosts requires encryption (`encrypt`), and the other one does not encrypt, or its device cannot: see the log of both daemons", "not-encrypted";
     /// The owner of a region ended the leased lane by which another host's program used it.

@@ -7,7 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, TryLockError, Weak};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use libc::epoll_event;
@@ -15,7 +17,7 @@ use shm::ReadyFd;
 
 use crate::connection::{Connection, PATIENCE, has_bytes_or_end, lock};
 use crate::desk::SignalsBlocked;
-use crate::{errno, fork, heirs, inside, real, table};
+use crate::{errno, fork, heirs, inside, real, sandbox, table};
 
 /// The stack of the thread.
 const STACK: usize = 128 << 10;
@@ -56,6 +58,8 @@ struct Answers {
     known: Mutex<Known>,
     /// Held while the thread has a connection.
     work: Mutex<()>,
+    is_ending: AtomicBool,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 static ANSWERS: raas::PerProcess<OnceLock<Option<Arc<Answers>>>> = raas::PerProcess::new();
@@ -89,8 +93,32 @@ fn stop() {
     }
 }
 
+/// Ends the thread, which has nothing to do any more.
+pub(crate) fn end() {
+    let Some(Some(answers)) = ANSWERS.get().get() else { return };
+    answers.is_ending.store(true, Ordering::Release);
+    answers.bell.signal();
+    await_end(lock(&answers.thread).take());
+}
+
+/// Waits until a thread has ended, which is about to, or for a while.
+pub(crate) fn await_end(thread: Option<JoinHandle<()>>) {
+    let Some(thread) = thread else { return };
+    let until = Instant::now() + PATIENCE;
+    while !thread.is_finished() && Instant::now() < until {
+        std::thread::sleep(PAUSE);
+    }
+    if thread.is_finished() {
+        // What it ended with is nobody's business.
+        let _ = thread.join();
+    }
+}
+
 /// The program ends: what children may want goes back to TCP, and upgraded connections close in order.
 pub(crate) extern "C" fn end_in_order() {
+    if sandbox::is_entered() {
+        return;
+    }
     heirs::leave_to_children();
     stop();
     table::close_all();
@@ -109,15 +137,22 @@ impl Answers {
             last: BELL,
             crowd: KNOWN_MIN,
         };
-        let answers =
-            Arc::new(Self { epoll, bell: ReadyFd::new().ok()?, known: Mutex::new(known), work: Mutex::default() });
+        let answers = Arc::new(Self {
+            epoll,
+            bell: ReadyFd::new().ok()?,
+            known: Mutex::new(known),
+            work: Mutex::default(),
+            is_ending: AtomicBool::new(false),
+            thread: Mutex::default(),
+        });
         if !answers.control(libc::EPOLL_CTL_ADD, answers.bell.as_fd().as_raw_fd(), libc::EPOLLIN, BELL) {
             return None;
         }
         let _blocked = SignalsBlocked::new();
         let own = Arc::clone(&answers);
         let thread = std::thread::Builder::new().name("raas-run-answer".to_owned()).stack_size(STACK);
-        thread.spawn(move || own.run()).ok().map(|_| answers)
+        *lock(&answers.thread) = Some(thread.spawn(move || own.run()).ok()?);
+        Some(answers)
     }
 
     fn control(&self, what: c_int, fd: c_int, events: c_int, number: u64) -> bool {
@@ -148,7 +183,7 @@ impl Answers {
     /// The thread. It ends when the program has closed its descriptors.
     fn run(&self) {
         let mut events = [epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
-        loop {
+        while !self.is_ending.load(Ordering::Acquire) {
             let next = lock(&self.known).young.iter().map(|young| young.next).min();
             let left = next.map(|next| next.saturating_duration_since(Instant::now()));
             let millis = left.map_or(-1, |left| c_int::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(-1));

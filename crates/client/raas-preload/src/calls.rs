@@ -2,11 +2,16 @@
 //!
 //! Each looks whether its descriptor is a TCP socket of the program's, and goes to the C library if it is not.
 
+mod aio;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod by_number;
 mod descriptors;
 mod multiplexing;
 mod programs;
 mod receiving;
 mod rings;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod sandboxes;
 mod sending;
 mod sockets;
 mod users;

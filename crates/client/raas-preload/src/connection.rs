@@ -9,7 +9,8 @@
 
 mod back;
 mod ending;
-mod kernel_tcp;
+mod keeping;
+pub(crate) mod kernel_tcp;
 mod readiness;
 mod reading;
 mod sharing;
@@ -168,6 +169,10 @@ pub(crate) struct Connection {
     bringing: Mutex<()>,
     /// Held while it is decided where the reader goes on behind the stream.
     back: Mutex<()>,
+    /// The code of the reason that keeps it on TCP; 0: none does.
+    kept_by: AtomicU32,
+    /// As [`crate::fork::shares`] when it was made: unchanged where no other process can have it.
+    shares: u64,
     /// The number of the kernel's socket.
     inode: AtomicU64,
     /// What only the two libraries know, once there is a stream.
@@ -258,6 +263,8 @@ impl Connection {
             has_heard_ask: AtomicBool::new(false),
             bringing: Mutex::new(()),
             back: Mutex::new(()),
+            kept_by: AtomicU32::new(0),
+            shares: crate::fork::shares(),
             inode: AtomicU64::new(0),
             token: AtomicU64::new(0),
             is_end_seen: AtomicBool::new(false),

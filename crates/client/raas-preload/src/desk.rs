@@ -13,13 +13,15 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use raas::meeting::{Rendezvous, port_of};
-use raas::{AcceptError, ListenOptions, Listener, PerProcess, Session, Stream};
+use raas::{AcceptError, ListenOptions, Listener, PerProcess, Reason, Session, Stream};
 
 use crate::prelude::{HELLO_BYTES, token_of};
 use crate::say;
 
 /// The next try to reach a daemon that was not there.
 const RETRY: Duration = Duration::from_secs(1);
+/// The longest pause before the next connection is to leave TCP, after descriptors were missing again and again.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// How long a daemon that is there may take to answer when the program attaches.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Streams that wait to be taken out of the listener.
@@ -59,10 +61,33 @@ pub(crate) struct Desk {
     /// Earlier ones, whose streams on this host go on.
     before: Vec<Session>,
     next_try: Option<Instant>,
+    pause: Pause,
     listener: Option<Listener>,
     strangers: Vec<Stranger>,
     /// By token; the stream when it has come.
     expected: BTreeMap<u64, Option<Stream>>,
+}
+
+/// How long no connection asks to leave TCP, because descriptors were missing for one.
+#[derive(Debug, Default)]
+struct Pause {
+    until: Option<Instant>,
+    /// 0: none was missing.
+    last: Duration,
+}
+
+impl Pause {
+    /// They were missing: twice as long as the last time.
+    fn begin(&mut self, now: Instant) {
+        if !self.is_on(now) {
+            self.last = (self.last * 2).clamp(RETRY, PAUSE_MAX);
+            self.until = Some(now + self.last);
+        }
+    }
+
+    fn is_on(&self, now: Instant) -> bool {
+        self.until.is_some_and(|until| now < until)
+    }
 }
 
 /// The sessions whose streams a thread may wait for.
@@ -75,12 +100,43 @@ pub(crate) fn sessions() -> Vec<Session> {
     desk.session.iter().chain(&desk.before).cloned().collect()
 }
 
+/// The library is to make no call any more. What it has with the daemon stays as it is until the process ends.
+pub(crate) fn leave() {
+    let _inside = crate::inside::enter();
+    let mut desk = desk();
+    // Handles: the last one dropped would be calls.
+    for session in desk.session.take().into_iter().chain(std::mem::take(&mut desk.before)) {
+        raas::elsewhere::leave(&session);
+        std::mem::forget(session);
+    }
+    std::mem::forget(desk.listener.take());
+    std::mem::forget(std::mem::take(&mut desk.strangers));
+    std::mem::forget(std::mem::take(&mut desk.expected));
+}
+
 /// This process's.
 pub(crate) fn desk() -> MutexGuard<'static, Desk> {
     DESK.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Desk {
+    /// A connection could not leave TCP. What lacks for one lacks for the next.
+    pub(crate) fn note_failure(&mut self, reason: Option<Reason>) {
+        if reason == Some(Reason::AppDescriptors) {
+            self.pause.begin(Instant::now());
+        }
+    }
+
+    /// A connection has left TCP.
+    pub(crate) fn note_success(&mut self) {
+        self.pause = Pause::default();
+    }
+
+    /// Why no connection asks to leave TCP now, if none does.
+    pub(crate) fn pause(&self) -> Option<Reason> {
+        self.pause.is_on(Instant::now()).then_some(Reason::AppDescriptors)
+    }
+
     /// The session, made now if there is none. None: there is no daemon, as far as is known.
     pub(crate) fn session(&mut self) -> Option<Session> {
         if let Some(session) = self.session.as_ref().filter(|session| session.is_usable()) {
@@ -217,6 +273,25 @@ impl Drop for SignalsBlocked {
         unsafe {
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.mask, std::ptr::null_mut());
             pthread_setcancelstate(self.cancels, std::ptr::null_mut());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_doubles_while_descriptors_are_missing() {
+        let (mut pause, mut now) = (Pause::default(), Instant::now());
+        assert!(!pause.is_on(now));
+        for expected in [1, 2, 4, 8, 16, 32, 60, 60].map(Duration::from_secs) {
+            pause.begin(now);
+            // Another connection that began before.
+            pause.begin(now);
+            assert!(pause.is_on(now + expected - Duration::from_millis(1)), "{expected:?}");
+            now += expected;
+            assert!(!pause.is_on(now), "{expected:?}");
         }
     }
 }

@@ -23,14 +23,17 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use libc::{epoll_event, sigset_t};
+use raas::elsewhere::SLEEP_MAX;
 use shm::ReadyFd;
 
 use crate::connection::{Connection, How, Watcher, lock};
 use crate::polled::Payoff;
 use crate::spin::{self, Look};
-use crate::{errno, real};
+use crate::{errno, real, sandbox};
 use entry::{Registered, bits_of_epoll, bits_of_poll, is_edge};
 
+/// Between looks at whether threads have left.
+const PAUSE: Duration = Duration::from_millis(1);
 /// Looks in which a connection was still, after which it is not hot any more.
 const STILL_MAX: u32 = 64;
 /// Connections that are hot at a time, as far as they are not ready.
@@ -295,6 +298,30 @@ impl EpollSet {
         entry.of_kernel = wanted;
     }
 
+    /// All its connections are on TCP, and the library is to make no call any more: the kernel's set becomes what the
+    /// program asked for.
+    pub(crate) fn leave_to_kernel(&self) {
+        let mut state = lock(&self.state);
+        let State { registered, .. } = &mut *state;
+        for (fd, entry) in registered.iter_mut().filter(|(_, entry)| entry.is_linked) {
+            // A one-shot entry whose event was told waits for the program to arm it.
+            let events = if entry.is_armed { entry.events } else { entry.events & libc::EPOLLONESHOT as u32 };
+            if entry.of_kernel.is_some() {
+                self.control_kernel(libc::EPOLL_CTL_DEL, *fd, 0, 0);
+            }
+            self.control_kernel(libc::EPOLL_CTL_ADD, *fd, events, entry.data);
+            (entry.is_linked, entry.of_kernel) = (false, Some(events));
+        }
+        drop(state);
+        // Who sleeps goes on in the kernel.
+        let until = Instant::now() + SLEEP_MAX;
+        while self.sleepers.load(Ordering::SeqCst) > 0 && Instant::now() < until {
+            self.ring();
+            std::thread::sleep(PAUSE);
+        }
+        self.leave_descriptors_of_library();
+    }
+
     // ---- waiting
 
     /// As `epoll_pwait`; no timeout waits as long as it takes. `room` is not empty.
@@ -303,6 +330,10 @@ impl EpollSet {
         let mut left = timeout;
         let mut has_spun = false;
         loop {
+            if sandbox::is_entered() {
+                // The set is the kernel's alone. What has passed of the time is not counted.
+                return self.wait_in_kernel(room, timeout, mask);
+            }
             self.prepare_inner();
             let count = self.look(room, false);
             let may_block = count == 0 && left.is_none_or(|left| !left.is_zero());

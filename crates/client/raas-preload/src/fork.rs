@@ -3,15 +3,29 @@
 //! It must never change what the library knows from a child that shares its parent's memory (`vfork`).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::connection::Connection;
 use crate::epoll_set::EpollSet;
 use crate::heirs;
+use crate::sandbox;
 use crate::table::{self, Entry};
 
 /// The process whose memory this is.
 static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// How often descriptors of this process may have gone to another one.
+static SHARES: AtomicU64 = AtomicU64::new(0);
+
+/// How often descriptors of this process may have gone to another one.
+pub(crate) fn shares() -> u64 {
+    SHARES.load(Ordering::Relaxed)
+}
+
+/// A child or another program is about to get descriptors of this process.
+pub(crate) fn note_share() {
+    SHARES.fetch_add(1, Ordering::Relaxed);
+}
 
 /// To be called once, when the library is loaded.
 pub(crate) fn watch_forks() {
@@ -20,12 +34,16 @@ pub(crate) fn watch_forks() {
     unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
 }
 
-/// Whether this is the process whose memory this is, and no child of `vfork`.
+/// Whether this is the process whose memory this is, and no child of `vfork`; not in a sandbox, where it asks nobody.
 pub(crate) fn is_owner() -> bool {
-    OWNER.load(Ordering::Relaxed) == std::process::id()
+    !sandbox::is_entered() && OWNER.load(Ordering::Relaxed) == std::process::id()
 }
 
 extern "C" fn before() {
+    if sandbox::is_entered() {
+        return;
+    }
+    note_share();
     let mut left: Vec<Arc<Connection>> = Vec::new();
     for fd in table::known(0, usize::MAX) {
         if let Some(connection) = table::socket(fd) {
@@ -39,6 +57,9 @@ extern "C" fn before() {
 }
 
 extern "C" fn in_parent() {
+    if sandbox::is_entered() {
+        return;
+    }
     heirs::serve_child();
     for fd in table::known(0, usize::MAX) {
         if let Some(connection) = table::socket(fd) {
@@ -48,6 +69,9 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
+    if sandbox::is_entered() {
+        return;
+    }
     OWNER.store(std::process::id(), Ordering::Relaxed);
     let wish_of = heirs::wishes_of_child();
     // Descriptors that share a connection go on sharing it.

@@ -16,13 +16,14 @@ use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use crate::connection::{Claim, Connection, PATIENCE, lock};
 use crate::desk::SignalsBlocked;
 use crate::shared_page::SharedPage;
 use crate::wish::{BACK, CLAIMED, FAILED, Parent, QUESTION_BYTES, Wish, has_claimed};
-use crate::{inside, real, table};
+use crate::{answers, inside, real, table};
 
 /// The stack of a thread that serves a child.
 const STACK: usize = 128 << 10;
@@ -37,6 +38,7 @@ struct Family {
     socket: OwnedFd,
     /// A thread serves the child.
     is_served: AtomicBool,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// A fork that is under way in this thread.
@@ -68,7 +70,8 @@ pub(crate) fn prepare(members: Vec<Arc<Connection>>) {
     let [to_child, to_parent] = ends.map(|fd| shm::raised(unsafe { OwnedFd::from_raw_fd(fd) }));
     let Some(page) = SharedPage::new(2 * members.len()) else { return };
     let members = members.into_iter().map(|member| Mutex::new(Some(member))).collect();
-    let family = Family { page, members, socket: to_child, is_served: AtomicBool::new(false) };
+    let family =
+        Family { page, members, socket: to_child, is_served: AtomicBool::new(false), thread: Mutex::default() };
     FORK.set(Some(Fork { family, to_parent }));
 }
 
@@ -171,9 +174,10 @@ impl Family {
         let _blocked = SignalsBlocked::new();
         let served = Arc::clone(self);
         let thread = std::thread::Builder::new().name("raas-run-child".to_owned()).stack_size(STACK);
-        if thread.spawn(move || serve(&served)).is_err() {
+        match thread.spawn(move || serve(&served)) {
+            Ok(thread) => *lock(&self.thread) = Some(thread),
             // The child sees that nobody answers: the socket is closed.
-            self.end_all();
+            Err(_) => self.end_all(),
         }
     }
 
@@ -287,6 +291,18 @@ pub(crate) fn leave_to_children() {
                 family.bring_back(number, until);
             }
         }
+    }
+}
+
+/// All connections are on TCP, for children too, so no thread serves them any more.
+pub(crate) fn end_service() {
+    leave_to_children();
+    for family in families() {
+        family.end_all();
+        // The thread's call ends.
+        // SAFETY: the call takes no pointers.
+        unsafe { real::shutdown(family.socket.as_raw_fd(), libc::SHUT_RDWR) };
+        answers::await_end(lock(&family.thread).take());
     }
 }
 

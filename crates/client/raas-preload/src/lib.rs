@@ -21,11 +21,13 @@ mod errno;
 mod fork;
 mod heirs;
 mod inside;
+mod options;
 mod poll_set;
 mod polled;
 mod prelude;
 mod real;
 mod rings;
+mod sandbox;
 mod say;
 mod shared_page;
 mod sleep;
@@ -52,6 +54,7 @@ static FINI: extern "C" fn() = answers::end_in_order;
 #[cfg(not(test))]
 extern "C" fn init() {
     desk::keep_environment();
+    say::keep_stderr();
     shm::keep_numbers_above(NUMBERS_ABOVE);
     fork::watch_forks();
     connection::Connection::on_stream(answers::attend);

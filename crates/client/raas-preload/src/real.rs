@@ -112,6 +112,8 @@ real! {
     system(command: *const c_char) -> c_int;
     popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
     setuid(user: uid_t) -> c_int;
+    setrlimit(resource: c_uint, limits: *const libc::rlimit) -> c_int;
+    prlimit(process: pid_t, resource: c_uint, new: *const libc::rlimit, old: *mut libc::rlimit) -> c_int;
     seteuid(user: uid_t) -> c_int;
     setreuid(user: uid_t, effective: uid_t) -> c_int;
     setresuid(user: uid_t, effective: uid_t, saved: uid_t) -> c_int;

@@ -30,6 +30,7 @@ use crate::region_table::RegionTable;
 use crate::tables::Tables;
 #[cfg(feature = "tokio")]
 use crate::task_patience::Reads;
+use crate::watch::WatchEnd;
 
 /// How long the control socket may be full before the daemon counts as silent.
 pub(crate) const SEND_TIMEOUT: Duration = Duration::from_secs(10);
@@ -93,6 +94,8 @@ pub(crate) struct Attachment {
     next_number: AtomicU64,
     /// There is a watcher.
     watched: Mutex<bool>,
+    /// It is to end, and has.
+    pub(crate) watch_end: WatchEnd,
     pub(crate) reactor: Reactor,
     pub(crate) regions: RegionTable,
     /// The queues for operations on regions of other hosts, by host, while somebody has such a region open. What a
@@ -145,6 +148,7 @@ impl Attachment {
             is_over: AtomicBool::new(false),
             next_number: AtomicU64::new(1),
             watched: Mutex::new(false),
+            watch_end: WatchEnd::default(),
             reactor: Reactor::default(),
             regions: RegionTable::default(),
             operations: Mutex::default(),

@@ -122,6 +122,12 @@ pub fn kick(session: &Session) {
     session.attachment.kick();
 }
 
+/// The library makes no call for this session any more, and neither does a thread of its own: the process is about to
+/// enter a sandbox. Returns when that thread has ended, or after a while if it does not.
+pub fn leave(session: &Session) {
+    session.attachment.end_watcher();
+}
+
 impl Stream {
     /// What can be done now, without a word to anybody: no change is signalled afterwards. It makes no system call.
     pub fn glance(&self) -> std::io::Result<Readiness> {

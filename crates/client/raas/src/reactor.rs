@@ -111,6 +111,13 @@ impl Reactor {
         lock(&self.queue).watcher = Some(Arc::clone(parker));
     }
 
+    /// Has the watcher look whether it is to end, if it sleeps for nobody.
+    pub(crate) fn notify_watcher(&self) {
+        if let Some(watcher) = &lock(&self.queue).watcher {
+            watcher.notify();
+        }
+    }
+
     /// Whether some thread watches the descriptors, or is about to.
     pub(crate) fn is_led(&self) -> bool {
         lock(&self.queue).led

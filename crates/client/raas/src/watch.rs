@@ -4,12 +4,14 @@
 //! [`crate::SessionBuilder::background`]; of a session that was lost it opens the listeners' ports again in another. It
 //! must never keep a session alive for longer than one of its rounds.
 
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::attachment::Attachment;
 use crate::error::SessionError;
-use crate::park::Parker;
+use crate::park::{Parker, lock};
 use crate::reactor::SLEEP_MAX;
 
 /// Shortest sleep between two looks at listeners that another thread may be opening again.
@@ -24,9 +26,37 @@ impl Attachment {
             std::thread::Builder::new()
                 .name("raas-watcher".into())
                 .spawn(move || watch(&attachment))
-                .map(drop)
+                .map(|thread| *lock(&self.watch_end.thread) = Some(thread))
                 .map_err(|e| SessionError::io("starting the session's watcher thread", e))
         })
+    }
+}
+
+/// How long a watcher may take to end: it may be reading what has come.
+const END_MAX: Duration = Duration::from_secs(5);
+
+/// The end of a watcher before that of its session.
+#[derive(Debug, Default)]
+pub(crate) struct WatchEnd {
+    is_due: AtomicBool,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Attachment {
+    /// Ends the watcher, if there is one, and waits until it makes no more calls.
+    pub(crate) fn end_watcher(&self) {
+        let Some(thread) = lock(&self.watch_end.thread).take() else { return };
+        self.watch_end.is_due.store(true, Ordering::SeqCst);
+        let until = Instant::now() + END_MAX;
+        while !thread.is_finished() && Instant::now() < until {
+            self.reactor.notify_watcher();
+            self.kick();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if thread.is_finished() {
+            // What it ended with is nobody's business.
+            let _ = thread.join();
+        }
     }
 }
 
@@ -40,6 +70,9 @@ fn watch(session: &Weak<Attachment>) {
         if Arc::strong_count(&attachment) == 1 {
             return;
         }
+        if attachment.watch_end.is_due.load(Ordering::SeqCst) {
+            return;
+        }
         let next = recover(&attachment);
         let until = next.unwrap_or_else(|| Instant::now() + SLEEP_MAX).max(Instant::now() + ROUND_MIN);
         if attachment.config.is_led_elsewhere && !attachment.reactor.has_outsiders() {
@@ -50,7 +83,8 @@ fn watch(session: &Weak<Attachment>) {
             }
             continue;
         }
-        let is_needless = || attachment.config.is_led_elsewhere && !attachment.reactor.has_outsiders();
+        let is_due = || attachment.watch_end.is_due.load(Ordering::SeqCst);
+        let is_needless = || is_due() || attachment.config.is_led_elsewhere && !attachment.reactor.has_outsiders();
         if attachment.block(&parker, Some(until), &mut || is_needless()).is_err() {
             return;
         }

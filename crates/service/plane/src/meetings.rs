@@ -5,7 +5,7 @@
 //! before, at its socket; another daemon is believed for the addresses of its own host alone.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use control::{MeetMessage, MeetingPlace, Reason, Rendezvous, Reply, TcpEnd};
@@ -169,25 +169,29 @@ impl Meetings {
             return Err(format!("meeting {request} was asked for before"));
         }
         let (local, peer) = (canonical(local), canonical(peer));
+        let tuple = match end {
+            TcpEnd::Accepted(_) => (local, peer),
+            TcpEnd::Connected => (peer, local),
+            TcpEnd::Stays(reason) => {
+                self.refuse(client, request, reason);
+                return Ok(());
+            }
+        };
         let own = self.per_program.get(&client).copied().unwrap_or(0);
         let of_user = self.per_user.get(&uid).copied().unwrap_or(0);
         if own >= MEETINGS_PER_PROGRAM_MAX || of_user >= MEETINGS_PER_ASKER_MAX {
             self.refuse(client, request, Reason::LocalLimit);
             return Ok(());
         }
-        let tuple = match end {
-            TcpEnd::Accepted(_) => (local, peer),
-            TcpEnd::Connected => (peer, local),
-        };
         match end {
             TcpEnd::Accepted(at) => self.take_acceptor(tuple, uid, Acceptor { client, request, at }),
-            TcpEnd::Connected if self.is_here(peer.ip(), local.ip()) => {
+            _ if self.is_here(peer.ip(), local.ip()) => {
                 self.take_connector_of_this_host(tuple, uid, client, request);
             }
-            TcpEnd::Connected if self.is_absent(now, peer.ip()) => {
+            _ if self.is_absent(now, peer.ip()) => {
                 self.refuse(client, request, Reason::PeerUnreachable);
             }
-            TcpEnd::Connected => {
+            _ => {
                 self.keep(client, request, Wish { uid, standing: Standing::Linking(tuple) });
                 self.actions.push_back(MeetingAction::Path { client, request, host: peer.ip() });
             }
@@ -412,6 +416,10 @@ impl Meetings {
     /// Whether the host that accepted is this one.
     fn is_here(&self, accepted: IpAddr, connected: IpAddr) -> bool {
         let has_loopback = self.addresses.iter().any(IpAddr::is_loopback);
+        // Where each address 127.x.y.z is a host, as on a machine with several daemons, `::1` is still no other one.
+        if accepted == IpAddr::V6(Ipv6Addr::LOCALHOST) {
+            return true;
+        }
         self.addresses.contains(&accepted) || ((accepted == connected || accepted.is_loopback()) && !has_loopback)
     }
 

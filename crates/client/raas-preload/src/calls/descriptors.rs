@@ -4,10 +4,13 @@ use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use std::io::Write;
 
 use libc::FILE;
+use raas::Reason;
 
 use super::programs::{STANDARD, hand_over, hand_over_of_parent};
+use crate::connection::kernel_tcp;
+use crate::options::{self, Fate};
 use crate::table::{self, Entry};
-use crate::{errno, fork, heirs, inside, real};
+use crate::{errno, fork, heirs, inside, real, sandbox};
 
 /// The program closes a descriptor: what is known of it ends first.
 fn forget(fd: c_int) {
@@ -25,6 +28,12 @@ fn forget(fd: c_int) {
                 heirs::note_closing(&connection);
                 if connection.is_switching() && table::descriptor_of(&connection).is_none() {
                     connection.close(fd);
+                }
+                let resets = connection.resets_at_close(fd) && table::descriptor_of(&connection).is_none();
+                // What the stream has to say comes before TCP's end.
+                drop(connection);
+                if resets {
+                    kernel_tcp::reset(fd);
                 }
             }
             Some(Entry::Epoll(set)) if set.fd() == fd => {
@@ -64,7 +73,7 @@ fn is_epoll(fd: c_int) -> bool {
 
 /// `new` is a copy of `old`.
 fn copied(old: c_int, new: c_int) -> c_int {
-    if new < 0 || new == old || inside::is_inside() {
+    if new < 0 || new == old || inside::is_inside() || sandbox::is_entered() {
         return new;
     }
     let code = errno::get();
@@ -131,13 +140,27 @@ unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int 
     copied(old, unsafe { real::dup3(old, new, flags) })
 }
 
+/// The connection is to be on TCP, and stays there.
+fn keep(fd: c_int, why: Reason) {
+    if let Some(connection) = table::socket(fd) {
+        // What could not go back is reset, as the next call says.
+        connection.keep_on_tcp(fd, why);
+    }
+}
+
 // The C library's `fcntl` and `ioctl` take a variable argument. On the supported processors it comes where a third
 // argument of this size does.
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+    if command == libc::F_SETFL && argument & libc::O_ASYNC as c_ulong != 0 {
+        keep(fd, Reason::KernelSignals);
+    }
     // SAFETY: the program's own arguments.
     let result = unsafe { real::fcntl(fd, command, argument) };
+    if result >= 0 && options::of_command(command) == Fate::After {
+        keep(fd, Reason::KernelOption);
+    }
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => return copied(fd, result),
         libc::F_SETFL if result >= 0 => {
@@ -168,8 +191,15 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_
         unsafe { argument.cast::<c_int>().write_unaligned(unread) };
         return 0;
     }
+    let fate = options::of_request(request);
+    if fate == Fate::Before {
+        keep(fd, Reason::KernelSignals);
+    }
     // SAFETY: the program's own arguments.
     let result = unsafe { real::ioctl(fd, request, argument) };
+    if result >= 0 && fate == Fate::After {
+        keep(fd, Reason::KernelOption);
+    }
     if let Some(connection) = &connection
         && request == libc::FIONBIO
         && result == 0

@@ -16,6 +16,7 @@ type Words = *const *const c_char;
 
 /// This process is about to become another program.
 pub(super) fn become_another() {
+    fork::note_share();
     if !fork::is_owner() {
         return (0..STANDARD).for_each(|fd| hand_over_of_parent(fd, fd));
     }
@@ -35,6 +36,7 @@ pub(super) fn become_another() {
 
 /// A program is about to be started.
 fn start_another() {
+    fork::note_share();
     for fd in 0..STANDARD {
         hand_over(fd);
     }

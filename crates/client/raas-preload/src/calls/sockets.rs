@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use libc::{sockaddr, socklen_t};
+use raas::Reason;
 
 use crate::connection::{Connection, Role, is_tcp};
+use crate::options::{self, Fate, SO_RCVTIMEO_NEW, SO_SNDTIMEO_NEW};
 use crate::table::{self, Entry};
-use crate::{errno, fork, real};
+use crate::{errno, fork, real, sandbox};
 
 fn note(fd: c_int, role: Role, is_nonblocking: bool) {
     if fork::is_owner() {
@@ -57,12 +59,16 @@ unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
 }
 
 fn note_accepted(listener: c_int, fd: c_int, is_nonblocking: bool) {
-    if fd < 0 {
+    if fd < 0 || sandbox::is_entered() {
         return;
     }
     let code = errno::get();
-    if table::socket(listener).is_some() || is_tcp(fd) {
+    let of = table::socket(listener);
+    if of.is_some() || is_tcp(fd) {
         note(fd, Role::Accepted, is_nonblocking);
+    }
+    if let (Some(of), Some(connection)) = (of, table::socket(fd)) {
+        connection.inherit(&of);
     }
     errno::set(code);
 }
@@ -103,8 +109,21 @@ unsafe extern "C-unwind" fn getsockopt(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> c_int {
+    if options::of_option(level, name) == Fate::BeforeGet {
+        keep_before(fd);
+    }
     // SAFETY: the program's own arguments.
     let result = unsafe { real::getsockopt(fd, level, name, value, len) };
+    if result == 0
+        && (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
+        // SAFETY: the kernel has just written the length.
+        && unsafe { len.read_unaligned() } as usize == size_of::<c_int>()
+        && let Some(connection) = table::socket(fd)
+    {
+        let error = value.cast::<c_int>();
+        // SAFETY: the kernel has just written an int there.
+        unsafe { error.write_unaligned(connection.take_error(error.read_unaligned())) };
+    }
     if result == 0
         && (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO)
         // SAFETY: the kernel has just written the length.
@@ -118,6 +137,14 @@ unsafe extern "C-unwind" fn getsockopt(
     result
 }
 
+/// The connection is to be on TCP before the kernel is asked.
+fn keep_before(fd: c_int) {
+    if let Some(connection) = table::socket(fd) {
+        // What could not go back is reset, as the next call says.
+        connection.keep_on_tcp(fd, Reason::KernelOption);
+    }
+}
+
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C-unwind" fn setsockopt(
     fd: c_int,
@@ -126,30 +153,51 @@ unsafe extern "C-unwind" fn setsockopt(
     value: *const c_void,
     len: socklen_t,
 ) -> c_int {
+    let fate = options::of_option(level, name);
+    if fate == Fate::Before {
+        keep_before(fd);
+    }
     // SAFETY: the program's own arguments.
     let result = unsafe { real::setsockopt(fd, level, name, value, len) };
     if result == 0
-        && (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT)
-        && len as usize >= size_of::<c_int>()
+        && fate != Fate::NoMatter
         && let Some(connection) = table::socket(fd)
     {
-        // SAFETY: the kernel has just read an int there.
-        connection.set_low_water(unsafe { value.cast::<c_int>().read_unaligned() });
-    }
-    let is_timeout = level == libc::SOL_SOCKET && matches!(name, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO);
-    if result == 0
-        && is_timeout
-        && len as usize >= size_of::<libc::timeval>()
-        && let Some(connection) = table::socket(fd)
-    {
-        // SAFETY: the kernel has just read a `timeval` there.
-        let time = unsafe { value.cast::<libc::timeval>().read_unaligned() };
-        let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
-        let time = seconds.saturating_add(Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0)));
-        match name {
-            libc::SO_RCVTIMEO => connection.set_timeouts(Some(time), None),
-            _ => connection.set_timeouts(None, Some(time)),
+        // SAFETY: the kernel has just read so many bytes there.
+        let number = || (len as usize >= size_of::<c_int>()).then(|| unsafe { value.cast::<c_int>().read_unaligned() });
+        match fate {
+            // SAFETY: as above.
+            Fate::Honoured => unsafe { honour(&connection, name, value, len) },
+            Fate::After => drop(connection.keep_on_tcp(fd, Reason::KernelOption)),
+            Fate::Unless(nothing) if number() != Some(nothing) => {
+                connection.keep_on_tcp(fd, Reason::KernelOption);
+            }
+            _ => {}
         }
     }
     result
+}
+
+/// Does on the stream what an option of a socket does on TCP.
+///
+/// # Safety
+///
+/// `value` points to `len` bytes.
+unsafe fn honour(connection: &Connection, name: c_int, value: *const c_void, len: socklen_t) {
+    if name == libc::SO_RCVLOWAT && len as usize >= size_of::<c_int>() {
+        // SAFETY: the caller's promise.
+        return connection.set_low_water(unsafe { value.cast::<c_int>().read_unaligned() });
+    }
+    if (len as usize) < size_of::<libc::timeval>() {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    let time = unsafe { value.cast::<libc::timeval>().read_unaligned() };
+    let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
+    let time = seconds.saturating_add(Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0)));
+    match name {
+        libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW => connection.set_timeouts(Some(time), None),
+        libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW => connection.set_timeouts(None, Some(time)),
+        _ => {}
+    }
 }

@@ -13,6 +13,8 @@ use std::net::Shutdown;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use raas::Reason;
+
 use super::kernel_tcp::{has_peer_ended, show_end};
 use super::readiness::has_tcp_ended;
 use super::waiting::{Awaited, Until};
@@ -262,6 +264,9 @@ impl Connection {
         }
         self.is_going_back.store(false, Ordering::Release);
         self.tell_all();
+        if done.is_ok() && !is_asking {
+            self.show_why(fd, Reason::PeerKeepsTcp);
+        }
         done
     }
 
@@ -459,8 +464,10 @@ pub(super) fn put(fd: c_int, mut bytes: &[u8], until: Instant) -> Result<(), Fai
 
 /// Reads so many bytes of TCP.
 pub(super) fn take(fd: c_int, count: usize, until: Instant) -> Result<Vec<u8>, Failed> {
-    let (mut bytes, mut done) = (vec![0; count], 0);
+    // The other end names the count, so room is made for what comes.
+    let (mut bytes, mut done) = (Vec::new(), 0);
     while done < count {
+        bytes.resize(count.min(done + PIECE), 0);
         let rest = &mut bytes[done..];
         // SAFETY: there is room for the rest.
         let found = unsafe { real::recv(fd, rest.as_mut_ptr().cast(), rest.len(), libc::MSG_DONTWAIT) };

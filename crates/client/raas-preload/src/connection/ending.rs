@@ -18,10 +18,10 @@ use super::kernel_tcp::{
     CLOSE, CLOSE_WAIT, ESTABLISHED, FIN_WAIT1, FIN_WAIT2, TIME_WAIT, end, has_peer_ended, show_end,
 };
 use super::readiness::has_tcp_ended;
-use super::{Connection, ReadPart, lock};
+use super::{Connection, ReadPart, kernel_tcp, lock};
 use crate::prelude::{WORD_BYTES, Word};
 use crate::real::{self, PollBits};
-use crate::{errno, inside};
+use crate::{errno, fork, inside};
 
 impl Connection {
     /// Ends a direction or both, as the kernel's `shutdown`.
@@ -141,6 +141,20 @@ impl Connection {
         self.pay_end(fd);
     }
 
+    /// Whether the close of the last descriptor, which this process alone has, is a reset that is to be sent at once: the
+    /// daemon may have a copy of the socket for a moment, and the kernel would wait for it. A thread that is inside a
+    /// call of the kernel goes on there, as without this library.
+    pub(crate) fn resets_at_close(&self, fd: c_int) -> bool {
+        self.is_used()
+            && !self.is_lost()
+            && self.shares == fork::shares()
+            && self.readers.is_empty()
+            && self.writers.is_empty()
+            && kernel_tcp::resets_at_close(fd)
+            // The descriptor may be another file's by now, where it was closed by calls that are not seen.
+            && self.is_of_socket(fd)
+    }
+
     // ---- of the other end
 
     /// Whether TCP's next bytes, if there are some, are words of the other end's library.
@@ -191,6 +205,19 @@ impl Connection {
             (FIN_WAIT1 | FIN_WAIT2, _, true) => TIME_WAIT,
             (ESTABLISHED, true, true) | (CLOSE_WAIT, true, _) => CLOSE,
             _ => kernels,
+        }
+    }
+
+    /// The error of the socket (`SO_ERROR`), which this call takes, given what the kernel says: a stream that was reset
+    /// is a connection that was.
+    pub(crate) fn take_error(&self, kernels: c_int) -> c_int {
+        let is_whole = self.writes_stream() && self.read_part() == ReadPart::Stream;
+        let failure = if is_whole { self.stream().and_then(raas::Stream::failure) } else { None };
+        match failure {
+            // One reset, also where TCP's own comes too.
+            Some(_) if self.is_reset_told.swap(true, Ordering::AcqRel) => 0,
+            Some(_) => libc::ECONNRESET,
+            None => kernels,
         }
     }
 

@@ -4,6 +4,7 @@
 
 use std::ffi::c_int;
 
+use super::back::unread_of_tcp;
 use crate::errno;
 use crate::real;
 
@@ -32,6 +33,25 @@ pub(super) fn has_peer_ended(fd: c_int) -> bool {
     let result =
         unsafe { real::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, state.as_mut_ptr().cast(), &raw mut len) };
     result == 0 && !RECEIVES.contains(&state[0])
+}
+
+/// Resets the connection now, as the close of the last descriptor would (`tcp_disconnect` of the kernel).
+pub(crate) fn reset(fd: c_int) {
+    // SAFETY: all of `sockaddr` may be zero, which names no address.
+    let nobody: libc::sockaddr = unsafe { std::mem::zeroed() };
+    let len = size_of::<libc::sockaddr>() as libc::socklen_t;
+    // SAFETY: the address lives through the call.
+    unsafe { real::connect(fd, &raw const nobody, len) };
+}
+
+/// Whether the kernel would reset the connection at a close: by the program's wish, or because of unread bytes.
+pub(super) fn resets_at_close(fd: c_int) -> bool {
+    let mut linger = libc::linger { l_onoff: 0, l_linger: 0 };
+    let mut len = size_of::<libc::linger>() as libc::socklen_t;
+    // SAFETY: there is room for so many bytes.
+    let result =
+        unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw mut linger).cast(), &raw mut len) };
+    result == 0 && linger.l_onoff != 0 && linger.l_linger == 0 || unread_of_tcp(fd) > 0
 }
 
 /// Has the kernel's socket show an end to who reads and waits, although the other end's has not sent it. Bytes that

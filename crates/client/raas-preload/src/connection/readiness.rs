@@ -40,6 +40,7 @@ pub(crate) struct Ready {
 }
 
 const READ_BITS: PollBits = libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP | libc::POLLPRI | libc::POLLRDBAND;
+const END_OF_BOTH: PollBits = libc::POLLERR | libc::POLLHUP;
 const WRITE_BITS: PollBits = libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND;
 
 impl Connection {
@@ -108,7 +109,8 @@ impl Connection {
                 now |= libc::POLLHUP;
             }
             if found.contains(Readiness::ERR) {
-                now |= libc::POLLERR | libc::POLLHUP;
+                // As the kernel's: the error is there until a call has told it.
+                now |= if self.is_reset_told.load(Ordering::Acquire) { libc::POLLHUP } else { END_OF_BOTH };
             }
         }
         now |= self.hang_up(fd);

@@ -172,7 +172,8 @@ impl Connection {
                     Some(_) => {}
                 }
             } else if is_broken && !matches!(heard, Heard::Switched { .. }) && !self.was_reset_by_program() {
-                // The other end may have switched, and its bytes are lost.
+                // The other end may have switched, and its bytes are lost. Or it lied.
+                self.spoil(fd);
                 return Some(fail(libc::ECONNRESET));
             }
             if self.is_nonblocking() || flags & libc::MSG_DONTWAIT != 0 {

@@ -25,6 +25,8 @@ impl Connection {
         let mut child = Self::new(role, self.is_nonblocking());
         child.is_lost.store(is_lost, Ordering::Relaxed);
         // A child of a child asks as its parent would.
+        child.inherit(self);
+        child.shares = u64::MAX;
         child.wish = wish.or_else(|| self.wish.clone());
         child.read_timeout.store(self.read_timeout.load(Ordering::Relaxed), Ordering::Relaxed);
         child.write_timeout.store(self.write_timeout.load(Ordering::Relaxed), Ordering::Relaxed);

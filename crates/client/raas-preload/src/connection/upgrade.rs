@@ -15,12 +15,15 @@ use raas::{ConnectOptions, Connecting, Reason, Stream};
 use super::{Connection, Role, lock};
 use crate::desk::desk;
 use crate::prelude::{Heard, hello, may_switch, switched};
-use crate::{real, rings};
+use crate::{real, rings, sandbox};
 
 /// While a connection waits for its other end, each of so many calls looks whether it is there.
 const LOOKS_AT_FIRST: u32 = 256;
 /// Afterwards one of so many does: the other end has no RaaS, most likely.
 const LOOKS_LATER: u32 = 64;
+
+/// The buffers of the two ends of a TCP connection hold less: the kernel counts each by an `int`.
+const BUFFERED_MAX: u64 = 2 << 31;
 
 /// Told of each connection that has got its stream.
 static ON_STREAM: OnceLock<fn(c_int)> = OnceLock::new();
@@ -98,7 +101,11 @@ impl Connection {
             return;
         }
         self.inode.store(super::sharing::inode_of(fd).unwrap_or(0), Ordering::Relaxed);
-        if rings::are_in_use() || !self.claim() {
+        if self.stays_by(fd) {
+            return;
+        }
+        let is_kept = || rings::are_in_use() || sandbox::is_due();
+        if is_kept() || !self.claim() {
             // Calls that are not seen use it, or another process does, or may.
             self.set_role(Role::Kernel);
             self.is_settled.store(true, Ordering::Release);
@@ -113,10 +120,11 @@ impl Connection {
             }
         };
         drop(upgrade);
-        // PAIRS WITH the one in `rings::note_ring`: another thread made a ring meanwhile.
-        if rings::are_in_use() {
+        // PAIRS WITH those in `rings::note_ring` and `sandbox::enter`, which another thread may have called meanwhile.
+        if is_kept() {
             self.stay();
         }
+        self.stays_by(fd);
     }
 
     /// Stays the kernel's if that is still possible. False: it is too late.
@@ -229,9 +237,15 @@ impl Connection {
                 None => Upgrade::Awaited { meeting, token },
             },
             Upgrade::Connecting { meeting, mut connecting, token } => match connecting.try_finish() {
-                Ok(Some(stream)) => self.link(stream, token, &hello(token)),
+                Ok(Some(stream)) => {
+                    desk().note_success();
+                    self.link(stream, token, &hello(token))
+                }
                 Ok(None) => Upgrade::Connecting { meeting, connecting, token },
-                Err(_) => Upgrade::Stays { _row: Some(meeting) },
+                Err(error) => {
+                    desk().note_failure(error.reason());
+                    Upgrade::Stays { _row: Some(meeting) }
+                }
             },
             other => other,
         }
@@ -306,7 +320,14 @@ impl Connection {
         while link.heard.wanted() > 0 && !link.is_ended && !link.is_broken {
             match stream.read(&mut bytes[..link.heard.wanted()]) {
                 Ok(0) => link.is_ended = true,
-                Ok(count) => link.is_broken = link.heard.take(&bytes[..count]).is_err(),
+                Ok(count) => {
+                    let before = link.heard;
+                    let is_ours = link.heard.take(&bytes[..count]).is_ok();
+                    link.is_broken = !is_ours || !self.may_have_written(link.heard);
+                    if link.is_broken {
+                        link.heard = before;
+                    }
+                }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => break,
                 Err(_) => link.is_broken = true,
             }
@@ -317,6 +338,13 @@ impl Connection {
         {
             self.reads_stream.store(true, Ordering::Release);
         }
+    }
+
+    /// Whether the other end can have written as many bytes to TCP as it says: those that are read here, and those that
+    /// the buffers of both kernels hold at most.
+    fn may_have_written(&self, heard: Heard) -> bool {
+        let Heard::Switched { tcp_bytes } = heard else { return true };
+        tcp_bytes <= self.tcp_in.load(Ordering::Acquire).saturating_add(BUFFERED_MAX)
     }
 
     /// Where TCP ends for the reader, and how the stream ended, as far as was heard. Looks now.
@@ -383,7 +411,9 @@ fn begin(fd: c_int, role: Role) -> Option<Upgrade> {
         Role::Accepted => Some(desk.expect(&session)?),
         _ => None,
     };
+    let pause = desk.pause().filter(|_| role == Role::Connected);
     let (end, token) = match rendezvous {
+        _ if pause.is_some() => (TcpEnd::Stays(pause?), None),
         Some(at) => (TcpEnd::Accepted(at), Some(at.token)),
         None => (TcpEnd::Connected, None),
     };

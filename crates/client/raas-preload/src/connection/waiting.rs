@@ -8,7 +8,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use raas::Readiness;
+use raas::elsewhere::SLEEP_MAX;
 
+use super::back::PAUSE;
 use super::{Connection, ReadPart};
 use crate::sleep::Sleep;
 use crate::{desk, errno, inside, real};
@@ -100,6 +102,17 @@ impl Connection {
     /// Waits until the stream may have room, or something else ends the wait.
     pub(crate) fn wait_for_room(&self) {
         let _ = self.wait(Awaited { is_read: false, stream: true, fd: -1 }, Until(None));
+    }
+
+    /// It is on TCP, and the library is to make no call any more: threads that wait for it and its stream are woken, and
+    /// go on in the kernel. Returns when they do, or after a while.
+    pub(crate) fn have_waits_end(&self) {
+        let waits = || self.readers_waiting.load(Ordering::SeqCst) + self.writers_waiting.load(Ordering::SeqCst);
+        let until = Instant::now() + SLEEP_MAX;
+        while waits() > 0 && Instant::now() < until {
+            self.tell_all();
+            std::thread::sleep(PAUSE);
+        }
     }
 
     /// What the stream can do, and afterwards a change is told. The question makes its descriptor unreadable: others

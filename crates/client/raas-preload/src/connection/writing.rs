@@ -7,6 +7,7 @@ use std::io::{IoSlice, Write};
 use std::sync::atomic::Ordering;
 
 use libc::iovec;
+use raas::Reason;
 
 use super::waiting::Awaited;
 use super::{Connection, are_valid};
@@ -19,6 +20,10 @@ const SLICES_MAX: usize = 64;
 impl Connection {
     /// Writes `parts`. `original` is the program's call, for the time in which the kernel takes the bytes.
     pub(crate) fn send(&self, fd: c_int, parts: &[iovec], flags: c_int, original: &mut dyn FnMut() -> isize) -> isize {
+        if flags & libc::MSG_OOB != 0 && !self.is_the_kernels() && !inside::is_inside() {
+            // Urgent bytes are TCP's alone. What could not go back is reset, as the call says.
+            self.keep_on_tcp(fd, Reason::KernelOption);
+        }
         self.touch(fd);
         if self.is_lost() && !self.regain() {
             say::LOST.say("a connection that the parent process had upgraded was used after fork");

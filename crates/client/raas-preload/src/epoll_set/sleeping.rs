@@ -142,7 +142,17 @@ impl EpollSet {
         self.control_kernel(libc::EPOLL_CTL_ADD, bell.as_fd().as_raw_fd(), libc::EPOLLIN as u32, TAG_BELL);
     }
 
-    fn control_kernel(&self, what: c_int, fd: c_int, events: u32, data: u64) -> bool {
+    /// Takes the bell and the descriptors of sessions out of the kernel's set.
+    pub(super) fn leave_descriptors_of_library(&self) {
+        if let Some(bell) = self.bell.get() {
+            self.control_kernel(libc::EPOLL_CTL_DEL, bell.as_fd().as_raw_fd(), 0, 0);
+        }
+        for (fd, _) in std::mem::take(&mut lock(&self.state).sessions) {
+            self.control_kernel(libc::EPOLL_CTL_DEL, fd, 0, 0);
+        }
+    }
+
+    pub(super) fn control_kernel(&self, what: c_int, fd: c_int, events: u32, data: u64) -> bool {
         let mut event = epoll_event { events, u64: data };
         // SAFETY: the event lives through the call.
         unsafe { real::epoll_ctl(self.fd(), what, fd, &raw mut event) == 0 }
@@ -244,6 +254,25 @@ impl EpollSet {
         Ok(asked)
     }
 
+    /// As `epoll_pwait`, where the library is out of the way.
+    pub(super) fn wait_in_kernel(
+        &self,
+        room: &mut [epoll_event],
+        timeout: Option<Duration>,
+        mask: *const sigset_t,
+    ) -> c_int {
+        let max = c_int::try_from(room.len()).unwrap_or(c_int::MAX);
+        let millis = in_millis(timeout);
+        // SAFETY: `room` has room for `max` events; the mask is the program's own, or none.
+        unsafe {
+            match mask.is_null() {
+                // In this order: a filter may know the one and not the other.
+                true => real::epoll_wait(self.fd(), room.as_mut_ptr(), max, millis),
+                false => real::epoll_pwait(self.fd(), room.as_mut_ptr(), max, millis, mask),
+            }
+        }
+    }
+
     /// An error is in `errno`.
     fn ask_kernel_within(
         &self,
@@ -252,8 +281,7 @@ impl EpollSet {
         mask: *const sigset_t,
     ) -> Result<Asked, ()> {
         let max = c_int::try_from(room.len()).unwrap_or(c_int::MAX);
-        // Rounded up, as a wait must not end before its time.
-        let millis = timeout.map_or(-1, |t| c_int::try_from(t.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX));
+        let millis = in_millis(timeout);
         // SAFETY: `room` has room for `max` events; the mask is the program's own, or none.
         let found = unsafe { real::epoll_pwait(self.fd(), room.as_mut_ptr(), max, millis, mask) };
         let found = usize::try_from(found).map_err(drop)?;
@@ -391,6 +419,11 @@ impl EpollSet {
         }
         has_events
     }
+}
+
+/// Rounded up, as a wait must not end before its time.
+fn in_millis(timeout: Option<Duration>) -> c_int {
+    timeout.map_or(-1, |t| c_int::try_from(t.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX))
 }
 
 /// Descriptors of sessions in the kernel's set.

@@ -53,6 +53,31 @@ fn two_ends_of_one_host_meet_in_either_order() {
 }
 
 #[test]
+fn two_ends_at_the_loopback_address_of_ipv6_meet_at_every_daemon() {
+    for own in ["10.0.0.1", "127.0.0.1", "127.0.0.60"].map(|own| own.parse().unwrap()) {
+        let mut meetings = Meetings::new(vec![own], own);
+        let (server, client) = (address("[::1]:80"), address("[::1]:5555"));
+        meetings.handle_meet(NOW, party(1), 7, (TcpEnd::Accepted(AT), server, client)).unwrap();
+        meetings.handle_meet(NOW, party(2), 9, (TcpEnd::Connected, client, server)).unwrap();
+        let place = MeetingPlace { at: SocketAddr::new(own, 40_000), token: 77 };
+        assert_eq!(replies(&mut meetings), [(1, 7, Ok(place)), (2, 9, Ok(place))], "{own}");
+    }
+}
+
+#[test]
+fn an_end_that_stays_waits_for_nobody_and_says_why() {
+    let mut meetings = here();
+    let (server, client) = (address("10.0.0.1:80"), address("10.0.0.1:5555"));
+    let stays = TcpEnd::Stays(Reason::KernelOption);
+    meetings.handle_meet(NOW, party(1), 7, (stays, server, client)).unwrap();
+    let row = MeetingAction::Stays { client: ClientId(1), request: 7, reason: Reason::KernelOption };
+    assert_eq!(meetings.poll_action(), Some(row));
+    assert_eq!(replies(&mut meetings), [(1, 7, Err(Reason::KernelOption))]);
+    meetings.handle_meet(NOW, party(2), 9, (TcpEnd::Connected, client, server)).unwrap();
+    assert_eq!((replies(&mut meetings), meetings.count()), (vec![], 1), "the other end waits");
+}
+
+#[test]
 fn ends_of_different_connections_do_not_meet() {
     let mut meetings = here();
     let server = address("10.0.0.1:80");

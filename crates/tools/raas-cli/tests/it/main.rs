@@ -25,6 +25,7 @@ mod region;
 mod replace;
 mod rig;
 mod run;
+mod run_keeps;
 mod sandbox;
 mod service;
 mod stillness;

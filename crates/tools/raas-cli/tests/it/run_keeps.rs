@@ -1,0 +1,150 @@
+//! `raas run`: connections that stay on kernel TCP or return to it, and why, as `raas ss` shows; and peers that lie about
+//! the way there.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::time::Duration;
+
+use raas::meeting::{Found, Meeting, TcpEnd};
+use raas::{ConnectOptions, Stream};
+use serde_json::Value;
+
+use crate::rig::{Cluster, Daemon, Running, run, wait_until};
+
+/// A server of one connection that does something to it once it has left TCP, if it does, and echoes on.
+const SERVER: &str = r#"
+import ctypes, os, socket, sys, time
+path = getattr(ctypes.CDLL(None), "raas_run_path", lambda fd: 1)
+listener = socket.create_server((sys.argv[1], 0))
+print("port", listener.getsockname()[1], flush=True)
+one, _ = listener.accept()
+for round in range(4000):
+    one.sendall(one.recv(1))
+    if path(one.fileno()) == 2 and round > 100:
+        break
+print("path", path(one.fileno()), flush=True)
+exec(sys.argv[2])
+print("done", flush=True)
+while data := one.recv(65536):
+    one.sendall(data)
+"#;
+
+/// A client of such a server that goes on until its connection left TCP at both ends, and then waits for a line.
+const CLIENT: &str = r#"
+import socket, sys, time
+one = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+for round in range(4000):
+    one.sendall(b"x")
+    if not one.recv(1): break
+    if round % 50 == 49: time.sleep(0.01)
+"#;
+
+fn rows(at: &Daemon) -> Vec<Value> {
+    run(&mut at.command(&["ss", "--json"])).json()["connections"].as_array().unwrap().clone()
+}
+
+fn python(at: &Daemon, words: &[&str]) -> Command {
+    at.command(&[&["run", "--strict", "python3", "-c"], words].concat())
+}
+
+fn port_of(server: &mut Running) -> String {
+    server.wait_for("port ");
+    server.stdout().split_whitespace().nth(1).unwrap().to_owned()
+}
+
+#[test]
+fn what_keeps_a_connection_on_tcp_is_shown() {
+    let cases = [
+        ("kernel-option", "one.setsockopt(socket.SOL_SOCKET, 60, 1)"),
+        ("kernel-option", "one.setsockopt(socket.SOL_SOCKET, 47, 10**8)"),
+        ("kernel-option", "one.send(b'x', socket.MSG_OOB)"),
+        (
+            "kernel-signals",
+            "import fcntl, signal; signal.signal(signal.SIGIO, signal.SIG_IGN); \
+                            fcntl.fcntl(one, fcntl.F_SETFL, fcntl.fcntl(one, fcntl.F_GETFL) | os.O_ASYNC)",
+        ),
+        ("unseen-calls", "ctypes.CDLL(None, use_errno=True).syscall(425, 4, ctypes.create_string_buffer(120))"),
+    ];
+    let cluster = Cluster::new();
+    for (reason, what) in cases {
+        let daemon = cluster.daemon();
+        let ip = daemon.ip.to_string();
+        let mut server = Running::start(&mut python(&daemon, &[SERVER, &ip, what]));
+        let port = port_of(&mut server);
+        let client = Running::start(&mut python(&daemon, &[CLIENT, &ip, &port]));
+        server.wait_for("done");
+        assert!(server.stdout().contains("path 2"), "{what}: it left TCP before: {}", server.stdout());
+        wait_until(&format!("{what}: {reason} at one end, and peer-keeps-tcp at the other"), || {
+            let shown = rows(&daemon);
+            let mut reasons: Vec<&str> = shown.iter().filter_map(|row| row["reason"].as_str()).collect();
+            reasons.sort_unstable();
+            reasons == [reason, "peer-keeps-tcp"] && shown.iter().all(|row| row["path"] == "tcp")
+        });
+        assert_eq!(client.end_within(Duration::from_secs(120)).code(), 0, "{what}");
+        assert_eq!(server.end_within(Duration::from_secs(120)).code(), 0, "{what}");
+    }
+}
+
+/// The connection that a program has accepted, and the stream that is to replace it, with this end's words said.
+fn linked(daemon: &Daemon, port: &str, words: &[u8]) -> (TcpStream, Stream) {
+    let mut socket = TcpStream::connect((daemon.ip, port.parse().unwrap())).unwrap();
+    let session = daemon.session("liar");
+    // The program asks for its end once it reads.
+    socket.write_all(b"x").unwrap();
+    let mut meeting = Meeting::begin(&session, socket.as_fd(), TcpEnd::Connected).unwrap();
+    let mut found = None;
+    wait_until("the two ends to meet", || {
+        found = meeting.try_finish().unwrap();
+        found.is_some()
+    });
+    let Some(Found::Met(place)) = found else { panic!("{found:?}") };
+    let mut stream = ConnectOptions::new().connect(&session, place.at).unwrap();
+    stream.write_all(&[b"RRU2".as_slice(), &place.token.to_be_bytes(), words].concat()).unwrap();
+    (socket, stream)
+}
+
+/// A server that reads its connections one after the other; what ends one in disorder is told.
+const READER: &str = r#"
+import os, socket, sys, time
+listener = socket.create_server((sys.argv[1], 0))
+print("port", listener.getsockname()[1], flush=True)
+for _ in range(int(sys.argv[2])):
+    one, _ = listener.accept()
+    try:
+        if one.recv(65536) and len(sys.argv) > 3:
+            # Long enough for the peer's words; then another program might have it.
+            time.sleep(1)
+            os.dup2(one.fileno(), 0)
+        while one.recv(65536): pass
+    except OSError as error:
+        print(type(error).__name__, flush=True)
+    one.close()
+    os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+"#;
+
+#[test]
+fn a_peer_that_lies_about_its_bytes_is_reset_and_nobody_else() {
+    let cluster = Cluster::new();
+    let daemon = cluster.daemon();
+    let ip = daemon.ip.to_string();
+    let counts = [1 << 62, u64::MAX, 1 << 40, u64::MAX >> 1];
+    // While the program reads, and while it brings the connection back.
+    for words in [&[READER, &ip, "5"][..], &[READER, &ip, "5", "back"]] {
+        let mut server = Running::start(&mut python(&daemon, words));
+        let port = port_of(&mut server);
+        for count in counts {
+            let said = [b"GW".as_slice(), &u64::to_be_bytes(count)].concat();
+            let (mut socket, _stream) = linked(&daemon, &port, &said);
+            let error = socket.read(&mut [0]).expect_err("it ends by a reset");
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{count}");
+        }
+        let mut honest = TcpStream::connect((daemon.ip, port.parse().unwrap())).unwrap();
+        honest.write_all(b"x").unwrap();
+        drop(honest);
+        let ended = server.end_within(Duration::from_secs(120));
+        assert_eq!(ended.code(), 0, "{ended:?}");
+        assert_eq!(ended.stdout.matches("ConnectionResetError").count(), counts.len(), "{ended:?}");
+    }
+}
