@@ -79,7 +79,9 @@ const OPTIONS: &[Row] = &[
     (SOCKET, SO_RCVTIMEO_NEW, SO_SNDTIMEO_NEW, Honoured),
     // SO_DETACH_REUSEPORT_BPF to SO_PASSPIDFD, SO_PEERPIDFD
     (SOCKET, 68, 77, NoMatter),
-    // SO_RCVPRIORITY, SO_PASSRIGHTS, SO_INQ (of Unix sockets); what is between is device memory
+    // SO_DEVMEM_DONTNEED: bytes that are not in the program's memory
+    (SOCKET, 80, 80, Before),
+    // SO_RCVPRIORITY, SO_PASSRIGHTS, SO_INQ (of Unix sockets)
     (SOCKET, 82, 84, NoMatter),
     // TCP_NODELAY to TCP_QUICKACK, TCP_CONGESTION
     (TCP, 1, 13, NoMatter),
@@ -114,8 +116,8 @@ const OPTIONS: &[Row] = &[
     (IP, 1, 15, NoMatter),
     // IP_IPSEC_POLICY, IP_XFRM_POLICY: the program wants its packets encrypted
     (IP, 16, 17, Before),
-    // IP_PASSSEC to IP_RECVFRAGSIZE; multicast; IP_MULTICAST_ALL, IP_UNICAST_IF, IP_LOCAL_PORT_RANGE, IP_PROTOCOL
-    (IP, 18, 25, NoMatter),
+    // IP_PASSSEC to IP_RECVERR_RFC4884; multicast; IP_MULTICAST_ALL, IP_UNICAST_IF, IP_LOCAL_PORT_RANGE, IP_PROTOCOL
+    (IP, 18, 26, NoMatter),
     (IP, 32, 52, NoMatter),
     // Filters of the host, for administrators: IPT_SO_*, EBT_SO_*, ARPT_SO_*, IP_VS_SO_*
     (IP, 64, 2047, NoMatter),
