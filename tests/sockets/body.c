@@ -322,6 +322,8 @@ static void all_cases(void) {
     file_cases();
     ring_cases();
     keep_cases();
+    handler_cases();
+    life_cases();
     stress_cases();
 }
 

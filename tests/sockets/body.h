@@ -127,6 +127,8 @@ void signal_cases(void);
 void file_cases(void);
 void ring_cases(void);
 void keep_cases(void);
+void handler_cases(void);
+void life_cases(void);
 void stress_cases(void);
 void stress_case(int seed); // one more of them
 

@@ -53,7 +53,9 @@ pub use forking::run_in_fork;
 pub use layout::{EnginePage, LAYOUT_VERSION, LayoutError, OwnerWords, Pair, PairWords, Session, SlotPlace};
 pub use life::Life;
 pub use limits::{ENGINES_MAX, RING_BYTES_MAX, RING_BYTES_MIN, SessionShape, round_ring_bytes};
-pub use numbers::{keep_numbers_above, raised, replace_descriptor};
+pub use numbers::{
+    forget_numbers, is_raised, keep_numbers_above, note_closed, raised, raised_numbers, replace_descriptor,
+};
 pub use operation::{
     COMPLETION_BYTES, Class, CompletionRecord, KERNEL_BYTES_MAX, KERNEL_REGION_BYTES, KERNEL_REGIONS_MAX, LocalSegment,
     OPERATION_BYTES_MAX, OPERATION_INLINE_MAX, Opcode, OperationStatus, SEGMENT_BYTES, SEGMENTS_MAX, SUBMISSION_BYTES,

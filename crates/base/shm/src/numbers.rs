@@ -5,12 +5,17 @@
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use rustix::io::DupFlags;
 
 /// The lowest number that this process's descriptors of the service have; 0: as the kernel gives them.
 static LOWEST: AtomicI32 = AtomicI32::new(0);
+const WORD_BITS: usize = 64;
+/// Those that can be told.
+const NUMBERS: u32 = 1 << 16;
+/// Which numbers [`raised`] gave, a bit for each. Higher ones than fit are nobody's here.
+static RAISED: [AtomicU64; NUMBERS as usize / WORD_BITS] = [const { AtomicU64::new(0) }; NUMBERS as usize / WORD_BITS];
 
 /// From now on descriptors of the service in this process have this number or a higher one, as far as the limit on open
 /// descriptors (`RLIMIT_NOFILE`) has room there.
@@ -21,10 +26,44 @@ pub fn keep_numbers_above(lowest: RawFd) {
 /// Moves a descriptor to where [`keep_numbers_above`] wants it. It is close-on-exec afterwards if it is moved.
 pub fn raised(fd: OwnedFd) -> OwnedFd {
     let lowest = LOWEST.load(Ordering::Relaxed);
-    if fd.as_raw_fd() >= lowest {
+    if lowest == 0 {
         return fd;
     }
-    rustix::io::fcntl_dupfd_cloexec(&fd, lowest).unwrap_or(fd)
+    let fd = match fd.as_raw_fd() {
+        number if number >= lowest => fd,
+        _ => rustix::io::fcntl_dupfd_cloexec(&fd, lowest).unwrap_or(fd),
+    };
+    if let Some((word, bit)) = place(fd.as_raw_fd()).filter(|_| fd.as_raw_fd() >= lowest) {
+        word.fetch_or(bit, Ordering::Relaxed);
+    }
+    fd
+}
+
+/// Whether [`raised`] gave this number, and nobody has said since that it was closed.
+pub fn is_raised(fd: RawFd) -> bool {
+    place(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+}
+
+/// Such numbers from `first` to `last`, the lowest one first.
+pub fn raised_numbers(first: u32, last: u32) -> impl Iterator<Item = u32> {
+    (first..=last.min(NUMBERS - 1)).filter(|fd| is_raised(fd.cast_signed()))
+}
+
+/// The descriptor is no more. It is to be said before its number can be another's.
+pub fn note_closed(fd: RawFd) {
+    if let Some((word, bit)) = place(fd) {
+        word.fetch_and(!bit, Ordering::Relaxed);
+    }
+}
+
+/// A forked child's descriptors of the service are its parent's, and it may close them.
+pub fn forget_numbers() {
+    RAISED.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+}
+
+fn place(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
+    let fd = usize::try_from(fd).ok()?;
+    Some((RAISED.get(fd / WORD_BITS)?, 1 << (fd % WORD_BITS)))
 }
 
 /// Makes the descriptor `at` name what `new` names, in one step: whoever uses its number finds the new one from then on.

@@ -115,7 +115,7 @@ pub(crate) fn await_end(thread: Option<JoinHandle<()>>) {
 }
 
 /// The program ends: what children may want goes back to TCP, and upgraded connections close in order.
-pub(crate) extern "C" fn end_in_order() {
+pub(crate) fn end_in_order() {
     if sandbox::is_entered() {
         return;
     }

@@ -6,6 +6,8 @@ mod aio;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod by_number;
 mod descriptors;
+mod handlers;
+mod life;
 mod multiplexing;
 mod programs;
 mod receiving;
@@ -18,9 +20,34 @@ mod users;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod variadic;
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 
 use libc::iovec;
+
+use crate::connection::Connection;
+use crate::{hold, table};
+
+/// A call that may wait, by `work` where the descriptor is a TCP socket of the program's, and as it is where not.
+fn on_socket(
+    fd: c_int,
+    original: &mut dyn FnMut() -> isize,
+    work: &mut dyn FnMut(&Connection, &mut dyn FnMut() -> isize) -> isize,
+) -> isize {
+    let mut is_socket = table::is_known(fd);
+    if is_socket {
+        let result = hold::restarting(|| match table::socket(fd) {
+            Some(connection) => work(&connection, original),
+            None => {
+                is_socket = false;
+                0
+            }
+        });
+        if is_socket {
+            return result;
+        }
+    }
+    original()
+}
 
 /// A buffer as the list that the kernel takes.
 fn one(buffer: *const c_void, len: usize) -> [iovec; 1] {

@@ -27,8 +27,8 @@ use std::time::Duration;
 use raas::Stream;
 
 use crate::polled::Payoff;
-use crate::say;
 use crate::wish::Wish;
+use crate::{hold, say};
 use upgrade::Upgrade;
 
 pub(crate) use back::{PATIENCE, has_bytes_or_end};
@@ -44,6 +44,9 @@ pub(crate) trait Watcher: Send + Sync {
 
     /// What its stream can do has changed. It is called by any thread, and must not use the stream.
     fn note_told(&self, fd: c_int);
+
+    /// It is the kernel's again, for good.
+    fn note_back(&self, fd: c_int);
 }
 
 /// The epoll sets that a connection is in, and its descriptors there.
@@ -146,6 +149,13 @@ impl Drop for Entered<'_> {
     fn drop(&mut self) {
         self.0.leave();
     }
+}
+
+/// Which gate a thread has passed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Read,
+    Write,
 }
 
 /// See the head of this file.
@@ -403,6 +413,33 @@ impl Connection {
         let mut sets = lock(&self.sets.0);
         sets.retain(|(known, of)| known.strong_count() > 0 && !(known.ptr_eq(&set) && *of == fd));
         sets.push((set, fd));
+    }
+
+    /// The program's call of the kernel, in which handlers run at once and may not return.
+    fn in_kernel(&self, passed: Option<Side>, original: &mut dyn FnMut() -> isize) -> isize {
+        /// # Safety
+        ///
+        /// The connection is one that a call had, and left without giving it back.
+        unsafe fn give_back(connection: *const Connection, passed: Option<Side>) {
+            // SAFETY: the caller's promise: a call counts its connection once.
+            let connection = unsafe { Arc::from_raw(connection) };
+            match passed {
+                Some(Side::Read) => connection.readers.leave(),
+                Some(Side::Write) => connection.writers.leave(),
+                None => {}
+            }
+        }
+        let release: unsafe fn(*const std::ffi::c_void) = match passed {
+            // SAFETY: as `give_back`.
+            Some(Side::Read) => |what| unsafe { give_back(what.cast(), Some(Side::Read)) },
+            // SAFETY: as `give_back`.
+            Some(Side::Write) => |what| unsafe { give_back(what.cast(), Some(Side::Write)) },
+            // SAFETY: as `give_back`.
+            None => |what| unsafe { give_back(what.cast(), None) },
+        };
+        // SAFETY: the calls of the program have the connection from the table, which counts it for them.
+        let call = unsafe { hold::Call::new(std::ptr::from_ref(self).cast(), release) };
+        hold::in_kernel(call, original)
     }
 
     /// Makes every thread that waits for it look again.

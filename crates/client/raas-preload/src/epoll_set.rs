@@ -12,6 +12,7 @@
 //! or in the hands of a thread that is awake.
 
 mod entry;
+mod sharing;
 mod sleeping;
 
 pub(crate) use sleeping::Asleep;
@@ -104,6 +105,8 @@ pub(crate) struct EpollSet {
     /// It has, or had, connections of the kernel's for which looking may be worth its time: whether it pays.
     has_polled: AtomicBool,
     payoff: Payoff,
+    /// It may have connections of the parent's that are over RaaS there.
+    has_lost: AtomicBool,
 }
 
 impl Watcher for EpollSet {
@@ -125,6 +128,16 @@ impl Watcher for EpollSet {
             self.ring();
         }
     }
+
+    fn note_back(&self, fd: c_int) {
+        // Held, maybe by this thread: the next look sees it.
+        let Ok(mut state) = self.state.try_lock() else { return };
+        let State { registered, hot, .. } = &mut *state;
+        let Some(entry) = registered.get_mut(&fd).filter(|entry| entry.is_linked) else { return };
+        if entry.connection.upgrade().is_some_and(|connection| connection.is_the_kernels()) && self.unlink(fd, entry) {
+            hot.retain(|hot| *hot != fd);
+        }
+    }
 }
 
 impl EpollSet {
@@ -144,6 +157,7 @@ impl EpollSet {
             has_inner: AtomicBool::new(false),
             has_polled: AtomicBool::new(false),
             payoff: Payoff::default(),
+            has_lost: AtomicBool::new(false),
         }
     }
 
@@ -329,6 +343,7 @@ impl EpollSet {
         let deadline = timeout.filter(|t| !t.is_zero()).and_then(|t| Instant::now().checked_add(t));
         let mut left = timeout;
         let mut has_spun = false;
+        self.regain();
         loop {
             if sandbox::is_entered() {
                 // The set is the kernel's alone. What has passed of the time is not counted.
@@ -524,6 +539,10 @@ impl EpollSet {
             let State { registered, hot, .. } = &mut *state;
             let Some(entry) = registered.get_mut(&fd).filter(|entry| entry.is_of(&connection)) else { continue };
             self.update_kernel(fd, entry, &connection, false);
+            if entry.is_linked && connection.is_the_kernels() && self.unlink(fd, entry) {
+                hot.retain(|hot| *hot != fd);
+                continue;
+            }
             entry.add_kernels(fd, &connection, &mut ready);
             entry.is_announced |= needs_word;
             if !entry.reports(&ready, edges) {

@@ -31,19 +31,3 @@ pub(crate) fn of(error: &io::Error) -> c_int {
         _ => libc::ECONNRESET,
     }
 }
-
-/// Whether a signal handler of the program wants calls to be interrupted rather than restarted. Not known is which
-/// signal came, so any such handler counts.
-pub(crate) fn signals_interrupt() -> bool {
-    (1..=31).any(|signal| {
-        let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();
-        // SAFETY: a null pointer asks for the handler without setting one; `action` has room for it.
-        if unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) } != 0 {
-            return false;
-        }
-        // SAFETY: the call above succeeded, so it filled `action`.
-        let action = unsafe { action.assume_init() };
-        let has_handler = action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN;
-        has_handler && action.sa_flags & libc::SA_RESTART == 0
-    })
-}

@@ -2,14 +2,14 @@
 //!
 //! It must never change what the library knows from a child that shares its parent's memory (`vfork`).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::connection::Connection;
 use crate::epoll_set::EpollSet;
-use crate::heirs;
-use crate::sandbox;
 use crate::table::{self, Entry};
+use crate::{heirs, life, sandbox};
 
 /// The process whose memory this is.
 static OWNER: AtomicU32 = AtomicU32::new(0);
@@ -39,7 +39,7 @@ pub(crate) fn is_owner() -> bool {
     !sandbox::is_entered() && OWNER.load(Ordering::Relaxed) == std::process::id()
 }
 
-extern "C" fn before() {
+pub(crate) extern "C" fn before() {
     if sandbox::is_entered() {
         return;
     }
@@ -56,7 +56,7 @@ extern "C" fn before() {
     heirs::prepare(left);
 }
 
-extern "C" fn in_parent() {
+pub(crate) extern "C" fn in_parent() {
     if sandbox::is_entered() {
         return;
     }
@@ -68,25 +68,27 @@ extern "C" fn in_parent() {
     }
 }
 
-extern "C" fn in_child() {
+pub(crate) extern "C" fn in_child() {
     if sandbox::is_entered() {
         return;
     }
     OWNER.store(std::process::id(), Ordering::Relaxed);
+    life::note_first();
+    shm::forget_numbers();
     let wish_of = heirs::wishes_of_child();
     // Descriptors that share a connection go on sharing it.
-    let mut copies: Vec<(*const Connection, Arc<Connection>)> = Vec::new();
+    let mut copies: BTreeMap<*const Connection, Arc<Connection>> = BTreeMap::new();
+    let mut copy_of = |old: &Arc<Connection>| {
+        let copy = copies.entry(Arc::as_ptr(old)).or_insert_with(|| Arc::new(old.for_child(wish_of(old))));
+        Arc::clone(copy)
+    };
+    // So do those that share a set.
+    let mut sets: BTreeMap<*const EpollSet, Arc<EpollSet>> = BTreeMap::new();
     table::replace_all_in_child(|entry| match entry {
-        Entry::Socket(old) => {
-            let known = copies.iter().find(|(from, _)| *from == Arc::as_ptr(old)).map(|(_, to)| Arc::clone(to));
-            let copy = known.unwrap_or_else(|| {
-                let copy = Arc::new(old.for_child(wish_of(old)));
-                copies.push((Arc::as_ptr(old), Arc::clone(&copy)));
-                copy
-            });
-            Some(Entry::Socket(copy))
+        Entry::Socket(old) => Some(Entry::Socket(copy_of(old))),
+        Entry::Epoll(old) => {
+            let copy = sets.entry(Arc::as_ptr(old)).or_insert_with(|| old.for_child(&mut copy_of));
+            Some(Entry::Epoll(Arc::clone(copy)))
         }
-        // The set is the kernel's, shared with the parent; connections of the child are added to it by the child.
-        Entry::Epoll(set) => Some(Entry::Epoll(Arc::new(EpollSet::new(set.fd())))),
     });
 }

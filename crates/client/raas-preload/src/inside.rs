@@ -2,6 +2,8 @@
 
 use std::cell::Cell;
 
+use crate::hold::{self, Hold};
+
 thread_local! {
     // Without a destructor and without memory of the heap, so that any moment of a thread's life may ask.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
@@ -9,12 +11,13 @@ thread_local! {
 
 /// The thread is inside until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Inside(());
+pub(crate) struct Inside(Hold);
 
 /// Enters.
 pub(crate) fn enter() -> Inside {
+    let hold = hold::hold();
     DEPTH.with(|depth| depth.set(depth.get() + 1));
-    Inside(())
+    Inside(hold)
 }
 
 /// Whether the thread is inside.

@@ -19,9 +19,14 @@ mod desk;
 mod epoll_set;
 mod errno;
 mod fork;
+mod handlers;
+mod heap;
 mod heirs;
+mod hold;
 mod inside;
+mod life;
 mod options;
+mod own;
 mod poll_set;
 mod polled;
 mod prelude;
@@ -45,14 +50,15 @@ const NUMBERS_ABOVE: std::os::fd::RawFd = 600;
 #[unsafe(link_section = ".init_array")]
 static INIT: extern "C" fn() = init;
 
-/// Run when the program ends in order.
 #[cfg(not(test))]
-#[used]
-#[unsafe(link_section = ".fini_array")]
-static FINI: extern "C" fn() = answers::end_in_order;
+#[global_allocator]
+static HEAP: heap::Heap = heap::Heap;
 
 #[cfg(not(test))]
 extern "C" fn init() {
+    life::watch_end();
+    real::resolve_all();
+    own::note_place();
     desk::keep_environment();
     say::keep_stderr();
     shm::keep_numbers_above(NUMBERS_ABOVE);

@@ -14,7 +14,7 @@ use crate::epoll_set::{Asleep, EpollSet};
 use crate::sleep::Sleep;
 use crate::spin::{self, Look};
 use crate::table::{self, Entry};
-use crate::{desk, real, sandbox};
+use crate::{desk, hold, real, sandbox};
 
 /// What is not the kernel's alone.
 enum Ours {
@@ -55,6 +55,8 @@ fn ours(fds: &[pollfd]) -> (Vec<(usize, Ours)>, Option<Arc<Connection>>) {
 
 /// As `ppoll`. None: all of it is the kernel's, which is to be asked.
 pub(crate) fn wait(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const sigset_t) -> Option<c_int> {
+    // Behind everything that the call has: its handlers run last.
+    let _held = hold::hold();
     let (ours, polled) = ours(fds);
     if ours.is_empty() {
         let polled = polled.as_deref().and_then(Connection::polled);
@@ -219,6 +221,8 @@ impl Wait<'_> {
 
     fn ask_kernel(&mut self, timeout: Duration, mask: *const sigset_t) -> c_int {
         let time = timespec(timeout);
+        let own = if timeout.is_zero() { None } else { hold::sleep_mask(mask) };
+        let mask = hold::or_programs(own.as_ref(), mask);
         // SAFETY: the entries and the time live through the call; the mask is the program's own, or none.
         unsafe { real::ppoll(self.asked.as_mut_ptr(), self.asked.len() as libc::nfds_t, &raw const time, mask) }
     }

@@ -34,22 +34,41 @@ pub(crate) fn optional(place: &AtomicPtr<c_void>, name: &CStr) -> Option<*mut c_
 }
 
 /// The C library's function of this name.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) fn address(name: &CStr) -> *mut c_void {
     resolve(&AtomicPtr::new(null_mut()), name)
 }
 
 macro_rules! real {
-    ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => { $(
+    ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {
+        /// Finds all of them, so that no signal handler has to.
+        #[cfg_attr(test, expect(dead_code, reason = "run when the library is loaded"))]
+        pub(crate) fn resolve_all() {
+            $( optional(&place::$name, place::name::$name); )*
+        }
+
+        /// The functions that were found, and their names.
+        #[allow(non_upper_case_globals)]
+        mod place {
+            use super::*;
+            $( pub(super) static $name: AtomicPtr<c_void> = AtomicPtr::new(null_mut()); )*
+
+            pub(super) mod name {
+                use super::*;
+                $( pub(in super::super) const $name: &CStr =
+                    match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                        Ok(name) => name,
+                        Err(_) => c"",
+                    }; )*
+            }
+        }
+    $(
         /// As the C library's.
         #[allow(clippy::too_many_arguments)]
         pub(crate) unsafe fn $name($($arg: $ty),*) -> $ret {
-            static PLACE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-            const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                Ok(name) => name,
-                Err(_) => c"",
-            };
+            let found = resolve(&place::$name, place::name::$name);
             // SAFETY: the dynamic linker gave the address of the C function of this name, which has this type.
-            let real: unsafe extern "C-unwind" fn($($ty),*) -> $ret = unsafe { std::mem::transmute(resolve(&PLACE, NAME)) };
+            let real: unsafe extern "C-unwind" fn($($ty),*) -> $ret = unsafe { std::mem::transmute(found) };
             // SAFETY: the caller keeps to what the C function asks for.
             unsafe { real($($arg),*) }
         }
@@ -67,7 +86,6 @@ real! {
     getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int;
     close(fd: c_int) -> c_int;
     close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
-    closefrom(first: c_int) -> ();
     dup(fd: c_int) -> c_int;
     dup2(old: c_int, new: c_int) -> c_int;
     dup3(old: c_int, new: c_int, flags: c_int) -> c_int;
@@ -111,6 +129,10 @@ real! {
     posix_spawn_file_actions_adddup2(actions: *mut posix_spawn_file_actions_t, fd: c_int, new: c_int) -> c_int;
     system(command: *const c_char) -> c_int;
     popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
+    daemon(keeps_directory: c_int, keeps_output: c_int) -> c_int;
+    pthread_create(thread: *mut libc::pthread_t, attributes: *const libc::pthread_attr_t, start: extern "C-unwind" fn(*mut c_void) -> *mut c_void, argument: *mut c_void) -> c_int;
+    clone(function: extern "C-unwind" fn(*mut c_void) -> c_int, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent: *mut c_void, local: *mut c_void, child: *mut c_void) -> c_int;
+    sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
     setuid(user: uid_t) -> c_int;
     setrlimit(resource: c_uint, limits: *const libc::rlimit) -> c_int;
     prlimit(process: pid_t, resource: c_uint, new: *const libc::rlimit, old: *mut libc::rlimit) -> c_int;

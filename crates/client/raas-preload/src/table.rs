@@ -39,6 +39,7 @@ static TABLE: [AtomicPtr<[Place; CHUNK]>; CHUNKS] = [const { AtomicPtr::new(null
 
 impl Place {
     fn with<T>(&self, work: impl FnOnce(&mut Option<Entry>) -> T) -> T {
+        let _held = crate::hold::hold();
         while self.lock.swap(true, Ordering::Acquire) {
             std::hint::spin_loop();
         }
@@ -71,6 +72,12 @@ fn place_or_make(fd: c_int) -> Option<&'static Place> {
         }
     }
     place(fd)
+}
+
+/// Whether something is known of a descriptor.
+#[inline]
+pub(crate) fn is_known(fd: c_int) -> bool {
+    place(fd).is_some_and(|place| place.is_used.load(Ordering::Acquire))
 }
 
 /// What is known of a descriptor.

@@ -21,6 +21,8 @@ use differences::Differences;
 use pair::Transcript;
 
 const SOURCES: &str = "tests/sockets";
+/// A library that a case loads, from beside the program and under its name with this ending.
+const LIBRARY: (&str, &str) = ("tests/sockets/library/last_words.c", "-last-words.so");
 const COMPILE_LIMIT: Duration = Duration::from_secs(300);
 /// As many as programs of distributions are built with.
 const FLAGS: &[&str] =
@@ -143,11 +145,18 @@ fn compile(repo: &Repo) -> Result<PathBuf> {
         .filter(|path| path.extension().is_some_and(|ending| ending == "c"))
         .collect();
     sources.sort();
+    compile_into(repo, &program, &[], &sources)?;
+    let library = dir.join(format!("sockets{}", LIBRARY.1));
+    compile_into(repo, &library, &["-shared", "-fPIC"], &[repo.root.join(LIBRARY.0)])?;
+    Ok(program)
+}
+
+fn compile_into(repo: &Repo, made: &Path, flags: &[&str], sources: &[PathBuf]) -> Result<()> {
     let mut cc = repo.command("cc", FLAGS);
-    cc.arg("-o").arg(&program).args(&sources);
+    cc.args(flags).arg("-o").arg(made).args(sources);
     let ended = child::run_quiet(&mut cc, COMPILE_LIMIT)?;
     ensure!(ended.success(), "cc: {}\n{}", ended.describe(), ended.text(Stream::Err));
-    Ok(program)
+    Ok(())
 }
 
 fn list(program: &Path) -> Result<Vec<String>> {

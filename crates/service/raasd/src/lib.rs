@@ -52,11 +52,8 @@ mod shutdown;
 mod sleeper;
 mod socket_group;
 mod socket_place;
-<<<<<<< HEAD
 mod turns;
-=======
 mod user_turns;
->>>>>>> c0f5dcbf (raasd: what programs make the daemon hold is bounded in bytes, by user)
 
 pub use calibration::Calibration;
 pub use check::{Report, check, successor};

@@ -10,10 +10,14 @@ use super::programs::{STANDARD, hand_over, hand_over_of_parent};
 use crate::connection::kernel_tcp;
 use crate::options::{self, Fate};
 use crate::table::{self, Entry};
-use crate::{errno, fork, heirs, inside, real, sandbox};
+use crate::{errno, fork, heirs, hold, inside, own, real, sandbox};
 
 /// The program closes a descriptor: what is known of it ends first.
 fn forget(fd: c_int) {
+    if !table::is_known(fd) {
+        return;
+    }
+    let _held = hold::hold();
     let known = table::get(fd);
     if known.is_some() && fork::is_owner() && !inside::is_inside() {
         let code = errno::get();
@@ -97,9 +101,39 @@ fn copied(old: c_int, new: c_int) -> c_int {
     new
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    forget(fd);
+/// Jumps to `$by`, with the address of the caller as one more argument. It is of the library where the library closes.
+macro_rules! with_caller {
+    ($name:ident, $register:literal, $by:path) => {
+        #[cfg(target_arch = "x86_64")]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[unsafe(naked)]
+        unsafe extern "C-unwind" fn $name() {
+            std::arch::naked_asm!(concat!("mov ", $register, ", [rsp]"), "jmp {by}", by = sym $by)
+        }
+
+        #[cfg(target_arch = "aarch64")]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[unsafe(naked)]
+        unsafe extern "C-unwind" fn $name() {
+            std::arch::naked_asm!(concat!("mov ", $register, ", x30"), "b {by}", by = sym $by)
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+with_caller!(close, "rsi", close_by);
+#[cfg(target_arch = "aarch64")]
+with_caller!(close, "x1", close_by);
+
+unsafe extern "C-unwind" fn close_by(fd: c_int, caller: usize) -> c_int {
+    if own::has(fd) {
+        if !own::is_code(caller) {
+            return errno::fail(libc::EBADF) as c_int;
+        }
+        shm::note_closed(fd);
+    } else {
+        forget(fd);
+    }
     // SAFETY: the call takes no pointers.
     unsafe { real::close(fd) }
 }
@@ -110,14 +144,24 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
         table::known(first as usize, last as usize).into_iter().for_each(forget);
     }
     // SAFETY: the call takes no pointers.
-    unsafe { real::close_range(first, last, flags) }
+    own::without(first, last, |first, last| unsafe { real::close_range(first, last, flags) })
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C-unwind" fn closefrom(first: c_int) {
-    table::known(usize::try_from(first).unwrap_or(0), usize::MAX).into_iter().for_each(forget);
+    let first = c_uint::try_from(first).unwrap_or(0);
     // SAFETY: the call takes no pointers.
-    unsafe { real::closefrom(first) }
+    let is_done = unsafe { close_range(first, c_uint::MAX, 0) } == 0;
+    if !is_done {
+        // A kernel without it. There may be none of the library's beyond those that are known.
+        let last = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+        let numbers = last.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let numbers: Vec<c_int> = numbers.filter(|fd| *fd >= first as c_int).collect();
+        numbers.into_iter().for_each(|fd| {
+            // SAFETY: the call takes no pointers.
+            let _ = unsafe { close_by(fd, 0) };
+        });
+    }
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -128,6 +172,9 @@ unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
+    if own::has(new) && old != new {
+        return errno::fail(libc::EBUSY) as c_int;
+    }
     forget_over(old, new);
     // SAFETY: the call takes no pointers.
     copied(old, unsafe { real::dup2(old, new) })
@@ -135,6 +182,9 @@ unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    if own::has(new) && old != new {
+        return errno::fail(libc::EBUSY) as c_int;
+    }
     forget_over(old, new);
     // SAFETY: the call takes no pointers.
     copied(old, unsafe { real::dup3(old, new, flags) })

@@ -6,7 +6,7 @@ use std::time::Duration;
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
 use crate::table;
-use crate::{errno, poll_set, real};
+use crate::{errno, hold, poll_set, real};
 
 fn of_millis(timeout: c_int) -> Option<Duration> {
     u64::try_from(timeout).ok().map(Duration::from_millis)
@@ -230,6 +230,7 @@ unsafe extern "C-unwind" fn pselect(
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C-unwind" fn epoll_ctl(set: c_int, what: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+    let _held = hold::hold();
     if let Some(connection) = table::socket(fd)
         && let Some(known) = table::epoll_or_make(set)
     {
@@ -258,6 +259,9 @@ unsafe fn wait_for(
     timeout: Option<Duration>,
     mask: *const sigset_t,
 ) -> Option<c_int> {
+    table::is_known(set).then_some(())?;
+    // Behind everything that the call has: its handlers run last.
+    let _held = hold::hold();
     let known = table::epoll(set)?;
     let room = usize::try_from(max).ok().filter(|max| *max > 0 && !events.is_null())?;
     // SAFETY: the caller's promise. An event is numbers, which any bytes are.

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
-use super::{all, one};
+use super::{all, on_socket, one};
 use crate::connection::is_empty;
 use crate::{real, table};
 
@@ -12,11 +12,11 @@ use crate::{real, table};
 unsafe extern "C-unwind" fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
     // SAFETY: the program's own arguments.
     let mut original = || unsafe { real::read(fd, buffer, len) };
-    match table::socket(fd) {
-        // The kernel asks no socket for nothing.
-        Some(connection) if len > 0 => connection.receive(fd, &one(buffer, len), 0, &mut original),
-        _ => original(),
+    // The kernel asks no socket for nothing.
+    if len == 0 {
+        return original();
     }
+    on_socket(fd, &mut original, &mut |connection, original| connection.receive(fd, &one(buffer, len), 0, original))
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -24,8 +24,10 @@ unsafe extern "C-unwind" fn readv(fd: c_int, parts: *const iovec, count: c_int) 
     // SAFETY: the program's own arguments.
     let mut original = || unsafe { real::readv(fd, parts, count) };
     // SAFETY: the program promised so many parts.
-    match (table::socket(fd), usize::try_from(count).map(|count| unsafe { all(parts, count) })) {
-        (Some(connection), Ok(parts)) if !is_empty(parts) => connection.receive(fd, parts, 0, &mut original),
+    match usize::try_from(count).map(|count| unsafe { all(parts, count) }) {
+        Ok(parts) if table::is_known(fd) && !is_empty(parts) => {
+            on_socket(fd, &mut original, &mut |connection, original| connection.receive(fd, parts, 0, original))
+        }
         _ => original(),
     }
 }
@@ -41,11 +43,11 @@ unsafe extern "C-unwind" fn preadv2(
     // SAFETY: the program's own arguments.
     let mut original = || unsafe { real::preadv2(fd, parts, count, offset, flags) };
     // SAFETY: the program promised so many parts.
-    match (table::socket(fd), usize::try_from(count).map(|count| unsafe { all(parts, count) })) {
+    match usize::try_from(count).map(|count| unsafe { all(parts, count) }) {
         // Another offset than "here" is refused for sockets.
-        (Some(connection), Ok(parts)) if offset == -1 && !is_empty(parts) => {
+        Ok(parts) if offset == -1 && table::is_known(fd) && !is_empty(parts) => {
             let flags = if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
-            connection.receive(fd, parts, flags, &mut original)
+            on_socket(fd, &mut original, &mut |connection, original| connection.receive(fd, parts, flags, original))
         }
         _ => original(),
     }
@@ -67,10 +69,7 @@ unsafe extern "C-unwind" fn pread64v2(
 unsafe extern "C-unwind" fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     // SAFETY: the program's own arguments.
     let mut original = || unsafe { real::recv(fd, buffer, len, flags) };
-    match table::socket(fd) {
-        None => original(),
-        Some(connection) => connection.receive(fd, &one(buffer, len), flags, &mut original),
-    }
+    on_socket(fd, &mut original, &mut |connection, original| connection.receive(fd, &one(buffer, len), flags, original))
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -88,8 +87,9 @@ unsafe extern "C-unwind" fn recvfrom(
         // SAFETY: the program's own arguments.
         unsafe { real::recvfrom(fd, buffer, len, flags, address, size) }
     };
-    let Some(connection) = table::socket(fd) else { return original() };
-    let result = connection.receive(fd, &one(buffer, len), flags, &mut original);
+    let result = on_socket(fd, &mut original, &mut |connection, original| {
+        connection.receive(fd, &one(buffer, len), flags, original)
+    });
     if result >= 0 && !is_the_kernels && !size.is_null() {
         // As TCP does: who sent it is not said.
         // SAFETY: the program gave a pointer to a length.
@@ -106,10 +106,14 @@ unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_in
         // SAFETY: the program's own arguments.
         unsafe { real::recvmsg(fd, message, flags) }
     };
-    let Some(connection) = table::socket(fd).filter(|_| !message.is_null()) else { return original() };
-    // SAFETY: the program's own message, whose list of parts has so many.
-    let parts = unsafe { all((*message).msg_iov, (*message).msg_iovlen) };
-    let result = connection.receive(fd, parts, flags, &mut original);
+    if message.is_null() {
+        return original();
+    }
+    let result = on_socket(fd, &mut original, &mut |connection, original| {
+        // SAFETY: the program's own message, whose list of parts has so many.
+        let parts = unsafe { all((*message).msg_iov, (*message).msg_iovlen) };
+        connection.receive(fd, parts, flags, original)
+    });
     if result >= 0 && !is_the_kernels {
         // SAFETY: the program's own message.
         unsafe {
@@ -129,7 +133,7 @@ unsafe extern "C-unwind" fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    if table::socket(fd).is_none() {
+    if !table::is_known(fd) {
         // SAFETY: the program's own arguments.
         return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
     }

@@ -4,9 +4,9 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
-use super::{all, one};
+use super::{all, on_socket, one};
 use crate::connection::How;
-use crate::{errno, fork, inside, real, table};
+use crate::{errno, fork, hold, inside, real, table};
 
 /// Bytes of a file that are copied at once.
 const COPY: usize = 64 << 10;
@@ -15,21 +15,18 @@ const COPY: usize = 64 << 10;
 unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t {
     // SAFETY: the program's own arguments.
     let mut original = || unsafe { real::write(fd, buffer, len) };
-    match table::socket(fd) {
-        None => original(),
-        Some(connection) => connection.send(fd, &one(buffer, len), 0, &mut original),
-    }
+    on_socket(fd, &mut original, &mut |connection, original| connection.send(fd, &one(buffer, len), 0, original))
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C-unwind" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: the program's own arguments.
     let mut original = || unsafe { real::writev(fd, parts, count) };
-    match (table::socket(fd), usize::try_from(count)) {
+    let Ok(count) = usize::try_from(count) else { return original() };
+    on_socket(fd, &mut original, &mut |connection, original| {
         // SAFETY: the program promised so many parts.
-        (Some(connection), Ok(count)) => connection.send(fd, unsafe { all(parts, count) }, 0, &mut original),
-        _ => original(),
-    }
+        connection.send(fd, unsafe { all(parts, count) }, 0, original)
+    })
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -42,13 +39,13 @@ unsafe extern "C-unwind" fn pwritev2(
 ) -> ssize_t {
     // SAFETY: the program's own arguments.
     let mut original = || unsafe { real::pwritev2(fd, parts, count, offset, flags) };
-    match (table::socket(fd), usize::try_from(count)) {
+    match usize::try_from(count) {
         // Another offset than "here" is refused for sockets.
-        (Some(connection), Ok(count)) if offset == -1 => {
+        Ok(count) if offset == -1 => on_socket(fd, &mut original, &mut |connection, original| {
             let flags = if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
             // SAFETY: the program promised so many parts.
-            connection.send(fd, unsafe { all(parts, count) }, flags, &mut original)
-        }
+            connection.send(fd, unsafe { all(parts, count) }, flags, original)
+        }),
         _ => original(),
     }
 }
@@ -69,10 +66,7 @@ unsafe extern "C-unwind" fn pwrite64v2(
 unsafe extern "C-unwind" fn send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t {
     // SAFETY: the program's own arguments.
     let mut original = || unsafe { real::send(fd, buffer, len, flags) };
-    match table::socket(fd) {
-        None => original(),
-        Some(connection) => connection.send(fd, &one(buffer, len), flags, &mut original),
-    }
+    on_socket(fd, &mut original, &mut |connection, original| connection.send(fd, &one(buffer, len), flags, original))
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -86,23 +80,22 @@ unsafe extern "C-unwind" fn sendto(
 ) -> ssize_t {
     // SAFETY: the program's own arguments.
     let mut original = || unsafe { real::sendto(fd, buffer, len, flags, address, size) };
-    match table::socket(fd) {
-        None => original(),
-        Some(connection) => connection.send(fd, &one(buffer, len), flags, &mut original),
-    }
+    on_socket(fd, &mut original, &mut |connection, original| connection.send(fd, &one(buffer, len), flags, original))
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the program's own arguments.
     let mut original = || unsafe { real::sendmsg(fd, message, flags) };
-    let Some(connection) = table::socket(fd).filter(|_| !message.is_null()) else {
+    if message.is_null() || !table::is_known(fd) {
         // SAFETY: the program's own message, or none.
         return if unsafe { passed_on(message) } { original() } else { errno::fail(libc::EINVAL) };
-    };
-    // SAFETY: the program's own message, whose list of parts has so many.
-    let parts = unsafe { all((*message).msg_iov, (*message).msg_iovlen) };
-    connection.send(fd, parts, flags, &mut original)
+    }
+    on_socket(fd, &mut original, &mut |connection, original| {
+        // SAFETY: the program's own message, whose list of parts has so many.
+        let parts = unsafe { all((*message).msg_iov, (*message).msg_iovlen) };
+        connection.send(fd, parts, flags, original)
+    })
 }
 
 /// Connections among the descriptors of a message stay on TCP. False: one is upgraded, and useless where it goes.
@@ -167,20 +160,21 @@ unsafe extern "C-unwind" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C-unwind" fn sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
     // SAFETY: the program's own arguments.
-    let original = || unsafe { real::sendfile(out, from, offset, count) };
-    let Some(connection) = table::socket(out) else { return original() };
-    if !connection.writes_stream() {
-        // No parts: should the connection be upgraded right now, nothing is written to the stream.
-        let mut was_asked = false;
-        let result = connection.send(out, &[], libc::MSG_NOSIGNAL, &mut || {
-            was_asked = true;
-            original()
-        });
-        if was_asked {
-            return result;
+    let mut original = || unsafe { real::sendfile(out, from, offset, count) };
+    on_socket(out, &mut original, &mut |connection, original| {
+        if !connection.writes_stream() {
+            // No parts: should the connection be upgraded right now, nothing is written to the stream.
+            let mut was_asked = false;
+            let result = connection.send(out, &[], libc::MSG_NOSIGNAL, &mut || {
+                was_asked = true;
+                original()
+            });
+            if was_asked {
+                return result;
+            }
         }
-    }
-    copy_file(out, from, offset, count)
+        copy_file(out, from, offset, count)
+    })
 }
 
 /// Copies a file into a stream: as much as fits in one go, as the kernel does.
@@ -251,9 +245,17 @@ unsafe extern "C-unwind" fn splice(
     let original = || unsafe { real::splice(from, from_offset, to, to_offset, len, flags) };
     // The kernel says what is wrong: one of the two must be a pipe, and neither a place in a file.
     let is_possible = from_offset.is_null() && to_offset.is_null() && (is_pipe(from) || is_pipe(to));
-    if len == 0 || !is_possible {
+    if len == 0 || !is_possible || !table::is_known(from) && !table::is_known(to) {
         return original();
     }
+    // SAFETY: the program's own arguments.
+    hold::restarting(|| unsafe { splice_held(from, to, len, flags, &original) })
+}
+
+/// # Safety
+///
+/// As the call `original`.
+unsafe fn splice_held(from: c_int, to: c_int, len: size_t, flags: c_uint, original: &dyn Fn() -> ssize_t) -> ssize_t {
     let mut was_asked = false;
     let mut once = || {
         was_asked = true;

@@ -263,6 +263,9 @@ impl Connection {
             self.takers.open();
         }
         self.is_going_back.store(false, Ordering::Release);
+        if done.is_ok() {
+            self.sets.all().iter().for_each(|(set, fd)| set.note_back(*fd));
+        }
         self.tell_all();
         if done.is_ok() && !is_asking {
             self.show_why(fd, Reason::PeerKeepsTcp);
@@ -362,9 +365,11 @@ impl Connection {
                 Ok(count) => unread.extend_from_slice(&piece[..count]),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {
                     let awaited = Awaited { is_read: true, stream: true, fd: -1 };
-                    // A signal does not end this.
-                    if self.wait(awaited, Until::at(until)) == Err(libc::EAGAIN) {
-                        return Err(Failed);
+                    match self.wait(awaited, Until::at(until)) {
+                        Err(libc::EAGAIN) => return Err(Failed),
+                        // A signal does not end this, and its handler waits.
+                        Err(libc::EINTR) => std::thread::sleep(PAUSE),
+                        _ => {}
                     }
                 }
                 // It was reset before it carried bytes, or after: TCP tells.

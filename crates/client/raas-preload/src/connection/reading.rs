@@ -12,7 +12,7 @@ use raas::Readiness;
 
 use super::back::unread_of_tcp;
 use super::waiting::{Awaited, Until};
-use super::{Connection, ReadPart, Waits, are_valid, is_empty};
+use super::{Connection, ReadPart, Side, Waits, are_valid, is_empty};
 use crate::errno::{self, fail};
 use crate::prelude::Heard;
 use crate::{inside, polled, real, say, spin};
@@ -37,16 +37,16 @@ impl Connection {
         original: &mut dyn FnMut() -> isize,
     ) -> isize {
         if flags & libc::MSG_ERRQUEUE != 0 {
-            return original();
+            return self.in_kernel(None, original);
         }
         if inside::is_inside() && self.is_switching() {
-            // A signal handler, in the middle of this thread's work with streams.
+            // The handler of a fault, in the middle of this thread's work with streams.
             return fail(libc::EINTR);
         }
         self.touch(fd);
         if !are_valid(parts) {
             // The kernel says what is wrong with them, and takes nothing.
-            return original();
+            return self.in_kernel(None, original);
         }
         let is_peek = flags & libc::MSG_PEEK != 0;
         let may_wait = !self.is_nonblocking() && flags & libc::MSG_DONTWAIT == 0;
@@ -70,7 +70,7 @@ impl Connection {
                     if may_wait && let Some(payoff) = self.polled() {
                         polled::until_readable(payoff, fd);
                     }
-                    let result = original();
+                    let result = self.in_kernel(Some(Side::Read), original);
                     self.count_in(result, is_peek);
                     return result;
                 }
@@ -362,7 +362,7 @@ impl Connection {
         let mut byte = 0u8;
         let flags = libc::MSG_PEEK | flags & (libc::MSG_DONTWAIT | libc::MSG_OOB);
         // SAFETY: there is room for one byte.
-        let result = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, flags) };
+        let result = self.in_kernel(None, &mut || unsafe { real::recv(fd, (&raw mut byte).cast(), 1, flags) });
         if result <= 0 {
             return Some(result);
         }

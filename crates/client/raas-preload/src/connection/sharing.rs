@@ -21,7 +21,10 @@ impl Connection {
     pub(crate) fn for_child(&self, wish: Option<Wish>) -> Self {
         let is_lost = self.is_switching() || self.is_lost();
         // A connection that the parent used is the parent's; the child's bytes would not be counted there.
-        let role = if self.is_used.load(Ordering::Relaxed) { Role::Kernel } else { self.role() };
+        // So are those of a signal handler, which does not begin the upgrade.
+        let has_counted = [&self.tcp_in, &self.tcp_out].iter().any(|count| count.load(Ordering::Relaxed) > 0);
+        let is_used = self.is_used.load(Ordering::Relaxed) || has_counted;
+        let role = if is_used { Role::Kernel } else { self.role() };
         let mut child = Self::new(role, self.is_nonblocking());
         child.is_lost.store(is_lost, Ordering::Relaxed);
         // A child of a child asks as its parent would.
@@ -114,6 +117,11 @@ impl Connection {
     /// One fork less. What is kept of it if that was the last.
     pub(crate) fn remove_heir(&self) -> Option<Arc<OwnedFd>> {
         if self.heirs.fetch_sub(1, Ordering::AcqRel) == 1 { lock(&self.kept).take() } else { None }
+    }
+
+    /// Whether this is a child that has it from its parent.
+    pub(crate) fn has_wish(&self) -> bool {
+        self.wish.is_some()
     }
 
     pub(crate) fn has_heirs(&self) -> bool {

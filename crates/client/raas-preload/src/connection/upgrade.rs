@@ -93,8 +93,13 @@ impl Connection {
 
     #[cold]
     fn ask(&self, fd: c_int) {
-        // A signal handler that came while this thread had locks of the library's.
+        // The handler of a fault, that came while this thread had locks of the library's.
         let is_nested = crate::inside::is_inside();
+        let is_in_handler = crate::handlers::is_in_one();
+        if is_in_handler && !self.has_heirs() && !self.has_wish() {
+            // It makes threads, which takes locks of the C library's: the next call outside of a handler does.
+            return;
+        }
         let _inside = crate::inside::enter();
         let role = self.role();
         if is_nested || role == Role::Fresh || !is_connected(fd) || self.is_used.swap(true, Ordering::AcqRel) {
@@ -104,7 +109,7 @@ impl Connection {
         if self.stays_by(fd) {
             return;
         }
-        let is_kept = || rings::are_in_use() || sandbox::is_due();
+        let is_kept = || rings::are_in_use() || sandbox::is_due() || is_in_handler;
         if is_kept() || !self.claim() {
             // Calls that are not seen use it, or another process does, or may.
             self.set_role(Role::Kernel);
@@ -173,6 +178,10 @@ impl Connection {
     }
 
     fn pump_slowly(&self, fd: c_int) {
+        // As in `ask`: a connection that gets its stream has a thread made.
+        if crate::handlers::is_in_one() {
+            return;
+        }
         let was_linked = self.stream().is_some();
         self.do_next_step(was_linked);
         if !was_linked && self.stream().is_some() {

@@ -4,6 +4,7 @@
 //! interrupt calls.
 
 use std::ffi::c_int;
+use std::ptr::null;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use raas::elsewhere::SLEEP_MAX;
 use super::back::PAUSE;
 use super::{Connection, ReadPart};
 use crate::sleep::Sleep;
-use crate::{desk, errno, inside, real};
+use crate::{desk, errno, hold, inside, real};
 
 /// When a blocking call gives up.
 #[derive(Debug, Clone, Copy)]
@@ -83,16 +84,17 @@ impl Connection {
             fds.extend(sleep.fds().chain(told_by).map(entry));
         }
         let left = timespec(sleep.bound(left));
-        // SAFETY: the entries of `fds` and `left` live through the call.
-        let result =
-            unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, &raw const left, std::ptr::null()) };
+        let own = hold::sleep_mask(null());
+        let mask = hold::or_programs(own.as_ref(), null());
+        // SAFETY: the entries of `fds`, `left` and the mask live through the call.
+        let result = unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, &raw const left, mask) };
         sleep.hear(|fd| result > 0 && fds.iter().any(|entry| entry.fd == fd && entry.revents != 0));
         if result >= 0 {
             return Ok(());
         }
         match errno::get() {
             // As the kernel: a call that has a time limit is not begun again.
-            libc::EINTR if until.0.is_none() && !errno::signals_interrupt() => Ok(()),
+            libc::EINTR if until.0.is_none() => Err(hold::RESTART),
             code => Err(code),
         }
     }
@@ -101,7 +103,9 @@ impl Connection {
 impl Connection {
     /// Waits until the stream may have room, or something else ends the wait.
     pub(crate) fn wait_for_room(&self) {
-        let _ = self.wait(Awaited { is_read: false, stream: true, fd: -1 }, Until(None));
+        if self.wait(Awaited { is_read: false, stream: true, fd: -1 }, Until(None)).is_err() {
+            hold::let_run_within();
+        }
     }
 
     /// It is on TCP, and the library is to make no call any more: threads that wait for it and its stream are woken, and

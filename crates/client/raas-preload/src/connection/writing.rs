@@ -10,7 +10,7 @@ use libc::iovec;
 use raas::Reason;
 
 use super::waiting::Awaited;
-use super::{Connection, are_valid};
+use super::{Connection, Side, are_valid};
 use crate::errno::{self, fail};
 use crate::{inside, say};
 
@@ -38,7 +38,7 @@ impl Connection {
                 }
             }
             if let Some(_entered) = self.writers.enter() {
-                let result = original();
+                let result = self.in_kernel(Some(Side::Write), original);
                 if let Ok(count) = u64::try_from(result) {
                     self.tcp_out.fetch_add(count, Ordering::AcqRel);
                 }
@@ -53,12 +53,12 @@ impl Connection {
                 return result;
             }
             if inside::is_inside() {
-                // A signal handler, in the middle of this thread's work with streams.
+                // The handler of a fault, in the middle of this thread's work with streams.
                 return fail(libc::EINTR);
             }
             if !are_valid(parts) {
                 // The kernel says what is wrong with them, and takes nothing.
-                return original();
+                return self.in_kernel(None, original);
             }
             self.hear_ask_at_times(fd);
             if let Some(result) = self.send_to_stream(parts, flags) {

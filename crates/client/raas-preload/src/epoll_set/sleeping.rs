@@ -16,7 +16,7 @@ use super::{EpollSet, Found, State, TAG, TAG_BELL, TAG_MASK, TAG_SESSION};
 use crate::connection::{How, lock};
 use crate::epoll_set::entry::{bits_of_poll, is_edge};
 use crate::sleep::Sleep;
-use crate::{desk, real};
+use crate::{desk, hold, real};
 
 /// Looks at a set of which something is told again and again, as while a connection leaves TCP.
 const TOLD_AGAIN_MAX: u32 = 8;
@@ -282,6 +282,8 @@ impl EpollSet {
     ) -> Result<Asked, ()> {
         let max = c_int::try_from(room.len()).unwrap_or(c_int::MAX);
         let millis = in_millis(timeout);
+        let own = if millis == 0 { None } else { hold::sleep_mask(mask) };
+        let mask = hold::or_programs(own.as_ref(), mask);
         // SAFETY: `room` has room for `max` events; the mask is the program's own, or none.
         let found = unsafe { real::epoll_pwait(self.fd(), room.as_mut_ptr(), max, millis, mask) };
         let found = usize::try_from(found).map_err(drop)?;
