@@ -40,6 +40,7 @@ mod segment;
 mod sleep;
 mod slot;
 mod sync;
+mod told;
 mod undertaker;
 mod wake;
 mod written;
@@ -74,6 +75,7 @@ pub use sleep::{
     slot_is_awaited,
 };
 pub use slot::SlotWords;
+pub use told::{PairListener, PairTeller, Telling};
 pub use undertaker::take_down_elsewhere;
 pub use wake::{Drained, MAX_DRAIN, WakeSocket};
 pub use written::{MARK_BYTES, mark, written_at, written_word};

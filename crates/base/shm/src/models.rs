@@ -19,6 +19,7 @@ mod pair;
 mod ready;
 mod rest;
 mod ring;
+mod told;
 
 /// What is taken away from a protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +79,9 @@ macro_rules! cell {
             }
             fn fetch_add(&self, value: $int, order: Ordering) -> $int {
                 self.atomic.fetch_add(value, self.strength.apply(order))
+            }
+            fn compare_exchange(&self, current: $int, new: $int, order: Ordering) -> Result<$int, $int> {
+                self.atomic.compare_exchange(current, new, self.strength.apply(order), Ordering::Relaxed)
             }
             fn fence_seq_cst(&self) {
                 self.strength.fence();

@@ -12,6 +12,8 @@ pub(crate) trait AtomicWord<T> {
     fn fetch_or(&self, bits: T, order: Ordering) -> T;
     fn fetch_and(&self, bits: T, order: Ordering) -> T;
     fn fetch_add(&self, value: T, order: Ordering) -> T;
+    /// Err is the value that was found.
+    fn compare_exchange(&self, current: T, new: T, order: Ordering) -> Result<T, T>;
     /// The sequentially consistent fence of the memory that this word lives in.
     fn fence_seq_cst(&self);
     /// This side's half of a fence whose other half another process makes all processors pass: it holds back the
@@ -51,6 +53,10 @@ macro_rules! atomic_word {
             #[inline]
             fn fetch_add(&self, value: $int, order: Ordering) -> $int {
                 <$word>::fetch_add(self, value, order)
+            }
+            #[inline]
+            fn compare_exchange(&self, current: $int, new: $int, order: Ordering) -> Result<$int, $int> {
+                <$word>::compare_exchange(self, current, new, order, Ordering::Relaxed)
             }
             #[inline]
             fn fence_seq_cst(&self) {

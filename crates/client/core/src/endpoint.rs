@@ -60,6 +60,17 @@ pub(crate) struct RingSizes {
     pub(crate) tx: u64,
 }
 
+/// One number of many, all but surely another one for other words.
+#[inline]
+pub(crate) fn mixed(words: &[u64]) -> u64 {
+    let mut mixed = 0u64;
+    for word in words {
+        // Odd, so that no bit is lost: the golden ratio's fraction.
+        mixed = (mixed ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    }
+    mixed
+}
+
 /// One end of a connection, without its rings. Any number of threads may use it. Dropping it closes, by a reset unless
 /// the connection was closed before ([`Connection::close`](crate::Connection::close)).
 #[derive(Debug)]
@@ -209,6 +220,19 @@ impl Endpoint {
     #[cold]
     fn own_end(&self) -> End {
         if self.is(FAULTY) { End::Reset(Reason::AppFault) } else { End::Finished }
+    }
+
+    /// A number that is another one when the other side has changed anything of the connection, all but surely: a short
+    /// way to find out that there is nothing new. It says nothing of what this side did. None: it must be looked at.
+    #[inline]
+    pub fn stamp(&self) -> Option<u64> {
+        if !self.life.is_alive() {
+            return None;
+        }
+        match &self.link {
+            Link::Pair(end) => Some(end.stamp()),
+            Link::Lane(end) => self.direct().is_none().then(|| end.stamp()),
+        }
     }
 
     /// How reading ends, if it does once the ring is empty. Look at the ring afterwards.

@@ -8,6 +8,7 @@ use control::Reason;
 use shm::{RingMemory, RingReader, RingWriter, SlotPlace, SlotWords, Word32, app_flag, engine_flag};
 
 use crate::End;
+use crate::endpoint::mixed;
 use crate::side::{Side, failure};
 
 /// Reads the host's monotonic clock, in nanoseconds.
@@ -108,6 +109,16 @@ impl LaneEnd {
 
     pub(crate) fn slot(&self) -> u32 {
         self.slot
+    }
+
+    /// See [`crate::Endpoint::stamp`].
+    #[inline]
+    pub(crate) fn stamp(&self) -> u64 {
+        let SlotWords { rx_tail, tx_head, tx_grown_at, rx_grown_at, state, engine_flags, generation, .. } = &self.words;
+        let now = Ordering::Relaxed;
+        let narrow = u64::from(state.load(now)) << 32 | u64::from(engine_flags.load(now));
+        let wide = [rx_tail.load(now), tx_head.load(now), tx_grown_at.load(now), rx_grown_at.load(now)];
+        mixed(&wide) ^ mixed(&[narrow, generation.load(now).into()])
     }
 
     pub(crate) fn is_datagram(&self) -> bool {

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use control::Reason;
-use shm::{PairSleeper, PairWaiter, PairWords, RegionError, app_flag, pair_must_wake, waiting};
+use shm::{PairSleeper, PairTeller, PairWaiter, PairWords, RegionError, app_flag, pair_must_wake, waiting};
 
 use crate::End;
+use crate::endpoint::mixed;
 use crate::pair_socket::PairSocket;
 use crate::side::{Side, failure};
 
@@ -30,6 +31,7 @@ pub(crate) struct PairEnd {
     met: AtomicBool,
     waiter: PairWaiter,
     sleeper: PairSleeper,
+    teller: PairTeller,
 }
 
 impl PairEnd {
@@ -40,10 +42,11 @@ impl PairEnd {
         generation: u32,
         own: PairWords,
         peer: PairWords,
+        teller: PairTeller,
     ) -> Result<Self, RegionError> {
         let waiter = PairWaiter::new(own.waiting.clone())?;
         let sleeper = PairSleeper::new(peer.waiting.clone());
-        Ok(Self { socket, slot, generation, own, peer, met: AtomicBool::new(false), waiter, sleeper })
+        Ok(Self { socket, slot, generation, own, peer, met: AtomicBool::new(false), waiter, sleeper, teller })
     }
 
     pub(crate) fn socket(&self) -> &Arc<PairSocket> {
@@ -87,6 +90,15 @@ impl PairEnd {
             before = found;
         }
         self.wake(waiting::WRITABLE);
+    }
+
+    /// See [`crate::Endpoint::stamp`].
+    #[inline]
+    pub(crate) fn stamp(&self) -> u64 {
+        let PairWords { tail, head, grown_at, given_back, flags, generation, .. } = &self.peer;
+        let now = Ordering::Relaxed;
+        let narrow = u64::from(flags.load(now)) << 32 | u64::from(generation.load(now));
+        mixed(&[tail.load(now), head.load(now), grown_at.load(now), given_back.load(now), narrow])
     }
 
     fn reason(&self) -> Reason {
@@ -134,7 +146,7 @@ impl PairEnd {
 
     #[cold]
     fn wake_now(&self) {
-        self.socket.wake_slot(self.slot);
+        self.socket.tell(self.slot, &self.teller);
     }
 
     /// Announces a sleep, another one than all before. The caller fences and looks once more.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use control::Reason;
-use shm::{Pair, PairWords, RingReader, RingWriter, WakeSocket, app_flag};
+use shm::{Pair, PairTeller, PairWords, RingReader, RingWriter, WakeSocket, app_flag};
 
 use crate::Life;
 use crate::endpoint::Name;
@@ -71,13 +71,20 @@ impl PairLink {
     /// made. False: it does not fit.
     pub(crate) fn put_own(&mut self, index: u32, slots: u32, pair: Option<Pair>) -> bool {
         let in_use = self.entries.range(self.own.slots_of(index)).next().is_some();
-        index as usize <= self.own.count() && !in_use && self.own.put(index, slots, pair)
+        let fits = index as usize <= self.own.count() && !in_use && self.own.put(index, slots, pair);
+        if fits {
+            self.socket.with_listener(|listener| listener.put_own(index as usize, self.own.pair(index)));
+        }
+        fits
     }
 
     /// Puts a segment of the peer, as [`PairLink::put_own`]; None where there was no descriptor for it.
     pub(crate) fn put_peer(&mut self, index: u32, slots: u32, pair: Option<Pair>) {
         // The daemon asks both sides; what does not fit is refused when a connection is to be in it.
-        let _fits = self.peer.put(index, slots, pair);
+        if self.peer.put(index, slots, pair) {
+            let (first, pair) = (self.peer.slots_of(index).start, self.peer.pair(index).cloned());
+            self.socket.with_listener(|listener| listener.put_peer(index as usize, first, pair));
+        }
     }
 
     /// Takes a slot: own words fresh, then the generation, which makes them count for the peer.
@@ -101,7 +108,8 @@ impl PairLink {
         own.reason.store(0, Ordering::Relaxed);
         own.owner_pid.store(pid, Ordering::Relaxed);
         own.generation.store(generation, Ordering::Release);
-        let end = PairEnd::new(Arc::clone(&self.socket), slot, generation, own.clone(), peer.clone())?;
+        let teller = PairTeller::new(own_segment, i, peer_segment);
+        let end = PairEnd::new(Arc::clone(&self.socket), slot, generation, own.clone(), peer.clone(), teller)?;
         self.entries.insert(slot, Entry { name, generation, own, peer });
         Ok(OpenedPair { end, reader, rx_bytes, writer })
     }

@@ -43,6 +43,11 @@ impl Segments {
         self.0.get(index as usize).map_or(0..0, |part| part.first..part.first.saturating_add(part.slots))
     }
 
+    /// Segment `index`, if it is there.
+    pub(crate) fn pair(&self, index: u32) -> Option<&Pair> {
+        self.0.get(index as usize)?.pair.as_ref()
+    }
+
     fn next_slot(&self) -> Option<u32> {
         self.0.last().map_or(Some(0), |part| part.first.checked_add(part.slots))
     }

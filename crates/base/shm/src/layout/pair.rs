@@ -4,6 +4,7 @@
 use super::header::{Header, Kind, OwnerWords, word32, word64};
 use super::{LayoutError, check_size, pages};
 use crate::limits::{PAGE_BYTES, PAIR_SLOTS_MAX, PAIR_SLOTS_MIN, RING_BYTES_MAX, RING_BYTES_MIN, check_power_of_two};
+use crate::told::SLOTS_OF_WORD;
 use crate::{Region, RegionError, RingMemory, Word32, Word64};
 
 pub(super) const SLOTS_AT: u64 = PAGE_BYTES;
@@ -18,6 +19,12 @@ pub(super) const OWNER_PID_AT: u64 = 32;
 pub(super) const GROWN_AT_AT: u64 = 40;
 /// On a line of its own: the peer polls those before it, and looks at this one seldom.
 pub(super) const GIVEN_BACK_AT: u64 = 64;
+
+/// In the header's page: the number of the next look of this side, and what it tells the peer (see `told`).
+pub(super) const LOOKS_AT: u64 = 1024;
+pub(super) const TOLD_AT: u64 = 2048;
+/// Bytes of notes for looks of one parity.
+pub(super) const TOLD_BYTES: u64 = (PAIR_SLOTS_MAX / SLOTS_OF_WORD) as u64 * 8;
 
 /// A ring of a pair uses so many bytes at first, and all that it has once it carries a stream that fills these.
 const PAIR_FIRST_BYTES: u32 = 256 << 10;
@@ -94,6 +101,25 @@ impl Pair {
             grown_at: word64(region, base + GROWN_AT_AT),
             given_back: word64(region, base + GIVEN_BACK_AT),
         }
+    }
+
+    /// The number of the next look of the maker at what the peer tells; 0: it looks at datagrams alone.
+    pub(crate) fn looks(&self) -> Word64 {
+        word64(&self.region, LOOKS_AT)
+    }
+
+    /// The words in which the maker notes slots from `32 * number`: for looks with an even number, and for the others.
+    pub(crate) fn told(&self, number: u32) -> [Word64; 2] {
+        [0, 1].map(|parity| self.told_word(parity, number.into()))
+    }
+
+    /// All words with notes for looks of this parity, in the order of their slots.
+    pub(crate) fn told_at(&self, look: u64) -> impl Iterator<Item = Word64> + '_ {
+        (0..u64::from(self.slots.div_ceil(SLOTS_OF_WORD))).map(move |number| self.told_word(look % 2, number))
+    }
+
+    fn told_word(&self, parity: u64, number: u64) -> Word64 {
+        word64(&self.region, TOLD_AT + parity * TOLD_BYTES + number * 8)
     }
 
     /// Where ring `i` lies; panics if `i >= slots()`.

@@ -193,6 +193,10 @@ fn the_engine_page_and_the_pair_are_as_documented() {
         ("zero", GIVEN_BACK_AT + 8, u64::from(SLOT_BYTES) - GIVEN_BACK_AT - 8),
     ];
     documented("Pair slot", &slot);
+    let notes =
+        [("looks", LOOKS_AT, 8), ("told_even", TOLD_AT, TOLD_BYTES), ("told_odd", TOLD_AT + TOLD_BYTES, TOLD_BYTES)];
+    documented("Pair notes", &notes);
+    assert_eq!(TOLD_AT + 2 * TOLD_BYTES, SLOTS_AT, "they fill the header's page");
     assert_eq!(Pair::bytes(1, 4096), 4096 + 4096 + 4096);
     assert_eq!(Pair::bytes(4096, 8 << 20), 4096 + 4096 * 128 + (32 << 30));
 }
