@@ -11,7 +11,9 @@
 //! It must never lose an edge; one too many does no harm. While a thread sleeps, every linked connection is announced,
 //! or in the hands of a thread that is awake.
 
+mod by_fd;
 mod entry;
+mod looking;
 mod sharing;
 mod sleeping;
 
@@ -19,7 +21,7 @@ pub(crate) use sleeping::Asleep;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -27,16 +29,16 @@ use libc::{epoll_event, sigset_t};
 use raas::elsewhere::SLEEP_MAX;
 use shm::ReadyFd;
 
-use crate::connection::{Connection, How, Watcher, lock};
+use crate::connection::{Connection, Watcher, lock};
 use crate::polled::Payoff;
 use crate::spin::{self, Look};
 use crate::{errno, real, sandbox};
-use entry::{Registered, bits_of_epoll, bits_of_poll, is_edge};
+use by_fd::ByFd;
+use entry::Registered;
+use looking::Looking;
 
 /// Between looks at whether threads have left.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Looks in which a connection was still, after which it is not hot any more.
-const STILL_MAX: u32 = 64;
 /// Connections that are hot at a time, as far as they are not ready.
 const HOT_MAX: usize = 256;
 /// A wait that finds events of streams asks the kernel too if nobody did for so long: other descriptors are told as late
@@ -55,7 +57,7 @@ const TAG_SESSION: u64 = TAG | 1 << 31;
 /// What the library has in the set.
 #[derive(Debug, Default)]
 struct State {
-    registered: BTreeMap<c_int, Registered>,
+    registered: ByFd<Registered>,
     hot: Vec<c_int>,
     /// Connections of which it is not known whether they will be upgraded.
     unsettled: Vec<c_int>,
@@ -100,6 +102,8 @@ pub(crate) struct EpollSet {
     /// When the kernel was asked, in nanoseconds since the set was made.
     asked_at: AtomicU64,
     made_at: Instant,
+    /// Looks, of which some ask every hot connection.
+    looks: AtomicU32,
     has_one_shot: AtomicBool,
     has_inner: AtomicBool,
     /// It has, or had, connections of the kernel's for which looking may be worth its time: whether it pays.
@@ -153,6 +157,7 @@ impl EpollSet {
             own_sleepers: AtomicUsize::new(0),
             asked_at: AtomicU64::new(0),
             made_at: Instant::now(),
+            looks: AtomicU32::new(0),
             has_one_shot: AtomicBool::new(false),
             has_inner: AtomicBool::new(false),
             has_polled: AtomicBool::new(false),
@@ -211,12 +216,18 @@ impl EpollSet {
             self.note_kind(asked.events);
             self.update_kernel(fd, entry, connection, true);
         } else {
-            // SAFETY: as above. The kernel decides what is wrong with it.
-            let result = unsafe { real::epoll_ctl(self.fd(), what, fd, event) };
-            if result < 0 {
-                return result;
-            }
             let mut entry = Registered::new(connection, asked);
+            let is_plain = what == libc::EPOLL_CTL_ADD && !state.registered.contains_key(&fd);
+            if is_plain && entry.is_the_streams(connection) {
+                // The kernel would forget it at once.
+                entry.of_kernel = None;
+            } else {
+                // SAFETY: as above. The kernel decides what is wrong with it.
+                let result = unsafe { real::epoll_ctl(self.fd(), what, fd, event) };
+                if result < 0 {
+                    return result;
+                }
+            }
             self.note_kind(asked.events);
             let set: Weak<Self> = Arc::downgrade(self);
             connection.add_set(set, fd);
@@ -350,7 +361,7 @@ impl EpollSet {
                 return self.wait_in_kernel(room, timeout, mask);
             }
             self.prepare_inner();
-            let count = self.look(room, false);
+            let count = self.look(room, Looking::ForWait);
             let may_block = count == 0 && left.is_none_or(|left| !left.is_zero());
             if !may_block {
                 return self.finish(room, count, mask);
@@ -389,7 +400,7 @@ impl EpollSet {
                 Err(()) => {}
             }
             if count == 0 {
-                count = self.look(room, false);
+                count = self.look(room, Looking::ForWait);
             }
         }
         self.leave(count)
@@ -412,9 +423,8 @@ impl EpollSet {
             if look == Look::All {
                 result = self.ask_kernel(room, Some(Duration::ZERO), std::ptr::null()).map(|asked| asked.found());
             }
-            let may_have = || self.has_told.load(Ordering::Acquire) || self.has_hot_news();
-            if result == Ok(Found::Nothing) && may_have() {
-                result = Ok(Found::streams(self.look(room, false)));
+            if result == Ok(Found::Nothing) {
+                result = Ok(Found::streams(self.look(room, Looking::InPassing)));
             }
             result != Ok(Found::Nothing)
         });
@@ -441,7 +451,7 @@ impl EpollSet {
         let State { registered, hot, .. } = &mut *state;
         for fd in told {
             let Some(entry) = registered.get_mut(&fd).filter(|entry| entry.is_linked) else { continue };
-            (entry.is_announced, entry.still) = (false, 0);
+            entry.begin_turn();
             if !entry.is_hot {
                 entry.is_hot = true;
                 hot.push(fd);
@@ -476,99 +486,5 @@ impl EpollSet {
             is_unsettled
         });
         all.iter().any(|(_, connection)| connection.is_unsettled())
-    }
-
-    /// Hot connections that are there, as they were asked for.
-    fn hot(&self) -> Vec<(c_int, Arc<Connection>, u32)> {
-        let mut state = lock(&self.state);
-        let State { registered, hot, .. } = &mut *state;
-        let mut all = Vec::with_capacity(hot.len());
-        hot.retain(|fd| {
-            let found = registered.get_mut(fd).map(|entry| (entry.connection.upgrade(), entry));
-            match found {
-                Some((Some(connection), entry)) => {
-                    all.push((*fd, connection, if entry.is_armed { entry.events } else { 0 }));
-                    true
-                }
-                // It was closed.
-                Some((None, entry)) => {
-                    if entry.is_linked {
-                        self.linked.fetch_sub(1, Ordering::AcqRel);
-                    }
-                    registered.remove(fd);
-                    false
-                }
-                None => false,
-            }
-        });
-        // The next look begins elsewhere, so that a short list of events starves nobody.
-        if hot.len() > 1 {
-            hot.rotate_left(1);
-        }
-        all
-    }
-
-    /// Whether a hot connection has bytes that are not taken, or ended.
-    fn has_hot_news(&self) -> bool {
-        self.hot().iter().any(|(fd, connection, events)| {
-            *events != 0 && connection.ready(*fd, bits_of_poll(*events), How::Glance).now != 0
-        })
-    }
-
-    /// What streams have to report. `announces`: the thread is about to sleep, so those that are not ready announce it.
-    fn look(&self, room: &mut [epoll_event], announces: bool) -> usize {
-        self.take_told();
-        self.pump_unsettled();
-        if self.linked.load(Ordering::Acquire) == 0 {
-            return 0;
-        }
-        let (mut count, mut has_still) = (0, false);
-        for (fd, connection, events) in self.hot() {
-            if count == room.len() {
-                break;
-            }
-            // Without the lock, as in `pump_unsettled`.
-            let mut ready = connection.ready(fd, bits_of_poll(events), How::Glance);
-            let needs_word = announces && !self.is_announced(fd);
-            if needs_word {
-                ready = connection.ready(fd, bits_of_poll(events), How::announce(is_edge(events)));
-            }
-            // Behind the look: what came before the announcement is told by nobody, so it must be counted here.
-            let edges = connection.edges();
-            let mut state = lock(&self.state);
-            let State { registered, hot, .. } = &mut *state;
-            let Some(entry) = registered.get_mut(&fd).filter(|entry| entry.is_of(&connection)) else { continue };
-            self.update_kernel(fd, entry, &connection, false);
-            if entry.is_linked && connection.is_the_kernels() && self.unlink(fd, entry) {
-                hot.retain(|hot| *hot != fd);
-                continue;
-            }
-            entry.add_kernels(fd, &connection, &mut ready);
-            entry.is_announced |= needs_word;
-            if !entry.reports(&ready, edges) {
-                entry.still += 1;
-                if entry.is_announced && (entry.still > STILL_MAX || hot.len() > HOT_MAX) {
-                    (entry.is_hot, has_still) = (false, true);
-                }
-                continue;
-            }
-            (entry.still, entry.is_announced) = (0, false);
-            if events & libc::EPOLLONESHOT as u32 != 0 {
-                entry.is_armed = false;
-                self.update_kernel(fd, entry, &connection, false);
-            }
-            room[count] = epoll_event { events: bits_of_epoll(ready.now), u64: entry.data };
-            count += 1;
-        }
-        if has_still {
-            let mut state = lock(&self.state);
-            let State { registered, hot, .. } = &mut *state;
-            hot.retain(|fd| registered.get(fd).is_some_and(|entry| entry.is_hot));
-        }
-        count
-    }
-
-    fn is_announced(&self, fd: c_int) -> bool {
-        lock(&self.state).registered.get(&fd).is_none_or(|entry| entry.is_announced)
     }
 }

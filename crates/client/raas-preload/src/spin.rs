@@ -26,11 +26,12 @@ pub(crate) enum Look {
 
 /// Looks until `ready` or too often. True: it was ready.
 pub(crate) fn until(ready: &mut dyn FnMut(Look) -> bool) -> bool {
-    if ready(Look::All) {
-        return true;
-    }
+    // The sleep asks the kernel, and a core that is wanted is not for looking twice.
     if CROWDING.is_crowded() {
         return false;
+    }
+    if ready(Look::All) {
+        return true;
     }
     if LOOKING.fetch_add(1, Ordering::Relaxed) >= processors() {
         LOOKING.fetch_sub(1, Ordering::Relaxed);

@@ -134,6 +134,14 @@ impl Stream {
         self.carrier.rings(NotOverTcp::Polling)?.glance()
     }
 
+    /// A number that is another one when the other side has changed anything of the connection, all but surely: a glance
+    /// that comes to the same number as one before finds the same, unless this side did something. It takes a tenth of
+    /// the time. None: not known.
+    #[inline]
+    pub fn stamp(&self) -> Option<u64> {
+        self.carrier.rings(NotOverTcp::Polling).ok()?.endpoint().stamp()
+    }
+
     /// As [`Stream::readiness`], where the caller knows of the bytes that are there: those that come behind them count
     /// as a change too.
     pub fn readiness_and_more(&self) -> std::io::Result<Readiness> {

@@ -118,6 +118,13 @@ impl Connection {
         Ready { now: now & (wanted | always), of_kernel: of_kernel & wanted }
     }
 
+    /// See [`raas::Stream::stamp`]: of a connection of which the stream has all that comes.
+    #[inline]
+    pub(crate) fn stamp(&self) -> Option<u64> {
+        let is_whole = self.is_settled.load(Ordering::Relaxed) && !self.is_going_back() && self.is_whole();
+        self.stream().filter(|_| is_whole)?.stamp()
+    }
+
     /// What the stream can do, and which part is read. While the other end may switch, what comes are its words and not
     /// the program's bytes; and a look that found them has announced nothing. None: there is no stream.
     fn look_behind_words(&self, fd: c_int, how: How<'_>) -> Option<(ReadPart, Readiness)> {

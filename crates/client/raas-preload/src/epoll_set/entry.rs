@@ -7,9 +7,12 @@ use std::sync::{Arc, Weak};
 
 use libc::epoll_event;
 
+use super::looking::Looking;
 use crate::connection::{Connection, Edges, Ready};
 use crate::real::{self, PollBits};
 
+/// Looks in which a connection was still, after which it is not hot any more.
+const STILL_MAX: u32 = 64;
 /// What the kernel does with an entry, beside the events.
 const FLAGS: u32 = (libc::EPOLLET | libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE | libc::EPOLLWAKEUP) as u32;
 /// Of which an entry of the library's keeps these: a one-shot event is over when the program was told of it.
@@ -42,8 +45,12 @@ pub(super) struct Registered {
     pub(super) is_hot: bool,
     /// A change of the stream is told.
     pub(super) is_announced: bool,
+    /// Of the stream, when a look last found nothing to report; nothing was asked or told since.
+    pub(super) stamp: Option<u64>,
     /// Looks since there was something to report.
     pub(super) still: u32,
+    /// Counts what makes void what a look found that had begun before.
+    turn: u32,
     /// The kernel has something to say, as far as is known.
     kernel_says: bool,
     /// Times that the kernel said something.
@@ -62,7 +69,9 @@ impl Registered {
             is_armed: true,
             is_hot: false,
             is_announced: false,
+            stamp: None,
             still: 0,
+            turn: 0,
             kernel_says: false,
             kernels: 0,
             seen: None,
@@ -76,7 +85,8 @@ impl Registered {
     /// The program asks for something else, or once more.
     pub(super) fn change(&mut self, asked: epoll_event) {
         (self.events, self.data) = (asked.events, asked.u64);
-        (self.is_armed, self.is_announced, self.still, self.seen) = (true, false, 0, None);
+        (self.is_armed, self.seen) = (true, None);
+        self.begin_turn();
     }
 
     /// Whether it may still be linked.
@@ -87,6 +97,12 @@ impl Registered {
     /// Whether its upgrade is under way: the session may have news for it.
     pub(super) fn is_under_way(&self) -> bool {
         !self.is_linked && self.connection.upgrade().is_some_and(|connection| connection.is_unsettled())
+    }
+
+    /// Whether the kernel has no part in it from the beginning, and nothing to judge in what is asked.
+    pub(super) fn is_the_streams(&self, connection: &Connection) -> bool {
+        let judged = (libc::EPOLLEXCLUSIVE | libc::EPOLLWAKEUP) as u32;
+        connection.is_whole() && self.events & judged == 0 && self.kernels_part(connection).is_none()
     }
 
     /// The events that the kernel is to be asked for, for a linked connection.
@@ -111,9 +127,37 @@ impl Registered {
         Some(left | self.events & FLAGS_KEPT)
     }
 
+    /// There may be something to report, or the program was told of it: what was announced and found before is void.
+    pub(super) fn begin_turn(&mut self) {
+        (self.is_announced, self.still, self.stamp) = (false, 0, None);
+        self.turn = self.turn.wrapping_add(1);
+    }
+
+    /// The turn in which a look begins.
+    pub(super) fn turn(&self) -> u32 {
+        self.turn
+    }
+
+    /// A look that began in this turn has announced the connection.
+    pub(super) fn note_announced(&mut self, turn: u32) {
+        self.is_announced |= self.turn == turn;
+    }
+
+    /// A look that began in this turn found nothing to report, and the stream had this stamp before.
+    pub(super) fn note_stamp(&mut self, turn: u32, stamp: Option<u64>) {
+        self.stamp = stamp.filter(|_| self.turn == turn);
+    }
+
+    /// A look found nothing. One of many hot connections that are told of does not stay hot for long.
+    pub(super) fn note_still(&mut self, looking: Looking, is_crowded: bool) {
+        self.still += u32::from(looking != Looking::InPassing);
+        self.is_hot &= !self.is_announced || self.still <= STILL_MAX && !is_crowded;
+    }
+
     /// The kernel's set says something.
     pub(super) fn note_kernel(&mut self) {
         self.kernel_says = true;
+        self.begin_turn();
         self.kernels = self.kernels.wrapping_add(1);
     }
 

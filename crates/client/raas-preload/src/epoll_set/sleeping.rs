@@ -12,9 +12,9 @@ use std::time::Duration;
 use libc::{epoll_event, sigset_t};
 use shm::ReadyFd;
 
+use super::looking::{Hot, Looked, Looking};
 use super::{EpollSet, Found, State, TAG, TAG_BELL, TAG_MASK, TAG_SESSION};
-use crate::connection::{How, lock};
-use crate::epoll_set::entry::{bits_of_poll, is_edge};
+use crate::connection::lock;
 use crate::sleep::Sleep;
 use crate::{desk, hold, real};
 
@@ -220,7 +220,7 @@ impl EpollSet {
         self.watch_sessions(&sleep.fds().collect::<Vec<_>>());
         sleep.announce();
         self.prepare_inner();
-        let count = self.look(room, true);
+        let count = self.look(room, Looking::BeforeSleep);
         if count > 0 || self.has_told.load(Ordering::SeqCst) {
             return Ok(Found::streams(count));
         }
@@ -408,14 +408,11 @@ impl EpollSet {
         self.take_told();
         self.pump_unsettled();
         let mut has_events = false;
-        for (fd, connection, events) in self.hot() {
-            let how = if self.is_announced(fd) { How::Glance } else { How::announce(is_edge(events)) };
-            let mut ready = connection.ready(fd, bits_of_poll(events), how);
-            // Behind the announcement, as in `look`.
-            let edges = connection.edges();
+        for one in self.hot(Looking::BeforeSleep) {
+            let Looked { hot: Hot { fd, connection, turn, .. }, mut ready, edges, .. } = one.look(true);
             let mut state = lock(&self.state);
             let Some(entry) = state.registered.get_mut(&fd).filter(|entry| entry.is_of(&connection)) else { continue };
-            entry.is_announced = true;
+            entry.note_announced(turn);
             entry.add_kernels(fd, &connection, &mut ready);
             has_events |= entry.would_report(&ready, edges);
         }

@@ -429,7 +429,8 @@ mod tests {
         let region = shm::Region::anonymous(4096).unwrap();
         let push = |kernels: &mut Kernels, program, name: &str| {
             let (app, request) = (AppId(program), Request { name, args: &[] }.to_bytes().unwrap());
-            let asker = Asker { to: To::Program { app, request: 0 }, origin: Origin::Program(app, program), program: 0 };
+            let asker =
+                Asker { to: To::Program { app, request: 0 }, origin: Origin::Program(app, program), program: 0 };
             let place = Place::Mapped { number: 1, view: View::new(region.clone(), true, true) };
             kernels.push(&owned, asker, vec![place], (&request, ANSWER_BYTES_MAX));
         };
