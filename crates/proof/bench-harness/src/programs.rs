@@ -5,6 +5,7 @@
 //! Client and server keep to a processor of their own on all sides: unpinned loopback TCP has two modes (2 and 30 us).
 //! The servers of a part live through all of its rounds, and the sides take turns.
 
+mod busy;
 mod compare;
 mod database;
 mod grpc;
@@ -120,7 +121,7 @@ const MARIADB: &[Need] = &[
     ("socat", "socat"),
 ];
 
-const PARTS: [Part; 10] = [
+const PARTS: [Part; 14] = [
     Part { name: "memcached", needs: MEMCACHED, has_two_hosts: true, measure: stores::memcached },
     Part { name: "redis, one", needs: REDIS, has_two_hosts: true, measure: stores::redis },
     Part { name: "redis, pipelined", needs: REDIS, has_two_hosts: true, measure: stores::redis_pipelined },
@@ -131,6 +132,10 @@ const PARTS: [Part; 10] = [
     Part { name: "training", needs: SKLEARN, has_two_hosts: false, measure: parameters::training },
     Part { name: "nginx", needs: NGINX, has_two_hosts: true, measure: web::nginx },
     Part { name: "database stream", needs: MARIADB, has_two_hosts: false, measure: database::migrate },
+    Part { name: "busy, memcached", needs: MEMCACHED, has_two_hosts: false, measure: busy::memcached },
+    Part { name: "busy, redis", needs: REDIS, has_two_hosts: false, measure: busy::redis },
+    Part { name: "busy, nginx", needs: NGINX, has_two_hosts: false, measure: busy::nginx },
+    Part { name: "busy, chain", needs: NGINX, has_two_hosts: false, measure: busy::chain },
 ];
 
 /// Before the namespace is entered, in which there is no network.
@@ -184,7 +189,6 @@ fn names() -> String {
 /// Measures all parts that are wanted at this place. One that cannot be measured is named and leaves the others alone.
 fn at_place(mut place: Place, repo: &Repo, args: &Args, findings: &mut Findings) -> Result<()> {
     place.open_to_all()?;
-    place.pin(true)?;
     for (number, part) in (0..).zip(&PARTS) {
         let name = full_name(part, host(&place));
         if !places(part).contains(&host(&place)) || !args.wants(&name) {
@@ -196,6 +200,8 @@ fn at_place(mut place: Place, repo: &Repo, args: &Args, findings: &mut Findings)
             println!("SKIP {name}: {} cannot be installed here", lacking.join(", "));
             continue;
         }
+        // Where threads compete for processors, they choose them as the scheduler likes.
+        place.pin(!part.name.starts_with("busy"))?;
         let rounds = if part.name == "database stream" { args.programs.database_rounds } else { None };
         let at = At {
             repo,

@@ -14,19 +14,65 @@ pub(super) const PIPELINED: u32 = 200_000;
 /// Requests under way in the load that has many.
 const UNDER_WAY: u32 = 50;
 
+/// What carries the two sides.
+pub(super) const CARRIERS: [(&str, By); 2] = [(TCP, By::Tcp), (RUN, By::Run)];
+
+/// What a client does.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Load {
+    pub(super) connections: u32,
+    /// Requests under way on each.
+    pub(super) under_way: u32,
+    /// Operations.
+    pub(super) count: u32,
+}
+
 /// A side for each carrier.
 fn sides(
     at: &At<'_>,
     server: impl Fn(&str, &str) -> Vec<String>,
     client: impl Fn(&str, &str) -> Vec<String>,
 ) -> Vec<Side> {
-    let carriers = [(TCP, By::Tcp), (RUN, By::Run)];
     let side = |(number, (line, by)): (u16, (&'static str, By))| {
         let port = at.port(number);
         let (address, word) = (at.place.server(), port.to_string());
         Side { line, by, server: server(address, &word), ready: Ready::Listens(port), client: client(address, &word) }
     };
-    (0..).zip(carriers).map(side).collect()
+    (0..).zip(CARRIERS).map(side).collect()
+}
+
+/// A file for memcaslap with the shares of sets and gets; values of 8 bytes.
+pub(super) fn memcached_mix(at: &At<'_>, name: &str, (set, get): (&str, &str)) -> Result<String> {
+    let file = at.place.file(&format!("{name}.cnf"));
+    std::fs::write(&file, format!("key\n16 16 1\nvalue\n8 8 1\ncmd\n0 {set}\n1 {get}\n"))?;
+    Ok(file.display().to_string())
+}
+
+pub(super) fn memcached_sides(at: &At<'_>, load: Load, mix: &str) -> Vec<Side> {
+    let (count, connections) = (load.count.to_string(), load.connections.to_string());
+    sides(
+        at,
+        |address, port| words(&["memcached", "-u", "nobody", "-U", "0", "-t", "1", "-l", address, "-p", port]),
+        |address, port| {
+            let server = format!("{address}:{port}");
+            let load = ["-T", "1", "-c", &connections, "-w", "1k", "-x", &count, "-F", mix];
+            words(&[&["memcaslap", "-s", &server], &load[..]].concat())
+        },
+    )
+}
+
+pub(super) fn redis_sides(at: &At<'_>, load: Load) -> Vec<Side> {
+    let [connections, under_way, count] = [load.connections, load.under_way, load.count].map(|n| n.to_string());
+    sides(
+        at,
+        |address, port| {
+            words(&["redis-server", "--save", "", "--protected-mode", "no", "--bind", address, "--port", port])
+        },
+        |address, port| {
+            let load = ["-c", &connections, "-d", "8", "-P", &under_way, "-n", &count, "-t", "get", "--csv"];
+            words(&[&["redis-benchmark", "-h", address, "-p", port], &load[..]].concat())
+        },
+    )
 }
 
 fn number_after<'t>(text: &'t str, before: &str, until: char) -> Option<f64> {
@@ -39,18 +85,8 @@ pub(super) fn memcached(at: &At<'_>) -> Result<Measured> {
     let mut lines: Vec<Line> = vec![];
     let mut rows = vec![];
     for (place, (name, set, get)) in (1u32..).zip([("get", "0.0", "1.0"), ("set", "1.0", "0.0")]) {
-        let file = at.place.file(&format!("{name}.cnf"));
-        std::fs::write(&file, format!("key\n16 16 1\nvalue\n8 8 1\ncmd\n0 {set}\n1 {get}\n"))?;
-        let (file, count) = (file.display().to_string(), ALONE.to_string());
-        let sides = sides(
-            at,
-            |address, port| words(&["memcached", "-u", "nobody", "-U", "0", "-t", "1", "-l", address, "-p", port]),
-            |address, port| {
-                let server = format!("{address}:{port}");
-                let load = ["-T", "1", "-c", "1", "-w", "1k", "-x", &count, "-F", &file];
-                words(&[&["memcaslap", "-s", &server], &load[..]].concat())
-            },
-        );
+        let load = Load { connections: 1, under_way: 1, count: ALONE };
+        let sides = memcached_sides(at, load, &memcached_mix(at, name, (set, get))?);
         let x = f64::from(place);
         let found = compare(at.place, at.rounds, &sides, &|text| Ok(vec![(x, memcaslap(text)?)]))?;
         let compared = Compared {
@@ -85,10 +121,14 @@ pub(super) fn memcached(at: &At<'_>) -> Result<Measured> {
     Ok(Measured { figures: vec![figure], rows, missing: vec![] })
 }
 
-/// Microseconds of an operation, as memcaslap tells them: it has one under way.
+/// Microseconds of an operation, where one is under way.
 fn memcaslap(text: &str) -> Result<f64> {
-    let rate = number_after(text, "TPS:", ' ').with_context(|| format!("no rate in: {text}"))?;
-    Ok(a_second(rate))
+    Ok(a_second(memcaslap_rate(text)?))
+}
+
+/// Operations a second.
+pub(super) fn memcaslap_rate(text: &str) -> Result<f64> {
+    number_after(text, "TPS:", ' ').with_context(|| format!("no rate in: {text}"))
 }
 
 /// Redis-benchmark, one connection, values of 8 bytes.
@@ -106,18 +146,8 @@ pub(super) fn redis_pipelined(at: &At<'_>) -> Result<Measured> {
 }
 
 fn redis_with(at: &At<'_>, under_way: u32, case: String, bar: Option<(Bar, Kind)>) -> Result<Row> {
-    let count = if under_way == 1 { ALONE } else { PIPELINED }.to_string();
-    let under_way_word = under_way.to_string();
-    let sides = sides(
-        at,
-        |address, port| {
-            words(&["redis-server", "--save", "", "--protected-mode", "no", "--bind", address, "--port", port])
-        },
-        |address, port| {
-            let load = ["-c", "1", "-d", "8", "-P", &under_way_word, "-n", &count, "-t", "get", "--csv"];
-            words(&[&["redis-benchmark", "-h", address, "-p", port], &load[..]].concat())
-        },
-    );
+    let count = if under_way == 1 { ALONE } else { PIPELINED };
+    let sides = redis_sides(at, Load { connections: 1, under_way, count });
     let is_time = under_way == 1;
     let lines = compare(at.place, at.rounds, &sides, &|text| {
         let rate = redis_rate(text)?;
@@ -137,7 +167,7 @@ fn redis_with(at: &At<'_>, under_way: u32, case: String, bar: Option<(Bar, Kind)
 }
 
 /// Operations a second.
-fn redis_rate(text: &str) -> Result<f64> {
+pub(super) fn redis_rate(text: &str) -> Result<f64> {
     number_after(text, "\"GET\",\"", '"').with_context(|| format!("no rate in: {text}"))
 }
 

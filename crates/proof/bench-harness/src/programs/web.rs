@@ -1,6 +1,6 @@
 //! Nginx, loaded by wrk: a small file and a larger one.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
@@ -16,27 +16,52 @@ const CONNECTIONS: &str = "8";
 /// Seconds of a load.
 const SECONDS: f64 = 1.0;
 
-pub(super) fn nginx(at: &At<'_>) -> Result<Measured> {
+/// Makes the folder of the files.
+pub(super) fn files(at: &At<'_>) -> Result<PathBuf> {
     let www = at.place.file("www");
     std::fs::create_dir_all(&www)?;
     for (name, bytes, _) in FILES {
         std::fs::write(www.join(name), vec![b'w'; bytes])?;
     }
+    Ok(www)
+}
+
+/// A server of these files.
+pub(super) fn server(at: &At<'_>, www: &Path, port: u16) -> Result<Vec<String>> {
+    let place = format!("root {};", www.display());
+    started(at, port, "", &place)
+}
+
+/// A proxy at `port` that keeps connections to the server at `behind`, and that server.
+pub(super) fn chain(at: &At<'_>, behind: u16, port: u16, server: &[String]) -> Result<Vec<String>> {
+    let upstream = format!("upstream behind {{ server {}:{behind}; keepalive 16; }}", at.place.server());
+    let place = "location / { proxy_pass http://behind; proxy_http_version 1.1; proxy_set_header Connection \"\"; }";
+    let proxy = started(at, port, &upstream, place)?;
+    Ok(words(&["sh", "-c", &format!("{} & exec {}", server.join(" "), proxy.join(" "))]))
+}
+
+fn started(at: &At<'_>, port: u16, before: &str, place: &str) -> Result<Vec<String>> {
+    let folder = at.place.file(&format!("nginx-{port}"));
+    std::fs::create_dir_all(&folder)?;
+    let conf = folder.join("conf");
+    let listen = format!("{}:{port}", at.place.server());
+    std::fs::write(&conf, configuration(&folder, &listen, before, place))?;
+    Ok(words(&["nginx", "-c", &conf.display().to_string(), "-e", "stderr"]))
+}
+
+pub(super) fn nginx(at: &At<'_>) -> Result<Measured> {
+    let www = files(at)?;
     let mut rows = vec![];
     for (name, bytes, (least, kind)) in FILES {
         let mut sides = vec![];
         for (number, (line, by)) in (0..).zip([(TCP, By::Tcp), (RUN, By::Run)]) {
             let port = at.port(number);
-            let folder = at.place.file(&format!("nginx-{number}"));
-            std::fs::create_dir_all(&folder)?;
-            let conf = folder.join("conf");
-            std::fs::write(&conf, configuration(&folder, &www, &format!("{}:{port}", at.place.server())))?;
             let seconds = format!("{}s", at.seconds(SECONDS).ceil());
             let url = format!("http://{}:{port}/{name}", at.place.server());
             sides.push(Side {
                 line,
                 by,
-                server: words(&["nginx", "-c", &conf.display().to_string(), "-e", "stderr"]),
+                server: server(at, &www, port)?,
                 ready: Ready::Listens(port),
                 client: words(&["wrk", "-t", "1", "-c", CONNECTIONS, "-d", &seconds, &url]),
             });
@@ -58,22 +83,21 @@ pub(super) fn nginx(at: &At<'_>) -> Result<Measured> {
     Ok(Measured { rows, ..Measured::default() })
 }
 
-fn configuration(folder: &Path, www: &Path, listen: &str) -> String {
+fn configuration(folder: &Path, listen: &str, before: &str, place: &str) -> String {
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|kind| format!("{kind}_temp_path {}/{kind};\n", folder.display()))
         .concat();
     format!(
         "daemon off; worker_processes 1; pid {0}/pid; error_log stderr; user www-data;\n\
          events {{ worker_connections 512; }}\n\
-         http {{ access_log off; sendfile on; tcp_nopush on;\n{temporary}\
-         server {{ listen {listen}; root {1}; }} }}\n",
+         http {{ access_log off; sendfile on; tcp_nopush on;\n{temporary}{before}\n\
+         server {{ listen {listen}; {place} }} }}\n",
         folder.display(),
-        www.display()
     )
 }
 
 /// Requests a second; a request that failed is an error.
-fn wrk(text: &str) -> Result<f64> {
+pub(super) fn wrk(text: &str) -> Result<f64> {
     ensure!(!text.contains("Socket errors") && !text.contains("Non-2xx"), "some requests failed: {text}");
     let rate = text.lines().find_map(|line| line.trim().strip_prefix("Requests/sec:")?.trim().parse::<f64>().ok());
     rate.filter(|rate| *rate > 0.0).with_context(|| format!("no rate in: {text}"))
