@@ -27,7 +27,7 @@ const ROUND: Duration = Duration::from_millis(400);
 const TIMES: u64 = 3;
 /// A turn of a thread that serves others is not called long below this, nor a pause: of programs that are not optimised,
 /// on a machine that has other things to do.
-const TURN_LEAST_US: u64 = 4_000;
+const TURN_LEAST_US: u64 = 2_000;
 const PAUSE_LEAST_US: u64 = 20_000;
 
 /// Runs it. Nothing is drawn: each request has its largest numbers.

@@ -4,18 +4,18 @@
 //! again while it is told to.
 
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-use control::{APP_VERSION, Request, Role, send_message};
+use anyhow::{Result, bail, ensure};
+use control::{APP_VERSION, ChannelError, Reply, Request, Role, send_message};
 use raas::{Region, RegionAccess, RegionOptions};
 use shm::{Segment, Session, SessionShape, Sharing};
 
 use crate::host::Host;
 use crate::polite::session;
-use crate::raw::{RawApp, RawError, dial, mark};
+use crate::raw::{PATIENCE, RawApp, RawError, dial, mark, receive};
 
 /// Where an attack takes place.
 #[derive(Clone, Copy)]
@@ -50,6 +50,8 @@ pub(super) const ATTACKS: &[Attack] = &[
 
 /// Connections of one program.
 const CROWD: usize = 1_000;
+/// Of these so many are asked for at a time, which the control socket takes.
+const CROWD_AT_ONCE: usize = 20;
 /// Programs that ring.
 const RINGERS: usize = 64;
 
@@ -77,16 +79,33 @@ fn sessions_return(field: Field<'_>, _: usize) -> Result<()> {
         let fd = segment.fd().try_clone_to_owned()?;
         Session::format(segment.into_region(), shape, 1)?;
         let stream = dial(socket)?;
-        let say = |request: &Request, fds: &[_]| send_message(stream.as_fd(), request, fds);
+        let say = |request: &Request, fds: &[BorrowedFd<'_>]| say(stream.as_fd(), request, fds);
         let (version, layout, name) = (APP_VERSION, shm::LAYOUT_VERSION, "returns".into());
         say(&Request::Hello { version, layout, role: Role::Returning, name }, &[])?;
         let used = vec![0xff; slots as usize / 8];
         let session_bytes = Session::bytes(shape);
         say(&Request::Return { slots, engines, session_bytes, next_chunk: 0, used }, &[fd.as_fd()])?;
         say(&Request::ReturnEnd, &[])?;
-        let _back = RawApp::welcomed(stream).context("it does not come back")?;
-        Ok(())
+        // It is welcomed when all of its slots have been looked at.
+        match receive(&stream, &mut Vec::new(), Instant::now() + PATIENCE)?.0 {
+            Reply::Welcome { .. } => Ok(()),
+            other => bail!("it does not come back: {other:?}"),
+        }
     })
+}
+
+/// Says something, as soon as the daemon hears it. The kernel refuses descriptors to a program that is not known yet.
+fn say(to: BorrowedFd<'_>, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        match send_message(to, request, fds) {
+            Err(ChannelError::Io(error)) if error.raw_os_error() == Some(nix::libc::EPERM) => {}
+            Err(ChannelError::WouldBlock) => {}
+            other => return Ok(other?),
+        }
+        ensure!(start.elapsed() < PATIENCE, "the daemon does not hear {request:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// A region at which a module runs.
@@ -153,9 +172,13 @@ fn crowd(from: &Host, to: &Host) -> Result<(RawApp, RawApp, SocketAddr)> {
     let mut listener = RawApp::attach(&to.socket, "crowded")?;
     let at = listener.listen(u32::try_from(CROWD)?)?;
     let mut program = RawApp::attach(&from.socket, "crowd")?;
-    let asked = (0..CROWD).map(|_| program.ask(at, 4096)).collect::<Result<Vec<_>, RawError>>()?;
-    for request in asked {
-        program.connected(request)?;
+    for _ in 0..CROWD / CROWD_AT_ONCE {
+        let asked = (0..CROWD_AT_ONCE).map(|_| program.ask(at, 4096)).collect::<Result<Vec<_>, RawError>>()?;
+        for request in asked {
+            program.connected(request)?;
+        }
+        // They wait, but what is said of them is taken.
+        listener.drain()?;
     }
     Ok((program, listener, at))
 }
