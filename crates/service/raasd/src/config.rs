@@ -223,6 +223,9 @@ pub struct Config {
     pub(crate) path_limits: BTreeMap<&'static str, u64>,
 }
 
+/// Bytes of rings for which a control group should have room.
+const RINGS_USUAL: u64 = 256 << 20;
+
 impl Config {
     /// The configuration of a host with this address, all else at its default.
     pub fn new(listen: IpAddr) -> Self {
@@ -340,7 +343,8 @@ impl Config {
         let set = |key| self.path_limits.get(key).copied().filter(|n| *n > 0);
         let given = (set("apps_max"), self.limits.clients_max, set("srq_bytes_max"));
         let DaemonLimits { kernel_bytes_max, client_queue_bytes_max, .. } = self.limits;
-        let rings = self.data_path().engine.ring_memory_max;
+        // Rings are full at once where nobody reads; without a bound of the operator's a usual part of that is reckoned with.
+        let rings = set("ring_memory_max").unwrap_or(RINGS_USUAL);
         let held = [rings, kernel_bytes_max, client_queue_bytes_max].into_iter().fold(0, u64::saturating_add);
         let fit = Fit::new(machine, self.engines, given, held);
         self.path_limits.insert("apps_max", fit.apps_max);
