@@ -138,8 +138,9 @@ impl Connection {
         }
         if word == Some(Word::Ask) && self.can_hear_ask() && !self.is_going_back() {
             let until = Instant::now() + PATIENCE;
-            if self.return_to_tcp(fd, first(), until).is_err() {
-                self.spoil(fd);
+            match self.return_to_tcp(fd, first(), until) {
+                Ok(()) => self.show_why(fd, self.kept_by().unwrap_or(Reason::PeerKeepsTcp)),
+                Err(Failed) => self.spoil(fd),
             }
         }
         errno::set(code);
@@ -267,9 +268,6 @@ impl Connection {
             self.sets.all().iter().for_each(|(set, fd)| set.note_back(*fd));
         }
         self.tell_all();
-        if done.is_ok() && !is_asking {
-            self.show_why(fd, Reason::PeerKeepsTcp);
-        }
         done
     }
 

@@ -265,6 +265,32 @@ mod tests {
     }
 
     #[test]
+    fn programs_of_another_c_library_are_known_by_their_dynamic_linker() {
+        const AT: usize = 64 + 2 * 56;
+        let program = |linker: &str| {
+            let mut bytes = vec![0u8; AT];
+            bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
+            bytes[18] = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
+            (bytes[32], bytes[54], bytes[56]) = (64, 56, 2);
+            (bytes[64], bytes[64 + 56]) = (PT_INTERP as u8, PT_DYNAMIC as u8);
+            (bytes[64 + 8], bytes[64 + 32]) = (AT as u8, linker.len() as u8 + 1);
+            bytes.extend_from_slice(linker.as_bytes());
+            bytes.push(0);
+            bytes
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("program");
+        for linker in ["/lib/ld-musl-x86_64.so.1", "/system/bin/linker64", ""] {
+            std::fs::write(&file, program(linker)).unwrap();
+            assert_eq!(judge(&file, 0), Err(NotOurs::OtherLibrary(linker.to_owned())));
+        }
+        for linker in ["/lib64/ld-linux-x86-64.so.2", "/nix/store/glibc/lib/ld-linux-aarch64.so.1"] {
+            std::fs::write(&file, program(linker)).unwrap();
+            assert_eq!(judge(&file, 0), Ok(()));
+        }
+    }
+
+    #[test]
     fn a_program_that_is_cut_off_anywhere_is_no_panic() {
         let whole = std::fs::read(Program::find(OsStr::new("sh")).unwrap().path).unwrap();
         let dir = tempfile::tempdir().unwrap();
