@@ -287,6 +287,29 @@ static void in_the_middle(const Case *self) {
     R(shutdown(fd, SHUT_WR));
 }
 
+// Handlers send until the process is gone. What the kernel took arrives, and the end is one in order.
+static void until_the_end(const Case *self) {
+    for (int i = 0; i < 8; i++) {
+        if (B) {
+            int fd = connected();
+            while (read(fd, buffer, 1000) > 0) {}
+            R(recv(fd, buffer, 1, 0));
+            R(close(fd));
+            continue;
+        }
+        pid_t child = MUST(fork());
+        if (child == 0) {
+            handler_fd = connected();
+            MUST(sigaction(SIGALRM, &(struct sigaction){.sa_handler = sends, .sa_flags = SA_RESTART}, NULL));
+            MUST(setitimer(ITIMER_REAL, &(struct itimerval){{0, 100}, {0, 100}}, NULL));
+            pause_ms(30);
+            if (self->one) _exit(0);
+            exit(0);
+        }
+        await_child(child);
+    }
+}
+
 // On a stack that has little room.
 static void *in_little_room(void *place) {
     int fd = *(int *)place;
@@ -338,6 +361,8 @@ void handler_cases(void) {
     add("handler/asked-for", asked_for, 0, 0);
     add("handler/sends-within-malloc", in_the_middle, 0, 0);
     add("handler/sends-within-calls", in_the_middle, 1, 0);
+    add("handler/sends-until-the-end", until_the_end, 0, 0);
+    add("handler/sends-until-_exit", until_the_end, 1, 0);
     add("handler/small-stack-cold", small_stack, 0, 0);
     add("handler/small-stack", small_stack, 1, 0);
 }

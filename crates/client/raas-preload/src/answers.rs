@@ -17,7 +17,7 @@ use shm::ReadyFd;
 
 use crate::connection::{Connection, PATIENCE, has_bytes_or_end, lock};
 use crate::desk::SignalsBlocked;
-use crate::{errno, fork, heirs, inside, real, sandbox, table};
+use crate::{errno, fork, heirs, hold, inside, real, sandbox, table};
 
 /// The stack of the thread.
 const STACK: usize = 128 << 10;
@@ -119,6 +119,8 @@ pub(crate) fn end_in_order() {
     if sandbox::is_entered() {
         return;
     }
+    // For good: what a handler of this thread would write from now on came behind the end.
+    std::mem::forget(hold::hold());
     heirs::leave_to_children();
     stop();
     table::close_all();
