@@ -17,7 +17,7 @@ use shm::ReadyFd;
 
 use crate::connection::{Connection, PATIENCE, has_bytes_or_end, lock};
 use crate::desk::SignalsBlocked;
-use crate::{errno, fork, heirs, hold, inside, real, sandbox, table};
+use crate::{errno, heirs, hold, inside, owner, real, sandbox, table};
 
 /// The stack of the thread.
 const STACK: usize = 128 << 10;
@@ -66,7 +66,7 @@ static ANSWERS: raas::PerProcess<OnceLock<Option<Arc<Answers>>>> = raas::PerProc
 
 /// This connection has its stream. From now on the other end is answered.
 pub(crate) fn attend(fd: c_int) {
-    if !fork::is_owner() {
+    if !owner::is_owner() {
         return;
     }
     let _inside = inside::enter();

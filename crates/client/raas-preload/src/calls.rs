@@ -25,7 +25,7 @@ use std::ffi::{c_int, c_void};
 use libc::iovec;
 
 use crate::connection::Connection;
-use crate::{hold, table};
+use crate::table;
 
 /// A call that may wait, by `work` where the descriptor is a TCP socket of the program's, and as it is where not.
 fn on_socket(
@@ -35,7 +35,7 @@ fn on_socket(
 ) -> isize {
     let mut is_socket = table::is_known(fd);
     if is_socket {
-        let result = hold::restarting(|| match table::socket(fd) {
+        let result = crate::handlers::restarting(|| match table::socket(fd) {
             Some(connection) => work(&connection, original),
             None => {
                 is_socket = false;

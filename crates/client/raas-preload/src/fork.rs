@@ -4,15 +4,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub(crate) use crate::owner::is_owner;
 
 use crate::connection::Connection;
 use crate::epoll_set::EpollSet;
 use crate::table::{self, Entry};
-use crate::{heirs, life, sandbox};
-
-/// The process whose memory this is.
-static OWNER: AtomicU32 = AtomicU32::new(0);
+use crate::{heirs, life, owner, sandbox};
 
 /// How often descriptors of this process may have gone to another one.
 static SHARES: AtomicU64 = AtomicU64::new(0);
@@ -29,14 +28,9 @@ pub(crate) fn note_share() {
 
 /// To be called once, when the library is loaded.
 pub(crate) fn watch_forks() {
-    OWNER.store(std::process::id(), Ordering::Relaxed);
+    owner::note();
     // SAFETY: the three functions are of this library, which is never unloaded.
     unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
-}
-
-/// Whether this is the process whose memory this is, and no child of `vfork`; not in a sandbox, where it asks nobody.
-pub(crate) fn is_owner() -> bool {
-    !sandbox::is_entered() && OWNER.load(Ordering::Relaxed) == std::process::id()
 }
 
 pub(crate) extern "C" fn before() {
@@ -72,7 +66,7 @@ pub(crate) extern "C" fn in_child() {
     if sandbox::is_entered() {
         return;
     }
-    OWNER.store(std::process::id(), Ordering::Relaxed);
+    owner::note();
     life::note_first();
     shm::forget_numbers();
     let wish_of = heirs::wishes_of_child();

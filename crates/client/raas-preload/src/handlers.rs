@@ -7,11 +7,12 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 use libc::{sigaction, siginfo_t};
 
-use crate::{errno, hold, real};
+use crate::hold::RESTART;
+use crate::{errno, hold, owner, real};
 
 /// Signals that there are.
 pub(crate) const COUNT: usize = 65;
@@ -25,16 +26,10 @@ struct Handler {
 
 static HANDLERS: [Handler; COUNT] =
     [const { Handler { address: AtomicUsize::new(0), flags: AtomicI32::new(0) } }; COUNT];
-static ARE_THERE: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// A place in the stack of the innermost handler that runs; 0 for none.
     static RUNS: Cell<usize> = const { Cell::new(0) };
-}
-
-/// Whether the program has had a handler that the library calls.
-pub(crate) fn are_there() -> bool {
-    ARE_THERE.load(Ordering::Relaxed)
 }
 
 /// Whether this thread is in a handler of the program's, which may have interrupted the C library: nothing may be done
@@ -70,12 +65,12 @@ pub(crate) unsafe fn set(signal: c_int, new: *const sigaction, old: *mut sigacti
     };
     let before = (known.address.load(Ordering::Acquire), known.flags.load(Ordering::Acquire));
     // A child of `vfork` has handlers of its own, and this memory is its parent's.
-    let takes = new.filter(|new| is_a_handler(new.sa_sigaction) && crate::fork::is_owner());
+    let takes = new.filter(|new| is_a_handler(new.sa_sigaction) && owner::is_owner());
     let kernels = takes.map(|new| {
         // First, so that a signal which comes now finds it.
         known.flags.store(new.sa_flags, Ordering::Release);
         known.address.store(new.sa_sigaction, Ordering::Release);
-        ARE_THERE.store(true, Ordering::Relaxed);
+        hold::note_handlers();
         let mut kernels = new;
         kernels.sa_sigaction = own();
         kernels.sa_flags = (new.sa_flags | libc::SA_SIGINFO) & !libc::SA_RESETHAND;
@@ -140,6 +135,28 @@ pub(crate) fn may_unseen_end() -> bool {
         let action = unsafe { action.assume_init() };
         is_a_handler(action.sa_sigaction) && action.sa_sigaction != own() && action.sa_flags & libc::SA_RESTART == 0
     })
+}
+
+/// A call of the program that may sleep for a stream. If a signal ended that, it begins anew or fails with `EINTR`, as
+/// the handlers want it that have run since.
+pub(crate) fn restarting(mut call: impl FnMut() -> isize) -> isize {
+    let code = errno::get();
+    loop {
+        let before = hold::ran();
+        let held = hold::hold();
+        let result = call();
+        drop(held);
+        // Within another call, that one begins anew.
+        if result != -1 || errno::get() != RESTART || hold::is_held() {
+            return result;
+        }
+        let now = hold::ran();
+        let ends = now.ending != before.ending || now == before && may_unseen_end();
+        if ends {
+            return errno::fail(libc::EINTR);
+        }
+        errno::set(code);
+    }
 }
 
 /// The kernel says so of what the thread itself does. It cannot wait.

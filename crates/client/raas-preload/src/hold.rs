@@ -10,6 +10,7 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{siginfo_t, sigset_t};
 
@@ -17,6 +18,14 @@ use crate::errno;
 
 /// As the kernel has it inside: the call is to begin anew, once the handlers have run, unless one of them says no.
 pub(crate) const RESTART: c_int = 512;
+
+/// The program has had a handler that the library calls.
+static ARE_THERE: AtomicBool = AtomicBool::new(false);
+
+/// From now on threads sleep so that handlers which wait wake them.
+pub(crate) fn note_handlers() {
+    ARE_THERE.store(true, Ordering::Relaxed);
+}
 
 /// What this file knows of a thread.
 struct Thread {
@@ -44,9 +53,9 @@ thread_local! {
 
 /// Handlers that ran in this thread so far, and how many of them want calls to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Ran {
+pub(crate) struct Ran {
     all: u32,
-    ending: u32,
+    pub(crate) ending: u32,
 }
 
 fn of_thread<T>(work: impl FnOnce(&Thread) -> T) -> T {
@@ -157,9 +166,6 @@ pub(crate) fn in_kernel(call: Call, work: &mut dyn FnMut() -> isize) -> isize {
             of_thread(|thread| thread.call.set(self.0));
         }
     }
-    if crate::inside::is_inside() {
-        return work();
-    }
     let _before = Before(of_thread(|thread| thread.call.replace(call)));
     let _within = Within::new();
     if has_waiting() {
@@ -266,32 +272,15 @@ pub(crate) unsafe fn begin_handler(signal: c_int, restarts: bool, context: *mut 
     });
 }
 
-/// A call of the program that may sleep for a stream. If a signal ended that, it begins anew or fails with `EINTR`, as
-/// the handlers want it that have run since.
-pub(crate) fn restarting(mut call: impl FnMut() -> isize) -> isize {
-    let code = errno::get();
-    loop {
-        let before = of_thread(|thread| thread.ran.get());
-        let held = hold();
-        let result = call();
-        drop(held);
-        // Within another call, that one begins anew.
-        if result != -1 || errno::get() != RESTART || is_held() {
-            return result;
-        }
-        let now = of_thread(|thread| thread.ran.get());
-        let ends = now.ending != before.ending || now == before && crate::handlers::may_unseen_end();
-        if ends {
-            return errno::fail(libc::EINTR);
-        }
-        errno::set(code);
-    }
+/// How many handlers ran in this thread so far.
+pub(crate) fn ran() -> Ran {
+    of_thread(|thread| thread.ran.get())
 }
 
 /// The mask with which a thread sleeps in the kernel: that of the program, so that a signal which waits ends the sleep
 /// at once. None: nothing is known to come, or the program has given a mask.
 pub(crate) fn sleep_mask(of_program: *const sigset_t) -> Option<sigset_t> {
-    if !of_program.is_null() || !crate::handlers::are_there() {
+    if !of_program.is_null() || !ARE_THERE.load(Ordering::Relaxed) {
         return None;
     }
     let mut mask = MaybeUninit::uninit();

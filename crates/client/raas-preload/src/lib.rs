@@ -27,6 +27,7 @@ mod inside;
 mod life;
 mod options;
 mod own;
+mod owner;
 mod poll_set;
 mod polled;
 mod prelude;

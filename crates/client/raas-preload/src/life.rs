@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::desk::SignalsBlocked;
-use crate::{answers, fork, inside};
+use crate::{answers, inside, owner};
 
 /// Threads of the library, by number; 0 for none.
 static OWN: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
@@ -32,13 +32,13 @@ unsafe extern "C" {
 }
 
 extern "C" fn end(_: *mut c_void) {
-    if fork::is_owner() {
+    if owner::is_owner() {
         answers::end_in_order();
     }
 }
 
 extern "C" fn first_ends(_: *mut c_void) {
-    if fork::is_owner() {
+    if owner::is_owner() {
         HAS_FIRST_ENDED.store(true, Ordering::SeqCst);
         watch();
     }

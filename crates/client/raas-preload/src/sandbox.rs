@@ -12,13 +12,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use raas::Reason;
 
 use crate::connection::Connection;
+pub(crate) use crate::owner::is_in_sandbox as is_entered;
 use crate::say::Once;
 use crate::table::{self, Entry};
-use crate::{answers, desk, errno, fork, heirs, inside};
+use crate::{answers, desk, errno, heirs, inside, owner};
 
 /// No connection leaves TCP any more.
 static IS_DUE: AtomicBool = AtomicBool::new(false);
-static IS_ENTERED: AtomicBool = AtomicBool::new(false);
 static LOST: Once = Once::new();
 
 /// Whether the library is out of the way, or about to be.
@@ -26,15 +26,9 @@ pub(crate) fn is_due() -> bool {
     IS_DUE.load(Ordering::SeqCst)
 }
 
-/// Whether the library is out of the way.
-#[inline]
-pub(crate) fn is_entered() -> bool {
-    IS_ENTERED.load(Ordering::Acquire)
-}
-
 /// The process is about to enter one.
 pub(crate) fn enter() {
-    if is_entered() || !fork::is_owner() || inside::is_inside() {
+    if is_entered() || !owner::is_owner() || inside::is_inside() {
         return;
     }
     let code = errno::get();
@@ -49,7 +43,7 @@ pub(crate) fn enter() {
     }
     heirs::end_service();
     answers::end();
-    IS_ENTERED.store(true, Ordering::Release);
+    owner::note_sandbox();
     let mut left: Vec<Arc<Connection>> = Vec::new();
     for fd in table::known(0, usize::MAX) {
         match table::take(fd) {

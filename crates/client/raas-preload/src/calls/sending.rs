@@ -6,7 +6,7 @@ use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::{all, on_socket, one};
 use crate::connection::How;
-use crate::{errno, fork, hold, inside, real, table};
+use crate::{errno, fork, handlers, inside, real, table};
 
 /// Bytes of a file that are copied at once.
 const COPY: usize = 64 << 10;
@@ -249,7 +249,7 @@ unsafe extern "C-unwind" fn splice(
         return original();
     }
     // SAFETY: the program's own arguments.
-    hold::restarting(|| unsafe { splice_held(from, to, len, flags, &original) })
+    handlers::restarting(|| unsafe { splice_held(from, to, len, flags, &original) })
 }
 
 /// # Safety

@@ -1,0 +1,30 @@
+//! Whose memory this is. It must never take a child that shares its parent's memory (`vfork`) for the parent.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// The process whose memory this is.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// The process is in a sandbox, in which the library asks nobody for its number.
+static IN_SANDBOX: AtomicBool = AtomicBool::new(false);
+
+/// It is this one. Said when the library is loaded, and in a forked child.
+pub(crate) fn note() {
+    OWNER.store(std::process::id(), Ordering::Relaxed);
+}
+
+/// The library is out of the way.
+pub(crate) fn note_sandbox() {
+    IN_SANDBOX.store(true, Ordering::Release);
+}
+
+/// Whether the library is out of the way.
+#[inline]
+pub(crate) fn is_in_sandbox() -> bool {
+    IN_SANDBOX.load(Ordering::Acquire)
+}
+
+/// Whether this is the process whose memory this is, and no child of `vfork`; not in a sandbox.
+pub(crate) fn is_owner() -> bool {
+    !is_in_sandbox() && OWNER.load(Ordering::Relaxed) == std::process::id()
+}
