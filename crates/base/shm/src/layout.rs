@@ -19,7 +19,7 @@ pub use pair::{Pair, PairWords};
 pub use session::{Session, SlotPlace};
 
 /// Layout version of this build.
-pub const LAYOUT_VERSION: u32 = 4;
+pub const LAYOUT_VERSION: u32 = 5;
 
 /// Why a segment's header was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -125,9 +125,8 @@ impl RingWriter {
         Ok(Self { memory, cursors, tx_use: None })
     }
 
-    /// As [`RingWriter::new`] with a ring that grows from its first `first_bytes` (a power of two) to all of it when it
-    /// is full and has carried as many bytes as it would take then; `grown_at` is the writer's own word that shows this
-    /// to the consumer.
+    /// As [`RingWriter::new`] with a ring that grows from its first `first_bytes` (a power of two) to all of it when a
+    /// write finds it full; `grown_at` is the writer's own word that shows this to the consumer.
     pub fn growing(
         memory: RingMemory,
         first_bytes: u64,
@@ -158,17 +157,29 @@ impl RingWriter {
         Ok(self)
     }
 
-    /// As [`RingWriter::free`], in a ring that grows if it must to hold `count` at all.
+    /// As [`RingWriter::free`], in a ring that grows if it must to hold `count` at all, and without the bound of
+    /// [`RingWriter::set_unread_max`]: who reserves room wants it together.
     pub fn free_for(&mut self, count: u64) -> Result<u64, PeerFault> {
         self.cursors.make_way(count);
-        self.free()
+        let allowed = self.free()?;
+        Ok(if self.is_resting() { allowed } else { self.cursors.known_free() })
+    }
+
+    /// [`RingWriter::write`] leaves at most so many bytes unread from now on, whatever the ring holds.
+    pub fn set_unread_max(&mut self, bytes: u64) {
+        self.cursors.set_unread_max(bytes);
+    }
+
+    #[inline]
+    fn is_resting(&self) -> bool {
+        self.tx_use.as_ref().is_some_and(TxUse::is_resting)
     }
 
     /// Bytes that can be written now. There are none while the engine gives pages back; when it is done, it signals
     /// that as it signals room.
     #[inline]
     pub fn free(&mut self) -> Result<u64, PeerFault> {
-        if self.tx_use.as_ref().is_some_and(TxUse::is_resting) { Ok(0) } else { self.cursors.free() }
+        if self.is_resting() { Ok(0) } else { self.cursors.free() }
     }
 
     /// Keeps the engine from giving pages back until [`RingWriter::let_go`], so that what is written ahead stays.

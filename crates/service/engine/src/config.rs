@@ -40,8 +40,8 @@ pub struct EngineConfig {
     pub addresses: Vec<IpAddr>,
     /// Ring size in bytes when the application names none (power of two, 4 KiB..=8 MiB).
     pub ring_bytes_default: u32,
-    /// Size in bytes to which a ring of [`EngineConfig::ring_bytes_default`] may grow between hosts when it carries a
-    /// stream; no more than that size: rings do not grow. Over a device that pins memory they never do.
+    /// Size in bytes to which a ring of [`EngineConfig::ring_bytes_default`] may grow between hosts when it is
+    /// full; no more than that size: rings do not grow. Over a device that pins memory they never do.
     pub ring_bytes_grown: u32,
     /// Largest ring in bytes that an application gets (power of two, 4 KiB..=8 MiB).
     pub ring_bytes_max: u32,

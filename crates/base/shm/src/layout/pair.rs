@@ -26,7 +26,7 @@ pub(super) const TOLD_AT: u64 = 2048;
 /// Bytes of notes for looks of one parity.
 pub(super) const TOLD_BYTES: u64 = (PAIR_SLOTS_MAX / SLOTS_OF_WORD) as u64 * 8;
 
-/// A ring of a pair uses so many bytes at first, and all that it has once it carries a stream that fills these.
+/// A ring of a pair uses so many bytes at first, and all that it has once these were full.
 const PAIR_FIRST_BYTES: u32 = 256 << 10;
 
 /// A pair segment.

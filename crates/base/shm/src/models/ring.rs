@@ -77,7 +77,7 @@ fn growing(strength: Strength) {
     let mut seen = read(&mut consumer, &bytes[..], 2);
     sent += write(&mut producer, &theirs[..], &src[sent..4]);
     let writer = thread::spawn(move || {
-        // It is full, and has carried four bytes.
+        // It is full.
         let count = write(&mut producer, &theirs[..], &src[sent..]);
         (producer, sent + count)
     });
@@ -115,7 +115,7 @@ fn growing_when_told(strength: Strength) {
         let count = write(&mut producer, &theirs[..], &src[sent..]);
         (producer, sent + count)
     });
-    grown_at.store(span.grow_beyond(0).unwrap(), std::sync::atomic::Ordering::Relaxed);
+    grown_at.store(span.grow(0).unwrap(), std::sync::atomic::Ordering::Relaxed);
     let mut seen = read(&mut consumer, &bytes[..], 1);
     let (mut producer, mut sent) = writer.join().unwrap();
     while sent < src.len() {

@@ -28,6 +28,8 @@ pub(crate) struct Producer<W> {
     pub(super) tail: u64,
     pub(super) head: u64,
     span: Span,
+    /// Most bytes that this producer leaves unread, whatever the ring holds.
+    unread_max: u64,
     /// Where the next byte goes, and how many bytes from there on are known to be free and to lie together. A write of
     /// no more bytes needs no look at the peer's line or at the span.
     place: u64,
@@ -38,22 +40,29 @@ impl<W: AtomicWord<u64>> Producer<W> {
     pub(crate) fn new(tail_word: W, head_word: W, tail: u64, head: u64, ring_bytes: u64) -> Self {
         tail_word.store(tail, Ordering::Release);
         let span = Span::fixed(ring_bytes);
-        Self { tail_word, head_word, growth: Growth::Never, tail, head, span, place: 0, run: 0 }
+        Self::over((tail_word, head_word, Growth::Never), tail, head, span)
     }
 
     /// As `new`, for an empty ring that may grow. The words start at their first values.
     pub(crate) fn growing((tail_word, head_word, grown_word): (W, W, W), at: u64, span: Span) -> Self {
         grown_word.store(0, Ordering::Relaxed);
         tail_word.store(at, Ordering::Release);
-        let growth = Growth::Chosen(grown_word);
-        Self { tail_word, head_word, growth, tail: at, head: at, span, place: 0, run: 0 }
+        Self::over((tail_word, head_word, Growth::Chosen(grown_word)), at, at, span)
     }
 
     /// As `growing`, of a ring whose engine stores to `grown_word` where it grows.
     pub(crate) fn growing_when_told((tail_word, head_word, grown_word): (W, W, W), at: u64, span: Span) -> Self {
         tail_word.store(at, Ordering::Release);
-        let growth = Growth::Told(grown_word);
-        Self { tail_word, head_word, growth, tail: at, head: at, span, place: 0, run: 0 }
+        Self::over((tail_word, head_word, Growth::Told(grown_word)), at, at, span)
+    }
+
+    fn over((tail_word, head_word, growth): (W, W, Growth<W>), tail: u64, head: u64, span: Span) -> Self {
+        Self { tail_word, head_word, growth, tail, head, span, unread_max: u64::MAX, place: 0, run: 0 }
+    }
+
+    /// From now on `write` leaves at most so many bytes unread.
+    pub(super) fn set_unread_max(&mut self, bytes: u64) {
+        (self.unread_max, self.run) = (bytes, 0);
     }
 
     #[inline]
@@ -66,10 +75,14 @@ impl<W: AtomicWord<u64>> Producer<W> {
             && let Growth::Told(word) = &self.growth
         {
             // The place lies beyond all that this producer may have written before it knows it, so it may see it early.
-            self.span.on_told_ahead(word.load(Ordering::Relaxed), self.tail)?;
+            self.span.on_told(word.load(Ordering::Relaxed), self.tail)?;
             self.run = 0;
         }
-        Ok(self.known_free())
+        if self.known_free() == 0 {
+            // Who waits for room before it writes finds it too.
+            self.on_short(1);
+        }
+        Ok(self.known_room())
     }
 
     /// Grows a ring that could never have room for `count`.
@@ -79,17 +92,17 @@ impl<W: AtomicWord<u64>> Producer<W> {
         }
     }
 
-    /// The ring has not the room. One that carried as many bytes as it would take carries a stream, and grows.
+    /// There is too little room for `len` bytes. The ring grows, unless it is this producer that wants no more in it.
     #[cold]
-    fn on_short(&mut self) {
-        if self.tail >= self.span.full() {
+    fn on_short(&mut self, len: u64) {
+        if self.known_free() < len.min(self.known_allowed()) {
             self.grow();
         }
     }
 
     fn grow(&mut self) {
         if let Growth::Chosen(word) = &self.growth
-            && let Some(at) = self.span.grow(self.tail)
+            && let Some(at) = self.span.grow(self.head)
         {
             // PAIRS WITH the acquire load of the tail in Consumer::available: a thread that sees a tail beyond `at`
             // sees this.
@@ -100,8 +113,19 @@ impl<W: AtomicWord<u64>> Producer<W> {
     }
 
     #[inline]
-    fn known_free(&self) -> u64 {
+    pub(super) fn known_free(&self) -> u64 {
         self.span.room(self.tail, self.head)
+    }
+
+    /// Bytes that may be written before as many are unread as this producer leaves.
+    #[inline]
+    fn known_allowed(&self) -> u64 {
+        self.unread_max.saturating_sub(self.tail.wrapping_sub(self.head))
+    }
+
+    #[inline]
+    fn known_room(&self) -> u64 {
+        self.known_free().min(self.known_allowed())
     }
 
     #[inline]
@@ -122,16 +146,16 @@ impl<W: AtomicWord<u64>> Producer<W> {
     /// As `write`, with a look at what is free and where.
     fn write_anew(&mut self, len: usize, copy: impl FnMut(u64, Range<usize>)) -> Result<usize, PeerFault> {
         // The peer's line is touched only when the room known from last time is too small.
-        if self.known_free() < len as u64 && self.free()? < len as u64 && self.span.may_grow() {
-            self.on_short();
+        if self.known_room() < len as u64 && self.free()? < len as u64 {
+            self.on_short(len as u64);
         }
-        let count = len.min(usize::try_from(self.known_free()).unwrap_or(usize::MAX));
+        let count = len.min(usize::try_from(self.known_room()).unwrap_or(usize::MAX));
         if count > 0 {
             self.span.pieces(self.tail, count, copy);
             self.publish(count as u64);
         }
         let (place, together) = self.span.place(self.tail);
-        (self.place, self.run) = (place, together.min(self.known_free()));
+        (self.place, self.run) = (place, together.min(self.known_room()));
         Ok(count)
     }
 

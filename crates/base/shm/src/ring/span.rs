@@ -3,9 +3,11 @@
 //! Owns the mapping and the room that it leaves. It must never name a place outside of the ring, whatever offsets it is
 //! given.
 //!
-//! A growing ring uses its first bytes alone, the *first span*, until its writer chooses an offset X, the end of a lap,
-//! from which on it uses all of it: X lies just behind the first span, so the bytes before X and the first lap after it
-//! do not overlap. Why rings grow: a small ring costs little memory and stays in the caches; but what a processor has
+//! A growing ring uses its first bytes alone, the *first span*, until an offset X is chosen from which on it uses all of
+//! it: the first that the writer cannot have passed, one span behind what is known to be read. The byte at X lies just
+//! behind the first span, and before all up to X is read nothing comes to lie in the first span, so no unread bytes
+//! overlap. A ring that has grown takes all that it may hold before anything more is read, but for what was read and not
+//! known to be, less than one span: the reader may be waiting for just that. Why rings grow: a small ring costs little memory and stays in the caches; but what a processor has
 //! just written reaches another one several times faster out of the cache that both share than out of the writer's own,
 //! and it gets there only if more than the writer's own cache lies between writer and reader.
 use std::ops::Range;
@@ -61,7 +63,7 @@ impl Span {
         if before == 0 || before >= AHEAD_MAX {
             self.full.saturating_sub(fill)
         } else if before > self.first {
-            // The last lap of the first span is not free to its end.
+            // What is known to be read is less than X was chosen by.
             self.first.saturating_sub(fill)
         } else {
             // Unread bytes of the first span: the lap after them must stop in front of it.
@@ -69,27 +71,21 @@ impl Span {
         }
     }
 
-    /// Grows a ring whose writer is at `tail`, at the end of this lap. Returns that place.
-    pub(crate) fn grow(&mut self, tail: u64) -> Option<u64> {
-        // 0 would mean nothing.
-        let at = tail.max(1).checked_next_multiple_of(self.first).filter(|_| self.may_grow())?;
+    /// Grows a ring whose reader consumed all before `head`, which is all that its writer knows too. Returns the place.
+    pub fn grow(&mut self, head: u64) -> Option<u64> {
+        // Past 2^64 it is left alone: 0 would mean nothing.
+        let at = head.checked_add(self.first).filter(|_| self.may_grow())?;
         self.grown_at = Some(at);
         Some(at)
     }
 
-    /// Grows a ring whose reader consumed all before `head`, in the name of a writer that cannot be asked: at the first
-    /// end of a lap that it cannot have passed. Returns that place.
-    pub fn grow_beyond(&mut self, head: u64) -> Option<u64> {
-        self.grow(head.checked_add(self.first)?)
-    }
-
     /// Takes the place at which the ring grew (0: it did not) from words that outlived the one who kept them. False: no
-    /// ring of this size grows there.
+    /// ring of this size grows.
     pub fn restore(&mut self, at: u64) -> bool {
         if at == 0 {
             return true;
         }
-        let fits = self.may_grow() && at & (self.first - 1) == 0;
+        let fits = self.may_grow();
         if fits {
             self.grown_at = Some(at);
         }
@@ -102,27 +98,14 @@ impl Span {
         self.grown_at
     }
 
-    /// Takes what [`Self::grow_beyond`] returned (0: nothing), for a writer at `tail`.
-    pub(crate) fn on_told_ahead(&mut self, at: u64, tail: u64) -> Result<(), PeerFault> {
+    /// Takes the place that the engine chose (0: none), for a writer at `cursor`, or that the writer stored, for a
+    /// reader there: neither can have passed it, and one span at most was unread when it was chosen.
+    pub fn on_told(&mut self, at: u64, cursor: u64) -> Result<(), PeerFault> {
         if at == 0 || !self.may_grow() {
             return Ok(());
         }
-        if at & (self.first - 1) != 0 || at.wrapping_sub(tail) > 2 * self.first {
-            return Err(PeerFault::Cursor { what: "grown_at", from: tail, to: at, ring_bytes: self.first });
-        }
-        self.grown_at = Some(at);
-        Ok(())
-    }
-
-    /// Takes what the writer stored (0: nothing), for a reader at `head`.
-    pub fn on_told(&mut self, at: u64, head: u64) -> Result<(), PeerFault> {
-        if at == 0 || !self.may_grow() {
-            return Ok(());
-        }
-        // An honest writer had at most one span unread, and stored the end of the lap that it was in.
-        let limit = 2 * self.first;
-        if at & (self.first - 1) != 0 || at.wrapping_sub(head) >= limit {
-            return Err(PeerFault::Cursor { what: "grown_at", from: head, to: at, ring_bytes: self.first });
+        if at.wrapping_sub(cursor) > self.first {
+            return Err(PeerFault::Cursor { what: "grown_at", from: cursor, to: at, ring_bytes: self.first });
         }
         self.grown_at = Some(at);
         Ok(())
@@ -139,7 +122,9 @@ impl Span {
             }
         }
         let place = offset & (self.first - 1);
-        (place, self.first - place)
+        let together = self.first - place;
+        // What follows X lies elsewhere.
+        (place, self.grown_at.map_or(together, |at| together.min(at.wrapping_sub(offset))))
     }
 
     /// The pieces of `count` bytes from `offset` on: (place in the ring, part of the buffer).

@@ -9,7 +9,7 @@ use crate::violation::Violation;
 use crate::vqp::Vqp;
 
 impl Engine {
-    /// A connection's transmit ring is full, and carries a stream.
+    /// A connection's transmit ring is full.
     pub(super) fn grow(&mut self, route: RouteId) {
         let Some(app) = self.vqps.get(route).map(Vqp::app) else { return };
         let (left, _) = self.rings_left(app);

@@ -283,8 +283,7 @@ impl Vqp {
         let at = back.tx_grown_at;
         let mut span = self.rx_span;
         let fits = own.1 == 0 && is_allowed && span.on_told(at, self.rx_reported).is_ok();
-        let is_ahead =
-            span.grown_at().is_some_and(|at| at.wrapping_sub(self.rx_tail) <= 2 * u64::from(self.size.first));
+        let is_ahead = span.grown_at().is_some_and(|at| at.wrapping_sub(self.rx_tail) <= u64::from(self.size.first));
         if !fits || !is_ahead {
             return Err(BadWords);
         }

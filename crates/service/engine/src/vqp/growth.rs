@@ -69,11 +69,10 @@ impl Growth {
 impl Vqp {
     // ---- to the peer
 
-    /// Whether the transmit ring is full and has carried as many bytes as it would hold: it carries a stream.
+    /// Whether the transmit ring is full, and could be larger.
     pub(crate) fn wants_growth(&self) -> bool {
         self.growth.tx == TxGrowth::Small
             && self.tx_span.may_grow()
-            && self.tx_tail >= self.tx_span.full()
             && self.tx_span.room(self.tx_tail, self.tx_head) == 0
             && self.close.may_send_data()
     }
@@ -93,7 +92,7 @@ impl Vqp {
         if self.growth.tx != TxGrowth::Asked {
             return Err(Violation::Growth { id: self.id, what: "an answer that nobody waits for" });
         }
-        let grown_at = if allowed { self.tx_span.grow_beyond(self.tx_head) } else { None };
+        let grown_at = if allowed { self.tx_span.grow(self.tx_head) } else { None };
         let Some(at) = grown_at else {
             self.growth.tx = TxGrowth::Refused;
             return Ok(false);
@@ -149,8 +148,8 @@ impl Vqp {
         }
         // The sender's head is one that was reported, and its data beyond the place follows this record.
         let mut span = self.rx_span;
-        span.on_told(at, self.rx_reported).map_err(|_| wrong("a place of growth that no lap ends at"))?;
-        if span.grown_at().is_none_or(|at| at.wrapping_sub(self.rx_tail) > 2 * u64::from(self.size.first)) {
+        span.on_told(at, self.rx_reported).map_err(|_| wrong("a place of growth that no sender could choose"))?;
+        if span.grown_at().is_none_or(|at| at.wrapping_sub(self.rx_tail) > u64::from(self.size.first)) {
             return Err(wrong("a place of growth behind what arrived"));
         }
         self.rx_span = span;

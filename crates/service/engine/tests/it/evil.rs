@@ -434,12 +434,12 @@ fn words_about_growth_that_nobody_may_say_fail_the_lane() {
         ("answer that nobody waits for", |e, route| e.record(11, route, &reason(1))),
         ("yes or no", |e, route| e.record(11, route, &reason(2))),
         ("not allowed", |e, route| e.record(12, route, &4096u64.to_be_bytes())),
-        ("no lap ends at", |e, route| {
+        ("no sender could choose", |e, route| {
             e.record(10, route, &[]);
             e.assert_fine();
             e.record(12, route, &4097u64.to_be_bytes());
         }),
-        ("no lap ends at", |e, route| {
+        ("no sender could choose", |e, route| {
             e.record(10, route, &[]);
             e.assert_fine();
             e.record(12, route, &8192u64.to_be_bytes());

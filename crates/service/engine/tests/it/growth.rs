@@ -1,4 +1,4 @@
-//! Rings that grow under a stream, each direction by itself: nothing is lost, whatever happens meanwhile.
+//! Rings that grow when they are full, each direction by itself: nothing is lost, whatever happens meanwhile.
 
 use control::Path;
 use engine::AppId;
@@ -41,11 +41,36 @@ fn a_stream_grows_both_rings_once_and_loses_nothing() {
         let path = &w.app(0, a.0).conns[&a.1].connection.path;
         assert!(matches!(path, Path::Lane { ring_bytes: FIRST, grown_bytes: GROWN, .. }), "{path:?}");
         stream(&mut w, a, b, 3000);
-        assert_eq!((grown(&w, 0), grown(&w, 1)), (0, 0), "it carried less than a grown ring holds");
+        assert_eq!((grown(&w, 0), grown(&w, 1)), (0, 0), "it was never full");
         stream(&mut w, a, b, 600_000);
         assert_eq!((grown(&w, 0), grown(&w, 1)), (1, 1));
         stream(&mut w, a, b, 600_000);
         assert_eq!((grown(&w, 0), grown(&w, 1)), (1, 1), "once");
+        w.assert_clean();
+    }
+}
+
+/// As TCP does where nobody reads, wherever in a lap that begins. The peer's ring grows with the own one, and keeps what
+/// was written.
+#[test]
+fn a_ring_that_nobody_reads_holds_what_it_may_when_it_has_grown() {
+    for before in [0, 23, u64::from(FIRST) - 1, u64::from(FIRST) + 100, 5 * u64::from(FIRST)] {
+        let (mut w, a, b) = world(306, |_| {});
+        let mut sent = 0;
+        while sent < before {
+            // Never so much that it is full.
+            sent += (before - sent).min(u64::from(FIRST) / 2);
+            w.tell(0, a.0, a.1, |c| c.to_send = sent);
+            w.until("some bytes", |w| w.app(1, b.0).conns[&b.1].received == sent);
+        }
+        w.tell(1, b.0, b.1, |c| c.read_limit = before);
+        // What was read and not reported when the place was chosen is not free before that place is read.
+        let all = before + u64::from(GROWN - FIRST);
+        w.tell(0, a.0, a.1, |c| c.to_send = all);
+        w.until("all is written", |w| w.app(0, a.0).conns[&a.1].sent == all);
+        assert_eq!((grown(&w, 0), grown(&w, 1)), (1, 0), "one direction alone, {before} bytes before");
+        w.tell(1, b.0, b.1, |c| c.read_limit = u64::MAX);
+        w.until("all bytes", |w| w.app(1, b.0).conns[&b.1].received == all);
         w.assert_clean();
     }
 }

@@ -164,7 +164,7 @@ fn another_version_names_both_and_oneself_is_no_peer() {
     }
     let refusal = dialer.handle_hello(hello).unwrap_err();
     assert_eq!(refusal.reason, Reason::PeerVersion);
-    assert!(refusal.detail.contains("version 7") && refusal.detail.contains("speaks 9 (release 9.9.9)"), "{refusal}");
+    assert!(refusal.detail.contains("version 8") && refusal.detail.contains("speaks 9 (release 9.9.9)"), "{refusal}");
     let myself = dialer.hello();
     assert_eq!(dialer.handle_hello(myself).unwrap_err().reason, Reason::BadAddress);
     assert!(dialer.begin(&key(9)).is_err(), "nothing under the key before the peer's challenge");

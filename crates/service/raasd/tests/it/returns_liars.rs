@@ -138,7 +138,7 @@ const LIES: &[Lie] = &[
     ("more was written than a ring holds", |w| w.tx_tail.store(1 << 40, Ordering::Relaxed)),
     ("the transmit ring has grown", |w| w.tx_grown_at.store(1 << 20, Ordering::Relaxed)),
     ("the receive ring has grown", |w| w.rx_grown_at.store(1 << 20, Ordering::Relaxed)),
-    ("a ring has grown where no lap ends", |w| w.rx_grown_at.store(12_345, Ordering::Relaxed)),
+    ("the receive ring has grown within a lap", |w| w.rx_grown_at.store(12_345, Ordering::Relaxed)),
     ("the peer has ended", |w| w.engine_flags.store(engine_flag::FIN, Ordering::Relaxed)),
 ];
 

@@ -31,6 +31,7 @@ fn walk(start: u64, first: u64, full: u64) -> usize {
         let places: HashSet<u64> = (0..unread).map(|n| span.place(head.wrapping_add(n)).0).collect();
         assert_eq!(places.len() as u64, unread, "two unread bytes at one place: {state:?} of {first}..{full}");
         assert!(places.iter().all(|place| *place < full));
+        assert_pieces(&span, head, unread);
         let room = span.room(tail, head);
         assert!(room <= span.fill_max() && (room > 0 || unread > 0), "nothing moves: {state:?} of {first}..{full}");
         let mut next = vec![];
@@ -43,36 +44,35 @@ fn walk(start: u64, first: u64, full: u64) -> usize {
         if unread > 0 {
             next.push(State { read: state.read + 1, ..state });
         }
-        let mut grown = span;
-        // Offsets wrap after 2^64 bytes. A ring that did not grow until then is left alone: 0 is no place to grow at.
-        if tail >= start
-            && let Some(at) = grown.grow(tail)
+        // Who chooses, the writer itself or an engine for it, knows this head; the reader may have read on. Offsets wrap
+        // after 2^64 bytes: a ring that did not grow until then is left alone, 0 is no place to grow at.
+        let mut chosen = span;
+        if head >= start
+            && let Some(at) = chosen.grow(head)
         {
-            // Whatever the reader has read by then, it takes what an honest writer says.
             for read in state.read..=state.written {
                 let mut readers = span;
                 assert_eq!(readers.on_told(at, start.wrapping_add(read)), Ok(()), "{state:?}");
                 assert_eq!(readers.grown_at, Some(at));
             }
-            next.push(State { grown_at: Some(at), ..state });
-        }
-        // An engine that knows only this head chooses for a writer that may be anywhere up to the end of its room.
-        let mut engine = span;
-        if head >= start
-            && let Some(at) = engine.grow_beyond(head)
-        {
-            for read in state.read..=state.written {
-                let mut readers = span;
-                assert_eq!(readers.on_told(at, start.wrapping_add(read)), Ok(()), "{state:?}");
-            }
             let mut writers = span;
-            assert_eq!((writers.on_told_ahead(at, tail), writers), (Ok(()), engine), "{state:?}");
+            assert_eq!((writers.on_told(at, tail), writers), (Ok(()), chosen), "{state:?}");
             assert!(tail <= at, "the place is behind the writer: {state:?}");
+            assert_eq!(chosen.room(tail, head), full - unread, "it does not hold all that it could: {state:?}");
             next.push(State { grown_at: Some(at), ..state });
         }
         ahead.extend(next.into_iter().filter(|next| next.written <= LAPS * full && seen.insert(*next)));
     }
     seen.len()
+}
+
+/// Bytes that are said to lie together do.
+fn assert_pieces(span: &Span, head: u64, unread: u64) {
+    span.pieces(head, unread as usize, |place, piece| {
+        for (n, byte) in piece.enumerate() {
+            assert_eq!(span.place(head.wrapping_add(byte as u64)).0, place + n as u64, "{span:?} from {head}");
+        }
+    });
 }
 
 #[test]
