@@ -315,6 +315,7 @@ static void all_cases(void) {
     ending_cases();
     descriptor_cases();
     option_cases();
+    buffer_cases();
     epoll_cases();
     process_cases();
     thread_cases();

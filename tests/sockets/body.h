@@ -120,6 +120,7 @@ void flag_cases(void);
 void ending_cases(void);
 void descriptor_cases(void);
 void option_cases(void);
+void buffer_cases(void);
 void epoll_cases(void);
 void process_cases(void);
 void thread_cases(void);

@@ -130,6 +130,16 @@ impl Tx {
         (self.held_room(at) > 0 && self.has_room(len)) || self.direct.may_switch(at)
     }
 
+    /// Leaves at most so many bytes unread by the peer from now on, and stays in the ring, where they are counted. A
+    /// direction that has its own TCP connection already has that connection's buffers. `None`: as many as the ring
+    /// holds.
+    pub fn set_unread_max(&mut self, bytes: Option<u64>) {
+        if bytes.is_some() {
+            self.direct.pin();
+        }
+        self.ring.set_unread_max(bytes.unwrap_or(u64::MAX));
+    }
+
     /// Whether bytes leave by the stream's own TCP connection.
     #[inline]
     pub fn is_direct(&self) -> bool {

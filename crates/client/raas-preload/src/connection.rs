@@ -8,6 +8,7 @@
 //! other end closes it. Writing: `Kernel`, then `Stream`. Both may return to `Kernel`, for good (`back`).
 
 mod back;
+mod buffers;
 mod ending;
 mod keeping;
 pub(crate) mod kernel_tcp;
@@ -218,6 +219,8 @@ pub(crate) struct Connection {
     write_timeout: AtomicU64,
     /// Bytes that a reader wants at least (`SO_RCVLOWAT`).
     low_water: AtomicU32,
+    /// Bytes that the peer may leave unread in the stream; `u64::MAX`: what it holds.
+    unread_max: AtomicU64,
     looks: AtomicU32,
     upgrade: Mutex<Upgrade>,
     /// It stays on TCP, and the other end's threads look before they sleep as this one's do.
@@ -295,6 +298,7 @@ impl Connection {
             read_timeout: AtomicU64::new(0),
             write_timeout: AtomicU64::new(0),
             low_water: AtomicU32::new(1),
+            unread_max: AtomicU64::new(u64::MAX),
             looks: AtomicU32::new(0),
             upgrade: Mutex::new(Upgrade::New),
             is_polled: AtomicBool::new(false),

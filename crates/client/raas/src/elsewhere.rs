@@ -155,6 +155,12 @@ impl Stream {
         Ok(self.carrier.rings(NotOverTcp::Polling)?.set_hook(Box::new(told)))
     }
 
+    /// Writes leave at most so many bytes unread by the peer from now on; `None`: as many as the ring holds. For a
+    /// stream that does not wait.
+    pub fn set_unread_max(&self, bytes: Option<u64>) -> std::io::Result<()> {
+        self.carrier.rings(NotOverTcp::Polling)?.set_unread_max(bytes)
+    }
+
     /// The session that the stream belongs to.
     pub fn session(&self) -> Result<Session, NotOverTcp> {
         Ok(Session { attachment: Arc::clone(&self.carrier.rings(NotOverTcp::Polling)?.attachment) })

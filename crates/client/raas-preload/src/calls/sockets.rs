@@ -175,6 +175,14 @@ unsafe extern "C-unwind" fn setsockopt(
             _ => {}
         }
     }
+    let is_buffer = matches!(name, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE | libc::SO_BUF_LOCK);
+    if result == 0
+        && is_buffer
+        && level == libc::SOL_SOCKET
+        && let Some(connection) = table::socket(fd)
+    {
+        connection.note_buffers(fd);
+    }
     result
 }
 

@@ -185,6 +185,7 @@ impl Connection {
         let was_linked = self.stream().is_some();
         self.do_next_step(was_linked);
         if !was_linked && self.stream().is_some() {
+            self.bound(fd);
             ON_STREAM.get().into_iter().for_each(|told| told(fd));
         }
     }

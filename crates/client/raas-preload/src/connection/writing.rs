@@ -61,7 +61,7 @@ impl Connection {
                 return self.in_kernel(None, original);
             }
             self.hear_ask_at_times(fd);
-            if let Some(result) = self.send_to_stream(parts, flags) {
+            if let Some(result) = self.send_to_stream(fd, parts, flags) {
                 break result;
             }
         };
@@ -74,7 +74,7 @@ impl Connection {
     }
 
     /// None: the connection goes back to TCP, and nothing was written.
-    fn send_to_stream(&self, parts: &[iovec], flags: c_int) -> Option<isize> {
+    fn send_to_stream(&self, fd: c_int, parts: &[iovec], flags: c_int) -> Option<isize> {
         if flags & libc::MSG_OOB != 0 {
             return Some(fail(libc::EOPNOTSUPP));
         }
@@ -87,6 +87,7 @@ impl Connection {
         while done < total {
             match self.pour(parts, done) {
                 Ok(count) => done += count,
+                Err(libc::EAGAIN) if self.is_bound_higher(fd) => {}
                 Err(libc::EAGAIN) if may_wait => {
                     if let Err(code) = self.wait(Awaited { is_read: false, stream: true, fd: -1 }, until) {
                         return Some(if done > 0 { done as isize } else { fail(code) });

@@ -115,6 +115,12 @@ impl Conn {
         Reserved::try_new(tx, &self.endpoint, len)
     }
 
+    /// Leaves at most so many bytes unread from now on. A thread that waits in a write is waited for.
+    pub(crate) fn set_unread_max(&self, bytes: Option<u64>) -> io::Result<()> {
+        self.lock_ring(&self.tx)?.set_unread_max(bytes);
+        Ok(())
+    }
+
     /// Bytes that the ring of this direction holds.
     pub(crate) fn tx_bytes(&self) -> usize {
         self.endpoint.tx_bytes()

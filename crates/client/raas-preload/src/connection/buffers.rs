@@ -1,0 +1,83 @@
+//! How much a direction holds. On TCP that is the sender's buffer and the receiver's together: as much as the kernel
+//! lets them grow, or what the program said. The stream's ring grows too; this makes it hold no more than a program
+//! asked for.
+//!
+//! Decides the bound. It must never be one that TCP does not have.
+
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::sync::atomic::Ordering;
+
+use super::Connection;
+use crate::{inside, real};
+
+/// The program chose the size of the sender's buffer (`SO_BUF_LOCK`).
+const SENDER_CHOSEN: c_int = 1;
+/// Where `tcp_info` has the window that the other end offers, as far as it has read (Linux 5.4).
+const OFFERED_AT: usize = 228;
+const OFFERED_END: usize = OFFERED_AT + size_of::<u32>();
+/// What a receiver offers at first where the kernel does not say, by Linux's `tcp_rmem`.
+const OFFERED_USUALLY: u32 = 64 << 10;
+
+impl Connection {
+    /// The program chose the size of a buffer. Who waits for room looks again.
+    pub(crate) fn note_buffers(&self, fd: c_int) {
+        if self.bound(fd) {
+            self.tell_all();
+        }
+    }
+
+    /// A write found no room. Whether there is more by now: the other end reads what TCP had first.
+    pub(super) fn is_bound_higher(&self, fd: c_int) -> bool {
+        self.unread_max.load(Ordering::Relaxed) != u64::MAX && self.bound(fd)
+    }
+
+    /// Has the stream hold what TCP would, if there is one. Whether that is more than before.
+    pub(super) fn bound(&self, fd: c_int) -> bool {
+        if inside::is_inside() {
+            // A signal handler, in the middle of this thread's work with streams: the next one counts.
+            return false;
+        }
+        let _inside = inside::enter();
+        let Some(stream) = self.stream() else { return false };
+        let bytes = unread_max(fd);
+        // A stream that broke says so when it is written.
+        let _ = stream.set_unread_max(bytes);
+        let bytes = bytes.unwrap_or(u64::MAX);
+        bytes > self.unread_max.swap(bytes, Ordering::AcqRel)
+    }
+}
+
+/// What a program that chose its sender's buffer leaves unread on TCP: that buffer, as the kernel counts it, and the
+/// receiver's. Of that one TCP tells half, which is what it offers, less what it holds unread.
+fn unread_max(fd: c_int) -> Option<u64> {
+    let chosen = number(fd, libc::SO_BUF_LOCK)?;
+    if chosen & SENDER_CHOSEN == 0 {
+        return None;
+    }
+    let sender = u64::try_from(number(fd, libc::SO_SNDBUF)?).ok()?;
+    Some(sender + 2 * u64::from(offered(fd)))
+}
+
+/// An option of the socket that is an int.
+fn number(fd: c_int, name: c_int) -> Option<c_int> {
+    let (mut value, mut len) = (0, size_of::<c_int>() as libc::socklen_t);
+    // SAFETY: `value` has room for `len` bytes, and both live through the call.
+    let result = unsafe { real::getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut len) };
+    (result == 0).then_some(value)
+}
+
+/// Bytes that the other end would take now.
+fn offered(fd: c_int) -> u32 {
+    let mut info = MaybeUninit::<[u8; OFFERED_END]>::zeroed();
+    let mut len = OFFERED_END as libc::socklen_t;
+    // SAFETY: `info` has room for `len` bytes, and both live through the call.
+    let result =
+        unsafe { real::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &raw mut len) };
+    if result != 0 || (len as usize) < OFFERED_END {
+        return OFFERED_USUALLY;
+    }
+    // SAFETY: all of its bytes were zero or were written by the kernel.
+    let info = unsafe { info.assume_init() };
+    info[OFFERED_AT..].try_into().map_or(OFFERED_USUALLY, u32::from_ne_bytes)
+}
