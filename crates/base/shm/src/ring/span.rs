@@ -3,13 +3,14 @@
 //! Owns the mapping and the room that it leaves. It must never name a place outside of the ring, whatever offsets it is
 //! given.
 //!
-//! A growing ring uses its first bytes alone, the *first span*, until an offset X is chosen from which on it uses all of
-//! it: the first that the writer cannot have passed, one span behind what is known to be read. The byte at X lies just
-//! behind the first span, and before all up to X is read nothing comes to lie in the first span, so no unread bytes
-//! overlap. A ring that has grown takes all that it may hold before anything more is read, but for what was read and not
-//! known to be, less than one span: the reader may be waiting for just that. Why rings grow: a small ring costs little memory and stays in the caches; but what a processor has
-//! just written reaches another one several times faster out of the cache that both share than out of the writer's own,
-//! and it gets there only if more than the writer's own cache lies between writer and reader.
+//! A growing ring uses its first bytes alone, the *first span*, until an offset X is chosen from which on it uses all
+//! of it: the first that the writer cannot have passed, one span behind what is known to be read. The byte at X lies
+//! just behind the first span, and before all up to X is read nothing comes to lie in the first span, so no unread
+//! bytes overlap. A ring that has grown takes all that it may hold before anything more is read, but for what was read
+//! and not known to be, less than one span: the reader may be waiting for just that. Why rings grow: a small ring costs
+//! little memory and stays in the caches; but what a processor has just written reaches another one several times
+//! faster out of the cache that both share than out of the writer's own, and it gets there only if more than the
+//! writer's own cache lies between writer and reader.
 use std::ops::Range;
 
 use super::PeerFault;

@@ -50,8 +50,8 @@ fn a_stream_grows_both_rings_once_and_loses_nothing() {
     }
 }
 
-/// As TCP does where nobody reads, wherever in a lap that begins. The peer's ring grows with the own one, and keeps what
-/// was written.
+/// As TCP does where nobody reads, wherever in a lap that begins. The peer's ring grows with the own one, and keeps
+/// what was written.
 #[test]
 fn a_ring_that_nobody_reads_holds_what_it_may_when_it_has_grown() {
     for before in [0, 23, u64::from(FIRST) - 1, u64::from(FIRST) + 100, 5 * u64::from(FIRST)] {
