@@ -1,8 +1,8 @@
 //! What a module costs beside its instructions: the frames of its calls, and the parts of an instance of it.
 //!
-//! Owns the price of both, found before the module is translated. The interpreter asks one unit of fuel for a call however
-//! many values the callee's frame has, all of which it fills, and none for an instance however many parts it has. So a
-//! module of few instructions could take a thousand times the time that its fuel stands for.
+//! Owns the price of both, found before the module is translated. The interpreter asks one unit of fuel for a call
+//! however many values the callee's frame has, all of which it fills, and none for an instance however many parts it
+//! has. So a module of few instructions could take a thousand times the time that its fuel stands for.
 
 use std::collections::BTreeSet;
 

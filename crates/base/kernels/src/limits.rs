@@ -20,8 +20,8 @@ pub const BYTES_PER_FUEL: u64 = 8;
 pub const MODULE_BYTES_MAX: usize = 48 << 10;
 /// Bytes of the memory that a run of a user kernel has of its own, at most.
 pub const MEMORY_BYTES_MAX: usize = 256 << 10;
-/// Parts of a user kernel at most: functions, globals, imports, exports, segments and places of tables. A run begins with
-/// all of them, in one step.
+/// Parts of a user kernel at most: functions, globals, imports, exports, segments and places of tables. A run begins
+/// with all of them, in one step.
 pub const PARTS_MAX: u64 = 1024;
 /// What each of them costs a run at its begin.
 pub const PART_FUEL: u64 = 32;

@@ -1,8 +1,8 @@
 //! Where a daemon takes strangers' memory down: in a thread of its own.
 //!
-//! Owns the order: no lock of the process's memory is held for longer than a piece takes. To unmap memory, and to close the
-//! last descriptor of it, takes time for each of its pages, and how many there are is a program's choice: half a second
-//! for some GiB, in which no thread that serves others may be. Only a process that asked for the thread has one.
+//! Owns the order: no lock of the process's memory is held for longer than a piece takes. To unmap memory, and to close
+//! the last descriptor of it, takes time for each of its pages, and how many there are is a program's choice: half a
+//! second for some GiB, in which no thread that serves others may be. Only a process that asked for the thread has one.
 
 use std::ffi::c_void;
 use std::io;
@@ -83,8 +83,8 @@ fn unmap(start: usize, len: usize) {
     while done < len {
         let piece = PIECE_BYTES.min(len - done);
         let at: *mut c_void = ptr::with_exposed_provenance_mut(start + done);
-        // SAFETY: these are pages that mmap returned for a mapping of this crate, whose last handle is gone, in pieces of
-        // whole (huge) pages: nobody reaches them any more, and none is unmapped twice.
+        // SAFETY: these are pages that mmap returned for a mapping of this crate, whose last handle is gone, in pieces
+        // of whole (huge) pages: nobody reaches them any more, and none is unmapped twice.
         let unmapped = unsafe { rustix::mm::munmap(at, piece) };
         debug_assert!(unmapped.is_ok(), "munmap of an own mapping: {unmapped:?}");
         done += piece;

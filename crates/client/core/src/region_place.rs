@@ -125,8 +125,8 @@ impl RegionPlace {
         Ok(true)
     }
 
-    /// Copies what has pages. A load elsewhere would make one: the region would take the memory of all its bytes, twice, and
-    /// the time for them.
+    /// Copies what has pages. A load elsewhere would make one: the region would take the memory of all its bytes,
+    /// twice, and the time for them.
     fn copy_to(&self, to: &Region, bytes: u64) -> Result<(), RegionError> {
         let mut piece = vec![0; PIECE_BYTES];
         let mut offset = 0;

@@ -25,8 +25,8 @@ const ROUNDS: usize = 5;
 const ROUND: Duration = Duration::from_millis(400);
 /// How much longer than alone.
 const TIMES: u64 = 3;
-/// A turn of a thread that serves others is not called long below this, nor a pause: of programs that are not optimised,
-/// on a machine that has other things to do.
+/// A turn of a thread that serves others is not called long below this, nor a pause: of programs that are not
+/// optimised, on a machine that has other things to do.
 const TURN_LEAST_US: u64 = 2_000;
 const PAUSE_LEAST_US: u64 = 20_000;
 

@@ -191,8 +191,8 @@ impl App {
         self.first_slot..end.max(self.first_slot)
     }
 
-    /// The session was another daemon's: this is its next slot, in order. One that the application uses is given out when
-    /// it has given it back.
+    /// The session was another daemon's: this is its next slot, in order. One that the application uses is given out
+    /// when it has given it back.
     pub(crate) fn leave_next_slot(&mut self, number: u32, is_used: bool) {
         // The application's word: the next generation of the slot only has to differ from it.
         let generation = self.session.slot(number).generation.load(Ordering::Relaxed).max(1);

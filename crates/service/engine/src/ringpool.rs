@@ -5,6 +5,7 @@
 //! direction. Chunks come from the daemon when they are asked for; what waits for them waits here, in order. A ring that
 //! may grow counts with the bytes that it uses: the pages of the others do not exist.
 
+mod brought;
 mod retired;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -275,11 +276,6 @@ impl RingPool {
         }
     }
 
-    /// Adds one in which connections lie already: [`Self::take_again`], then [`Self::list`].
-    pub(crate) fn add_brought(&mut self, number: u32, kind: ChunkKind, size: RingSize, region: Region, mr: Mr) {
-        self.add_unlisted(number, kind, size, region, mr);
-    }
-
     fn add_unlisted(&mut self, number: u32, kind: ChunkKind, size: RingSize, region: Region, mr: Mr) -> Option<u32> {
         let class = self.class_of(size)?;
         let rings = (region.len() / u64::from(size.grown)) as u32;
@@ -366,41 +362,6 @@ impl RingPool {
                 }
             }
         }
-    }
-
-    /// Takes the very rings that a connection had under a daemon before this one, in chunks that were brought along.
-    pub(crate) fn take_again(&mut self, tx: (u32, u64), rx: (u32, u64), size: RingSize) -> Option<RingPair> {
-        let class = self.class_of(size)?;
-        let pair =
-            RingPair { tx: self.brought(class, ChunkKind::Tx, tx)?, rx: self.brought(class, ChunkKind::Rx, rx)? };
-        self.classes[class].in_use += 1;
-        self.mark_taken(&pair);
-        Some(pair)
-    }
-
-    /// A free ring of a chunk that was brought along and whose rings are not listed yet.
-    fn brought(&mut self, class: usize, kind: ChunkKind, (number, offset): (u32, u64)) -> Option<Place> {
-        let index = *self.by_number.get(&number)?;
-        let chunk = self.chunks.get_mut(index as usize)?.as_mut()?;
-        let place = Place { offset, ..chunk.place(index, 0) };
-        let fits = chunk.class == class && chunk.kind == kind && !chunk.is_listed && !chunk.is_closed;
-        let is_ring = offset.is_multiple_of(u64::from(chunk.size.grown));
-        let is_free = chunk.ring_at(&place).is_some_and(|ring| !ring.is_taken);
-        (fits && is_ring && is_free).then_some(place)
-    }
-
-    /// All connections of a chunk that was brought along have their rings: the others are free, and a chunk without any
-    /// leaves.
-    pub(crate) fn list(&mut self, number: u32, retired: &mut Vec<Retired>) {
-        let Some(&index) = self.by_number.get(&number) else { return };
-        let Some(chunk) = self.chunks.get_mut(index as usize).and_then(Option::as_mut) else { return };
-        if chunk.used == 0 {
-            return self.retire(index as usize, retired);
-        }
-        chunk.is_listed = true;
-        let free = &mut self.classes[chunk.class].free[direction(chunk.kind)];
-        let rings = (0..chunk.rings.len() as u32).rev().filter(|i| !chunk.rings[*i as usize].is_taken);
-        free.extend(rings.map(|i| chunk.place(index, i)));
     }
 
     /// Lets a ring that was taken use all of its bytes. False: the application's memory does not allow it, or its tenant has

@@ -1,7 +1,7 @@
 //! The longest turn of a thread that serves everybody, in time of a processor.
 //!
-//! Owns what counts as a turn: from when the thread begins with one piece of work until it looks at others' again. It must
-//! never read the thread's clock for each of many short turns, because that is a system call.
+//! Owns what counts as a turn: from when the thread begins with one piece of work until it looks at others' again. It
+//! must never read the thread's clock for each of many short turns, because that is a system call.
 
 use std::time::Duration;
 

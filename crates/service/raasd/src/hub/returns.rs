@@ -203,8 +203,8 @@ impl ReturnedSession {
         Ok(())
     }
 
-    /// The session, and for each engine what is its: of the chunks those in which its connections lie, and for the first
-    /// those without any, which it drops.
+    /// The session, and for each engine what is its: of the chunks those in which its connections lie, and for the
+    /// first those without any, which it drops.
     fn shared(mut self) -> (Session, Vec<Returned>) {
         for engine in &mut self.engines {
             engine.used = self.used.clone();
