@@ -15,6 +15,7 @@ mod tests;
 
 pub use engine_page::EnginePage;
 pub use header::OwnerWords;
+pub(crate) use pair::TOLD_SLOTS;
 pub use pair::{Pair, PairWords};
 pub use session::{Session, SlotPlace};
 

@@ -8,11 +8,10 @@
 //! of one look and of the next lie in different words, so that those of the next wipe out nothing that is being read.
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::layout::TOLD_SLOTS as SLOTS_OF_WORD;
 use crate::sync::AtomicWord;
 use crate::{Pair, Word64};
 
-/// Slots that one word notes; above them is the number of the look.
-pub(crate) const SLOTS_OF_WORD: u32 = 32;
 const SLOTS_MASK: u64 = u32::MAX as u64;
 /// Looks that may begin while a slot is noted, after which a datagram for the slot alone is sent: who counts on and on
 /// is hostile.
@@ -151,7 +150,6 @@ fn note(word: &impl AtomicWord<u64>, bit: u64, look: u64) -> bool {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the upper half")]
 fn number(word: u64) -> u32 {
     (word >> 32) as u32
 }

@@ -60,17 +60,6 @@ pub(crate) struct RingSizes {
     pub(crate) tx: u64,
 }
 
-/// One number of many, all but surely another one for other words.
-#[inline]
-pub(crate) fn mixed(words: &[u64]) -> u64 {
-    let mut mixed = 0u64;
-    for word in words {
-        // Odd, so that no bit is lost: the golden ratio's fraction.
-        mixed = (mixed ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-    }
-    mixed
-}
-
 /// One end of a connection, without its rings. Any number of threads may use it. Dropping it closes, by a reset unless
 /// the connection was closed before ([`Connection::close`](crate::Connection::close)).
 #[derive(Debug)]

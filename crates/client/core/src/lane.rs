@@ -8,8 +8,8 @@ use control::Reason;
 use shm::{RingMemory, RingReader, RingWriter, SlotPlace, SlotWords, Word32, app_flag, engine_flag};
 
 use crate::End;
-use crate::endpoint::mixed;
 use crate::side::{Side, failure};
+use crate::stamp::mixed;
 
 /// Reads the host's monotonic clock, in nanoseconds.
 pub type Clock = fn() -> u64;

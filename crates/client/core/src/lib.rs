@@ -63,6 +63,7 @@ mod segments;
 mod session;
 mod side;
 mod sizes;
+mod stamp;
 mod tx;
 mod unsent;
 

@@ -10,9 +10,9 @@ use control::Reason;
 use shm::{PairSleeper, PairTeller, PairWaiter, PairWords, RegionError, app_flag, pair_must_wake, waiting};
 
 use crate::End;
-use crate::endpoint::mixed;
 use crate::pair_socket::PairSocket;
 use crate::side::{Side, failure};
+use crate::stamp::mixed;
 
 /// Flags of the peer that may end reading.
 const ENDS_READING: u32 = app_flag::FIN | app_flag::ABORT | app_flag::CLOSED;

@@ -17,7 +17,7 @@ use shm::ReadyFd;
 
 use crate::connection::{Connection, PATIENCE, has_bytes_or_end, lock};
 use crate::desk::SignalsBlocked;
-use crate::{errno, heirs, hold, inside, owner, real, sandbox, table};
+use crate::{errno, heirs, hold, inside, owner, real, table, threads};
 
 /// The stack of the thread.
 const STACK: usize = 128 << 10;
@@ -98,25 +98,12 @@ pub(crate) fn end() {
     let Some(Some(answers)) = ANSWERS.get().get() else { return };
     answers.is_ending.store(true, Ordering::Release);
     answers.bell.signal();
-    await_end(lock(&answers.thread).take());
-}
-
-/// Waits until a thread has ended, which is about to, or for a while.
-pub(crate) fn await_end(thread: Option<JoinHandle<()>>) {
-    let Some(thread) = thread else { return };
-    let until = Instant::now() + PATIENCE;
-    while !thread.is_finished() && Instant::now() < until {
-        std::thread::sleep(PAUSE);
-    }
-    if thread.is_finished() {
-        // What it ended with is nobody's business.
-        let _ = thread.join();
-    }
+    threads::await_end(lock(&answers.thread).take());
 }
 
 /// The program ends: what children may want goes back to TCP, and upgraded connections close in order.
 pub(crate) fn end_in_order() {
-    if sandbox::is_entered() {
+    if owner::is_in_sandbox() {
         return;
     }
     // For good: what a handler of this thread would write from now on came behind the end.

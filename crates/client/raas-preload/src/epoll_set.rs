@@ -32,7 +32,7 @@ use shm::ReadyFd;
 use crate::connection::{Connection, Watcher, lock};
 use crate::polled::Payoff;
 use crate::spin::{self, Look};
-use crate::{errno, real, sandbox};
+use crate::{errno, owner, real};
 use by_fd::ByFd;
 use entry::Registered;
 use looking::Looking;
@@ -356,7 +356,7 @@ impl EpollSet {
         let mut has_spun = false;
         self.regain();
         loop {
-            if sandbox::is_entered() {
+            if owner::is_in_sandbox() {
                 // The set is the kernel's alone. What has passed of the time is not counted.
                 return self.wait_in_kernel(room, timeout, mask);
             }

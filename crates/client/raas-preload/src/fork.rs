@@ -11,7 +11,7 @@ pub(crate) use crate::owner::is_owner;
 use crate::connection::Connection;
 use crate::epoll_set::EpollSet;
 use crate::table::{self, Entry};
-use crate::{heirs, life, owner, sandbox};
+use crate::{heirs, life, owner};
 
 /// How often descriptors of this process may have gone to another one.
 static SHARES: AtomicU64 = AtomicU64::new(0);
@@ -34,7 +34,7 @@ pub(crate) fn watch_forks() {
 }
 
 pub(crate) extern "C" fn before() {
-    if sandbox::is_entered() {
+    if owner::is_in_sandbox() {
         return;
     }
     note_share();
@@ -51,7 +51,7 @@ pub(crate) extern "C" fn before() {
 }
 
 pub(crate) extern "C" fn in_parent() {
-    if sandbox::is_entered() {
+    if owner::is_in_sandbox() {
         return;
     }
     heirs::serve_child();
@@ -63,7 +63,7 @@ pub(crate) extern "C" fn in_parent() {
 }
 
 pub(crate) extern "C" fn in_child() {
-    if sandbox::is_entered() {
+    if owner::is_in_sandbox() {
         return;
     }
     owner::note();

@@ -23,7 +23,7 @@ use crate::connection::{Claim, Connection, PATIENCE, lock};
 use crate::desk::SignalsBlocked;
 use crate::shared_page::SharedPage;
 use crate::wish::{BACK, CLAIMED, FAILED, Parent, QUESTION_BYTES, Wish, has_claimed};
-use crate::{answers, inside, real, table};
+use crate::{inside, real, table, threads};
 
 /// The stack of a thread that serves a child.
 const STACK: usize = 128 << 10;
@@ -302,7 +302,7 @@ pub(crate) fn end_service() {
         // The thread's call ends.
         // SAFETY: the call takes no pointers.
         unsafe { real::shutdown(family.socket.as_raw_fd(), libc::SHUT_RDWR) };
-        answers::await_end(lock(&family.thread).take());
+        threads::await_end(lock(&family.thread).take());
     }
 }
 

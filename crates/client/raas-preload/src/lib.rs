@@ -39,6 +39,7 @@ mod shared_page;
 mod sleep;
 mod spin;
 mod table;
+mod threads;
 mod wish;
 
 /// Descriptors of the library are above, as far as the limit of the process has room: programs count on the low ones.

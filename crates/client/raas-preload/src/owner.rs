@@ -7,10 +7,22 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// The process is in a sandbox, in which the library asks nobody for its number.
 static IN_SANDBOX: AtomicBool = AtomicBool::new(false);
+/// It is about to enter one.
+static IS_SANDBOX_DUE: AtomicBool = AtomicBool::new(false);
 
 /// It is this one. Said when the library is loaded, and in a forked child.
 pub(crate) fn note() {
     OWNER.store(std::process::id(), Ordering::Relaxed);
+}
+
+/// The library will be out of the way: no connection leaves TCP any more.
+pub(crate) fn note_sandbox_due() {
+    IS_SANDBOX_DUE.store(true, Ordering::SeqCst);
+}
+
+/// Whether the library is out of the way, or about to be.
+pub(crate) fn is_sandbox_due() -> bool {
+    IS_SANDBOX_DUE.load(Ordering::SeqCst)
 }
 
 /// The library is out of the way.

@@ -14,7 +14,7 @@ use crate::epoll_set::{Asleep, EpollSet};
 use crate::sleep::Sleep;
 use crate::spin::{self, Look};
 use crate::table::{self, Entry};
-use crate::{desk, hold, real, sandbox};
+use crate::{desk, hold, owner, real};
 
 /// What is not the kernel's alone.
 enum Ours {
@@ -71,7 +71,7 @@ pub(crate) fn wait(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const s
     let mut wait = Wait { fds, ours: &ours, asked: Vec::new(), asks_kernel: false, has_streams: false };
     let (mut has_spun, mut has_slept) = (false, false);
     loop {
-        if sandbox::is_entered() {
+        if owner::is_in_sandbox() {
             // All of it is the kernel's now. What has passed of the time is not counted.
             return None;
         }

@@ -7,33 +7,24 @@
 
 use std::mem::forget;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use raas::Reason;
 
 use crate::connection::Connection;
-pub(crate) use crate::owner::is_in_sandbox as is_entered;
 use crate::say::Once;
 use crate::table::{self, Entry};
 use crate::{answers, desk, errno, heirs, inside, owner};
 
-/// No connection leaves TCP any more.
-static IS_DUE: AtomicBool = AtomicBool::new(false);
 static LOST: Once = Once::new();
-
-/// Whether the library is out of the way, or about to be.
-pub(crate) fn is_due() -> bool {
-    IS_DUE.load(Ordering::SeqCst)
-}
 
 /// The process is about to enter one.
 pub(crate) fn enter() {
-    if is_entered() || !owner::is_owner() || inside::is_inside() {
+    if owner::is_in_sandbox() || !owner::is_owner() || inside::is_inside() {
         return;
     }
     let code = errno::get();
     // PAIRS WITH the look in `Connection::ask`: a connection that begins meanwhile sees it, or is seen here.
-    IS_DUE.store(true, Ordering::SeqCst);
+    owner::note_sandbox_due();
     for fd in table::known(0, usize::MAX) {
         if let Some(connection) = table::socket(fd)
             && !connection.keep_on_tcp(fd, Reason::Sandbox)

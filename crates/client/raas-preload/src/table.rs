@@ -109,7 +109,7 @@ pub(crate) fn epoll(fd: c_int) -> Option<Arc<EpollSet>> {
 
 /// Notes what a descriptor is, in place of what was known before.
 pub(crate) fn put(fd: c_int, entry: Entry) {
-    if crate::sandbox::is_entered() {
+    if crate::owner::is_in_sandbox() {
         // Its end may be a call.
         return std::mem::forget(entry);
     }
@@ -122,7 +122,7 @@ pub(crate) fn put(fd: c_int, entry: Entry) {
 
 /// The epoll set behind a descriptor, which is made if there is none.
 pub(crate) fn epoll_or_make(fd: c_int) -> Option<Arc<EpollSet>> {
-    if crate::sandbox::is_entered() {
+    if crate::owner::is_in_sandbox() {
         return None;
     }
     let place = place_or_make(fd)?;

@@ -30,7 +30,7 @@ use crate::region_table::RegionTable;
 use crate::tables::Tables;
 #[cfg(feature = "tokio")]
 use crate::task_patience::Reads;
-use crate::watch::WatchEnd;
+use crate::watch_end::WatchEnd;
 
 /// How long the control socket may be full before the daemon counts as silent.
 pub(crate) const SEND_TIMEOUT: Duration = Duration::from_secs(10);

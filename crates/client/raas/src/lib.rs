@@ -119,6 +119,7 @@ mod tcp;
 mod tcp_listener;
 mod tcp_row;
 mod watch;
+mod watch_end;
 mod with_fd;
 
 pub use any_error::Error;

@@ -4,9 +4,8 @@
 //! [`crate::SessionBuilder::background`]; of a session that was lost it opens the listeners' ports again in another. It
 //! must never keep a session alive for longer than one of its rounds.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
-use std::thread::JoinHandle;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crate::attachment::Attachment;
@@ -34,13 +33,6 @@ impl Attachment {
 
 /// How long a watcher may take to end: it may be reading what has come.
 const END_MAX: Duration = Duration::from_secs(5);
-
-/// The end of a watcher before that of its session.
-#[derive(Debug, Default)]
-pub(crate) struct WatchEnd {
-    is_due: AtomicBool,
-    thread: Mutex<Option<JoinHandle<()>>>,
-}
 
 impl Attachment {
     /// Ends the watcher, if there is one, and waits until it makes no more calls.

@@ -4,7 +4,6 @@
 use super::header::{Header, Kind, OwnerWords, word32, word64};
 use super::{LayoutError, check_size, pages};
 use crate::limits::{PAGE_BYTES, PAIR_SLOTS_MAX, PAIR_SLOTS_MIN, RING_BYTES_MAX, RING_BYTES_MIN, check_power_of_two};
-use crate::told::SLOTS_OF_WORD;
 use crate::{Region, RegionError, RingMemory, Word32, Word64};
 
 pub(super) const SLOTS_AT: u64 = PAGE_BYTES;
@@ -23,8 +22,10 @@ pub(super) const GIVEN_BACK_AT: u64 = 64;
 /// In the header's page: the number of the next look of this side, and what it tells the peer (see `told`).
 pub(super) const LOOKS_AT: u64 = 1024;
 pub(super) const TOLD_AT: u64 = 2048;
+/// Slots that one word of notes has; above them is the number of the look.
+pub(crate) const TOLD_SLOTS: u32 = 32;
 /// Bytes of notes for looks of one parity.
-pub(super) const TOLD_BYTES: u64 = (PAIR_SLOTS_MAX / SLOTS_OF_WORD) as u64 * 8;
+pub(super) const TOLD_BYTES: u64 = (PAIR_SLOTS_MAX / TOLD_SLOTS) as u64 * 8;
 
 /// A ring of a pair uses so many bytes at first, and all that it has once these were full.
 const PAIR_FIRST_BYTES: u32 = 256 << 10;
@@ -115,7 +116,7 @@ impl Pair {
 
     /// All words with notes for looks of this parity, in the order of their slots.
     pub(crate) fn told_at(&self, look: u64) -> impl Iterator<Item = Word64> + '_ {
-        (0..u64::from(self.slots.div_ceil(SLOTS_OF_WORD))).map(move |number| self.told_word(look % 2, number))
+        (0..u64::from(self.slots.div_ceil(TOLD_SLOTS))).map(move |number| self.told_word(look % 2, number))
     }
 
     fn told_word(&self, parity: u64, number: u64) -> Word64 {

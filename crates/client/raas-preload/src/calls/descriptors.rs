@@ -10,7 +10,7 @@ use super::programs::{STANDARD, hand_over, hand_over_of_parent};
 use crate::connection::kernel_tcp;
 use crate::options::{self, Fate};
 use crate::table::{self, Entry};
-use crate::{errno, fork, heirs, hold, inside, own, real, sandbox};
+use crate::{errno, fork, heirs, hold, inside, own, owner, real};
 
 /// The program closes a descriptor: what is known of it ends first.
 fn forget(fd: c_int) {
@@ -77,7 +77,7 @@ fn is_epoll(fd: c_int) -> bool {
 
 /// `new` is a copy of `old`.
 fn copied(old: c_int, new: c_int) -> c_int {
-    if new < 0 || new == old || inside::is_inside() || sandbox::is_entered() {
+    if new < 0 || new == old || inside::is_inside() || owner::is_in_sandbox() {
         return new;
     }
     let code = errno::get();

@@ -134,7 +134,7 @@ unsafe extern "C-unwind" fn setrlimit64(resource: Resource, limits: *const rlimi
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C-unwind" fn prlimit(process: pid_t, resource: Resource, new: *const rlimit, old: *mut rlimit) -> c_int {
     // In this order: in a sandbox nothing is asked.
-    if process == 0 || !sandbox::is_entered() && u32::try_from(process) == Ok(std::process::id()) {
+    if process == 0 || !owner::is_in_sandbox() && u32::try_from(process) == Ok(std::process::id()) {
         // SAFETY: the program's own arguments.
         unsafe { before_limits(resource, new) };
     }

@@ -10,7 +10,7 @@ use raas::Reason;
 use crate::connection::{Connection, Role, is_tcp};
 use crate::options::{self, Fate, SO_RCVTIMEO_NEW, SO_SNDTIMEO_NEW};
 use crate::table::{self, Entry};
-use crate::{errno, fork, real, sandbox};
+use crate::{errno, fork, owner, real};
 
 fn note(fd: c_int, role: Role, is_nonblocking: bool) {
     if fork::is_owner() {
@@ -59,7 +59,7 @@ unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
 }
 
 fn note_accepted(listener: c_int, fd: c_int, is_nonblocking: bool) {
-    if fd < 0 || sandbox::is_entered() {
+    if fd < 0 || owner::is_in_sandbox() {
         return;
     }
     let code = errno::get();

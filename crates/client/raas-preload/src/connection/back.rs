@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use raas::Reason;
 
-use super::kernel_tcp::{has_peer_ended, show_end};
+use super::kernel_tcp::{has_peer_ended, show_end, unread_of_tcp};
 use super::readiness::has_tcp_ended;
 use super::waiting::{Awaited, Until};
 use super::{Connection, ReadPart, Role, lock};
@@ -422,14 +422,6 @@ impl Connection {
         let found = bytes.get(..usize::try_from(found).ok()?)?;
         Some(Word::bytes_before(self.token.load(Ordering::Acquire), found))
     }
-}
-
-/// Bytes that can be read from TCP. A look for them by a read would take an error that the program is to see.
-pub(super) fn unread_of_tcp(fd: c_int) -> usize {
-    let mut count: c_int = 0;
-    // SAFETY: for this request the kernel writes an int.
-    let result = unsafe { real::ioctl(fd, libc::FIONREAD, (&raw mut count).cast()) };
-    if result == 0 { usize::try_from(count).unwrap_or(0) } else { 0 }
 }
 
 /// Whether TCP has something to be read, its end included.

@@ -13,9 +13,9 @@ use std::time::Instant;
 
 use raas::Readiness;
 
-use super::back::{PATIENCE, PAUSE, put, take, unread_of_tcp};
+use super::back::{PATIENCE, PAUSE, put, take};
 use super::kernel_tcp::{
-    CLOSE, CLOSE_WAIT, ESTABLISHED, FIN_WAIT1, FIN_WAIT2, TIME_WAIT, end, has_peer_ended, show_end,
+    CLOSE, CLOSE_WAIT, ESTABLISHED, FIN_WAIT1, FIN_WAIT2, TIME_WAIT, end, has_peer_ended, show_end, unread_of_tcp,
 };
 use super::readiness::has_tcp_ended;
 use super::{Connection, ReadPart, kernel_tcp, lock};

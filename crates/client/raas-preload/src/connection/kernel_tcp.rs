@@ -4,7 +4,6 @@
 
 use std::ffi::c_int;
 
-use super::back::unread_of_tcp;
 use crate::errno;
 use crate::real;
 
@@ -42,6 +41,14 @@ pub(crate) fn reset(fd: c_int) {
     let len = size_of::<libc::sockaddr>() as libc::socklen_t;
     // SAFETY: the address lives through the call.
     unsafe { real::connect(fd, &raw const nobody, len) };
+}
+
+/// Bytes that can be read from TCP. A look for them by a read would take an error that the program is to see.
+pub(super) fn unread_of_tcp(fd: c_int) -> usize {
+    let mut count: c_int = 0;
+    // SAFETY: for this request the kernel writes an int.
+    let result = unsafe { real::ioctl(fd, libc::FIONREAD, (&raw mut count).cast()) };
+    if result == 0 { usize::try_from(count).unwrap_or(0) } else { 0 }
 }
 
 /// Whether the kernel would reset the connection at a close: by the program's wish, or because of unread bytes.

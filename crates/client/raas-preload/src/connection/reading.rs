@@ -10,7 +10,7 @@ use std::time::Duration;
 use libc::{iovec, msghdr};
 use raas::Readiness;
 
-use super::back::unread_of_tcp;
+use super::kernel_tcp::unread_of_tcp;
 use super::waiting::{Awaited, Until};
 use super::{Connection, ReadPart, Side, Waits, are_valid, is_empty};
 use crate::errno::{self, fail};

@@ -15,7 +15,7 @@ use raas::{ConnectOptions, Connecting, Reason, Stream};
 use super::{Connection, Role, lock};
 use crate::desk::desk;
 use crate::prelude::{Heard, hello, may_switch, switched};
-use crate::{real, rings, sandbox};
+use crate::{owner, real, rings};
 
 /// While a connection waits for its other end, each of so many calls looks whether it is there.
 const LOOKS_AT_FIRST: u32 = 256;
@@ -109,7 +109,7 @@ impl Connection {
         if self.stays_by(fd) {
             return;
         }
-        let is_kept = || rings::are_in_use() || sandbox::is_due() || is_in_handler;
+        let is_kept = || rings::are_in_use() || owner::is_sandbox_due() || is_in_handler;
         if is_kept() || !self.claim() {
             // Calls that are not seen use it, or another process does, or may.
             self.set_role(Role::Kernel);

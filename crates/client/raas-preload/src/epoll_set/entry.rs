@@ -7,7 +7,6 @@ use std::sync::{Arc, Weak};
 
 use libc::epoll_event;
 
-use super::looking::Looking;
 use crate::connection::{Connection, Edges, Ready};
 use crate::real::{self, PollBits};
 
@@ -148,9 +147,9 @@ impl Registered {
         self.stamp = stamp.filter(|_| self.turn == turn);
     }
 
-    /// A look found nothing. One of many hot connections that are told of does not stay hot for long.
-    pub(super) fn note_still(&mut self, looking: Looking, is_crowded: bool) {
-        self.still += u32::from(looking != Looking::InPassing);
+    /// A look found nothing, which counts if it is one of a wait. One of many hot connections that are told of does not stay hot for long.
+    pub(super) fn note_still(&mut self, counts: bool, is_crowded: bool) {
+        self.still += u32::from(counts);
         self.is_hot &= !self.is_announced || self.still <= STILL_MAX && !is_crowded;
     }
 

@@ -72,7 +72,7 @@ impl EpollSet {
                 // Before the look: what comes behind it has another stamp.
                 let stamp = connection.stamp();
                 if !is_whole && stamp.is_some() && stamp == entry.stamp {
-                    entry.note_still(looking, is_crowded);
+                    entry.note_still(looking != Looking::InPassing, is_crowded);
                     return entry.is_hot;
                 }
                 let events = if entry.is_armed { entry.events } else { 0 };
@@ -138,7 +138,7 @@ impl EpollSet {
             }
             if !entry.reports(ready, *edges) {
                 entry.note_stamp(*turn, *stamp);
-                entry.note_still(looking, is_crowded);
+                entry.note_still(looking != Looking::InPassing, is_crowded);
                 has_still |= !entry.is_hot;
                 continue;
             }
