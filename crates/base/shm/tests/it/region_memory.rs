@@ -202,10 +202,16 @@ fn eventually_not(what: &str, file: u64) {
 fn memory_is_taken_down_by_a_thread_of_its_own() {
     shm::take_down_elsewhere().unwrap();
     shm::take_down_elsewhere().unwrap();
-    let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-    let named = threads
-        .filter(|t| std::fs::read_to_string(t.path().join("comm")).is_ok_and(|name| name.trim() == "raas-undertaker"));
-    assert_eq!(named.count(), 1);
+    // A thread has its name a moment after it is there.
+    let named = || {
+        let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let name = |t: &std::fs::DirEntry| std::fs::read_to_string(t.path().join("comm")).unwrap_or_default();
+        threads.filter(|t| name(t).trim() == "raas-undertaker").count()
+    };
+    let start = std::time::Instant::now();
+    while named() != 1 {
+        assert!(start.elapsed() < std::time::Duration::from_secs(60), "{} threads", named());
+    }
     let memory = RegionMemory::create(100 << 20, false).unwrap();
     let region = memory.map().unwrap();
     (0..100).for_each(|piece| region.write(piece << 20, &[1]).unwrap());
