@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use control::Reason;
-use shm::{Pair, PairTeller, PairWords, RingReader, RingWriter, WakeSocket, app_flag};
+use shm::{Pair, PairListener, PairTeller, PairWords, RingReader, RingWriter, WakeSocket, app_flag};
 
 use crate::Life;
 use crate::endpoint::Name;
@@ -25,6 +25,8 @@ pub(crate) struct PairLink {
     socket: Arc<PairSocket>,
     own: Segments,
     peer: Segments,
+    /// What the peer notes for this side.
+    listener: PairListener,
     entries: BTreeMap<u32, Entry>,
     age: u32,
 }
@@ -60,7 +62,14 @@ pub(crate) struct PairSlot {
 impl PairLink {
     pub(crate) fn new(id: u64, peer_pid: u32, socket: WakeSocket, life: Life) -> Self {
         let socket = Arc::new(PairSocket::new(id, peer_pid, socket, Arc::new(life)));
-        Self { socket, own: Segments::default(), peer: Segments::default(), entries: BTreeMap::new(), age: 0 }
+        Self {
+            socket,
+            own: Segments::default(),
+            peer: Segments::default(),
+            listener: PairListener::default(),
+            entries: BTreeMap::new(),
+            age: 0,
+        }
     }
 
     pub(crate) fn socket(&self) -> &Arc<PairSocket> {
@@ -73,7 +82,7 @@ impl PairLink {
         let in_use = self.entries.range(self.own.slots_of(index)).next().is_some();
         let fits = index as usize <= self.own.count() && !in_use && self.own.put(index, slots, pair);
         if fits {
-            self.socket.with_listener(|listener| listener.put_own(index as usize, self.own.pair(index)));
+            self.listener.put_own(index as usize, self.own.pair(index));
         }
         fits
     }
@@ -83,8 +92,14 @@ impl PairLink {
         // The daemon asks both sides; what does not fit is refused when a connection is to be in it.
         if self.peer.put(index, slots, pair) {
             let (first, pair) = (self.peer.slots_of(index).start, self.peer.pair(index).cloned());
-            self.socket.with_listener(|listener| listener.put_peer(index as usize, first, pair));
+            self.listener.put_peer(index as usize, first, pair);
         }
+    }
+
+    /// Takes the slots that the peer noted, after the socket was drained: what is noted from then on has a datagram of its
+    /// own.
+    pub(crate) fn take_told(&mut self, slots: &mut Vec<u32>) {
+        self.listener.look(slots);
     }
 
     /// Takes a slot: own words fresh, then the generation, which makes them count for the peer.

@@ -1,11 +1,11 @@
 //! The socket by which two processes of a host wake each other, and by which each learns of the other's end.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use control::Reason;
-use shm::{Drained, PairListener, PairTeller, WakeSocket};
+use shm::{Drained, PairTeller, WakeSocket};
 
 use crate::Life;
 
@@ -21,8 +21,6 @@ pub struct PairSocket {
     life: Arc<Life>,
     /// The peer's look for which a datagram was sent.
     sent: AtomicU64,
-    /// What the peer tells without one.
-    listener: Mutex<PairListener>,
 }
 
 /// What was read from a pair's socket.
@@ -38,7 +36,7 @@ pub enum Woken {
 
 impl PairSocket {
     pub(crate) fn new(id: u64, peer_pid: u32, socket: WakeSocket, life: Arc<Life>) -> Self {
-        Self { id, peer_pid, socket, life, sent: AtomicU64::new(0), listener: Mutex::default() }
+        Self { id, peer_pid, socket, life, sent: AtomicU64::new(0) }
     }
 
     /// The pair's number.
@@ -61,24 +59,17 @@ impl PairSocket {
         self.socket.fd()
     }
 
-    /// Takes the numbers of slots that were sent and noted, without waiting, and adds them to `slots`.
+    /// Takes the numbers of slots that were sent, without waiting, and adds them to `slots`. What was noted beside them
+    /// is to be taken next ([`crate::Session::take_told`]).
     pub fn drain(&self, slots: &mut Vec<u32>) -> Woken {
-        let drained = self.socket.drain(slots);
-        let sent = slots.len();
-        // Behind the datagrams: what is noted from now on has one of its own.
-        self.with_listener(|listener| listener.look(slots));
-        match drained {
-            Ok(Drained::Empty | Drained::Woken) if sent < WAKES_SUSPICIOUS => Woken::Slots,
+        match self.socket.drain(slots) {
+            Ok(Drained::Empty | Drained::Woken) if slots.len() < WAKES_SUSPICIOUS => Woken::Slots,
             Ok(Drained::Empty | Drained::Woken) => Woken::All,
             Ok(Drained::Hangup) | Err(_) => {
                 self.life.lose(Reason::PeerAppDied);
                 Woken::HungUp
             }
         }
-    }
-
-    pub(crate) fn with_listener<T>(&self, work: impl FnOnce(&mut PairListener) -> T) -> T {
-        work(&mut self.listener.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Has the other process look at the slot of `teller`.

@@ -232,6 +232,11 @@ impl Session {
         self.pairs.get(&pair).map(PairLink::socket)
     }
 
+    /// Adds the slots to `slots` that the other process of a pair noted, after [`PairSocket::drain`].
+    pub fn take_told(&mut self, pair: u64, slots: &mut Vec<u32>) {
+        self.pairs.get_mut(&pair).into_iter().for_each(|pair| pair.take_told(slots));
+    }
+
     /// The connections of all pairs.
     pub(crate) fn returned_ends(&self) -> impl Iterator<Item = control::ReturnedEnd> {
         let alive = self.pairs.values().filter(|pair| pair.socket().life().is_alive());

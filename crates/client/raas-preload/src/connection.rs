@@ -182,7 +182,7 @@ pub(crate) struct Connection {
     back: Mutex<()>,
     /// The code of the reason that keeps it on TCP; 0: none does.
     kept_by: AtomicU32,
-    /// As [`crate::fork::shares`] when it was made: unchanged where no other process can have it.
+    /// As [`crate::owner::shares`] when it was made: unchanged where no other process can have it.
     shares: u64,
     /// The number of the kernel's socket.
     inode: AtomicU64,
@@ -277,7 +277,7 @@ impl Connection {
             bringing: Mutex::new(()),
             back: Mutex::new(()),
             kept_by: AtomicU32::new(0),
-            shares: crate::fork::shares(),
+            shares: crate::owner::shares(),
             inode: AtomicU64::new(0),
             token: AtomicU64::new(0),
             is_end_seen: AtomicBool::new(false),

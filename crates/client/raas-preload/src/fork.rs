@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use crate::owner::is_owner;
 
@@ -12,19 +11,6 @@ use crate::connection::Connection;
 use crate::epoll_set::EpollSet;
 use crate::table::{self, Entry};
 use crate::{heirs, life, owner};
-
-/// How often descriptors of this process may have gone to another one.
-static SHARES: AtomicU64 = AtomicU64::new(0);
-
-/// How often descriptors of this process may have gone to another one.
-pub(crate) fn shares() -> u64 {
-    SHARES.load(Ordering::Relaxed)
-}
-
-/// A child or another program is about to get descriptors of this process.
-pub(crate) fn note_share() {
-    SHARES.fetch_add(1, Ordering::Relaxed);
-}
 
 /// To be called once, when the library is loaded.
 pub(crate) fn watch_forks() {
@@ -37,7 +23,7 @@ pub(crate) extern "C" fn before() {
     if owner::is_in_sandbox() {
         return;
     }
-    note_share();
+    owner::note_share();
     let mut left: Vec<Arc<Connection>> = Vec::new();
     for fd in table::known(0, usize::MAX) {
         if let Some(connection) = table::socket(fd) {

@@ -1,6 +1,6 @@
-//! Whose memory this is. It must never take a child that shares its parent's memory (`vfork`) for the parent.
+//! Whose memory this is, and what others may have of the process. It must never take a child that shares its parent's memory (`vfork`) for the parent.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// The process whose memory this is.
 static OWNER: AtomicU32 = AtomicU32::new(0);
@@ -9,6 +9,9 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 static IN_SANDBOX: AtomicBool = AtomicBool::new(false);
 /// It is about to enter one.
 static IS_SANDBOX_DUE: AtomicBool = AtomicBool::new(false);
+
+/// How often descriptors of this process may have gone to another one.
+static SHARES: AtomicU64 = AtomicU64::new(0);
 
 /// It is this one. Said when the library is loaded, and in a forked child.
 pub(crate) fn note() {
@@ -39,4 +42,14 @@ pub(crate) fn is_in_sandbox() -> bool {
 /// Whether this is the process whose memory this is, and no child of `vfork`; not in a sandbox.
 pub(crate) fn is_owner() -> bool {
     !is_in_sandbox() && OWNER.load(Ordering::Relaxed) == std::process::id()
+}
+
+/// How often descriptors of this process may have gone to another one.
+pub(crate) fn shares() -> u64 {
+    SHARES.load(Ordering::Relaxed)
+}
+
+/// A child or another program is about to get descriptors of this process.
+pub(crate) fn note_share() {
+    SHARES.fetch_add(1, Ordering::Relaxed);
 }

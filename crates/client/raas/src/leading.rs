@@ -209,6 +209,7 @@ impl Attachment {
     fn read_pair(&self, driver: &mut Driver, pair: &PairSocket) {
         driver.dirty.clear();
         let woken = pair.drain(&mut driver.dirty);
+        lock(&self.tables).session.take_told(pair.id(), &mut driver.dirty);
         if woken == Woken::HungUp {
             self.unwatch(pair.fd());
         }

@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int};
 
 use libc::{FILE, posix_spawn_file_actions_t, posix_spawnattr_t};
 
-use crate::{errno, fork, heirs, inside, real, table};
+use crate::{errno, fork, heirs, inside, owner, real, table};
 
 /// Descriptors below are those that a program uses without being told.
 pub(super) const STANDARD: c_int = 3;
@@ -16,7 +16,7 @@ type Words = *const *const c_char;
 
 /// This process is about to become another program.
 pub(super) fn become_another() {
-    fork::note_share();
+    owner::note_share();
     if !fork::is_owner() {
         return (0..STANDARD).for_each(|fd| hand_over_of_parent(fd, fd));
     }
@@ -36,7 +36,7 @@ pub(super) fn become_another() {
 
 /// A program is about to be started.
 fn start_another() {
-    fork::note_share();
+    owner::note_share();
     for fd in 0..STANDARD {
         hand_over(fd);
     }

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_ulong, c_void};
 
 use libc::{pid_t, rlimit};
 
-use crate::{errno, real, sandbox};
+use crate::{errno, owner, real, sandbox};
 
 /// `RLIMIT_NOFILE` is a number of `prlimit(2)`, of which each C library makes another type.
 type Resource = std::ffi::c_uint;

@@ -6,7 +6,7 @@ use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::{all, on_socket, one};
 use crate::connection::How;
-use crate::{errno, fork, handlers, inside, real, table};
+use crate::{errno, handlers, inside, owner, real, table};
 
 /// Bytes of a file that are copied at once.
 const COPY: usize = 64 << 10;
@@ -115,7 +115,7 @@ unsafe fn passed_on(message: *const msghdr) -> bool {
     // SAFETY: as above.
     while let Some(head) = unsafe { part.as_ref() } {
         if head.cmsg_level == libc::SOL_SOCKET && head.cmsg_type == libc::SCM_RIGHTS {
-            fork::note_share();
+            owner::note_share();
             // SAFETY: as above; a part's data begin behind its head.
             let data = unsafe { libc::CMSG_DATA(part) }.cast::<c_int>();
             let bytes = head.cmsg_len.saturating_sub(data as usize - part as usize);

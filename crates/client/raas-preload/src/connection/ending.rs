@@ -21,7 +21,7 @@ use super::readiness::has_tcp_ended;
 use super::{Connection, ReadPart, kernel_tcp, lock};
 use crate::prelude::{WORD_BYTES, Word};
 use crate::real::{self, PollBits};
-use crate::{errno, fork, inside};
+use crate::{errno, inside, owner};
 
 impl Connection {
     /// Ends a direction or both, as the kernel's `shutdown`.
@@ -147,7 +147,7 @@ impl Connection {
     pub(crate) fn resets_at_close(&self, fd: c_int) -> bool {
         self.is_used()
             && !self.is_lost()
-            && self.shares == fork::shares()
+            && self.shares == owner::shares()
             && self.readers.is_empty()
             && self.writers.is_empty()
             && kernel_tcp::resets_at_close(fd)

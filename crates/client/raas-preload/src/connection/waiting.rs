@@ -11,10 +11,12 @@ use std::time::{Duration, Instant};
 use raas::Readiness;
 use raas::elsewhere::SLEEP_MAX;
 
-use super::back::PAUSE;
 use super::{Connection, ReadPart};
 use crate::sleep::Sleep;
 use crate::{desk, errno, hold, inside, real};
+
+/// Between looks at threads that leave.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// When a blocking call gives up.
 #[derive(Debug, Clone, Copy)]
