@@ -418,6 +418,10 @@ impl EpollSet {
 
     /// Looks for a while.
     fn spin(&self, room: &mut [epoll_event]) -> Result<Found, ()> {
+        // The sleep asks the kernel, and a core that is wanted is not for looking twice.
+        if spin::is_crowded() {
+            return Ok(Found::Nothing);
+        }
         let mut result = Ok(Found::Nothing);
         spin::until(&mut |look| {
             if look == Look::All {

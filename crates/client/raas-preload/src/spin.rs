@@ -24,14 +24,18 @@ pub(crate) enum Look {
     All,
 }
 
+/// Whether a thread without work does best to sleep at once.
+pub(crate) fn is_crowded() -> bool {
+    CROWDING.is_crowded()
+}
+
 /// Looks until `ready` or too often. True: it was ready.
 pub(crate) fn until(ready: &mut dyn FnMut(Look) -> bool) -> bool {
-    // The sleep asks the kernel, and a core that is wanted is not for looking twice.
-    if CROWDING.is_crowded() {
-        return false;
-    }
     if ready(Look::All) {
         return true;
+    }
+    if is_crowded() {
+        return false;
     }
     if LOOKING.fetch_add(1, Ordering::Relaxed) >= processors() {
         LOOKING.fetch_sub(1, Ordering::Relaxed);
