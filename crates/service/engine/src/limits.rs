@@ -19,7 +19,7 @@ pub const FLIGHT_BYTES_MAX: u64 = 1 << 40;
 /// Ring sizes that exist: the powers of two from [`RING_BYTES_MIN`] to [`RING_BYTES_MAX`].
 pub(crate) const RING_CLASSES: usize = 12;
 /// Bytes of one ring chunk that the engine asks for at most, if more than one ring is in it.
-pub const CHUNK_BYTES_TARGET: u64 = 16 << 20;
+pub(crate) const CHUNK_BYTES_TARGET: u64 = 16 << 20;
 /// Rings that the first chunk of an application has, if they fit [`CHUNK_BYTES_TARGET`].
 pub(crate) const CHUNK_RINGS_FIRST: u32 = 4;
 /// Chunks of one application, both directions.

@@ -16,7 +16,7 @@ use crate::event::Event;
 use crate::frame::check_route;
 use crate::ids::{AppId, SlotAt};
 use crate::lane::Lane;
-use crate::limits::{RETURN_CHUNK, RETURN_TICKET, RETURN_TURN};
+use crate::limits::{CHUNK_BYTES_TARGET, RETURN_CHUNK, RETURN_TICKET, RETURN_TURN};
 use crate::ring_size::RingSize;
 use crate::ringpool::RingPair;
 use crate::slot_set::SlotSet;
@@ -191,7 +191,14 @@ impl Engine {
     /// Registers a chunk in which connections lie that go on. The size of its rings is in the tickets.
     fn take_chunk<P: Provider>(&mut self, nic: &mut P, returning: &mut Returning, chunk: ReturnedChunk) {
         let (app, ReturnedChunk { chunk, kind, region }) = (returning.app, chunk);
-        let size = returning.sizes.get(&chunk).copied().filter(|size| is_ring_size(*size));
+        // No more rings than a daemon puts into one: each is work.
+        let fits = |size: &RingSize| {
+            is_ring_size(*size) && {
+                let rings = region.len() / u64::from(size.grown);
+                rings <= 1 || rings * u64::from(size.first) <= CHUNK_BYTES_TARGET
+            }
+        };
+        let size = returning.sizes.get(&chunk).copied().filter(fits);
         let taken = size.is_some_and(|size| self.add_chunk_as(nic, (app, chunk), kind, size, region, true).is_ok());
         if taken {
             returning.taken.push(chunk);

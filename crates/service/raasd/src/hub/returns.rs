@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use control::{Connection, LaneTicket, RETURNED_MAX, Reason, Request, Ticket};
-use engine::{AppId, CHUNK_BYTES_TARGET, Returned, ReturnedChunk, SlotSet};
+use engine::{AppId, Returned, ReturnedChunk, SlotSet};
 use plane::{ClientId, ConnectionOver, Party};
 use receivers::Verdict;
 use shm::{Region, Segment, Session, SessionShape, Sharing};
@@ -16,8 +16,8 @@ use crate::receiving::memory_of;
 
 /// Chunks of one session.
 const CHUNKS_MAX: usize = 4096;
-/// Bytes of one of them: what a daemon makes at most.
-const CHUNK_BYTES_MAX: u64 = CHUNK_BYTES_TARGET;
+/// Bytes of one of them. By far the most are room to grow, which nobody has touched; the engine bounds its rings.
+const CHUNK_BYTES_MAX: u64 = 16 << 30;
 /// Rows of connections that programs brought back have the connections' numbers with this bit.
 pub(super) const RETURNED_ROW: u64 = 1 << 61;
 
