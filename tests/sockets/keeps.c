@@ -119,7 +119,6 @@ static const struct {
 } kept[] = {
     {"pacing", SOL_SOCKET, SO_MAX_PACING_RATE, 100000000, 4},
     {"times", SOL_SOCKET, SO_TIMESTAMPNS, 1, 4},
-    {"bytes-in-queue", IPPROTO_TCP, TCP_INQ, 1, 4},
 };
 
 // Bytes flow, and never past what the option is about. `two`: on the listener, of which connections have it.

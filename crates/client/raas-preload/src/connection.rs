@@ -219,6 +219,8 @@ pub(crate) struct Connection {
     write_timeout: AtomicU64,
     /// Bytes that a reader wants at least (`SO_RCVLOWAT`).
     low_water: AtomicU32,
+    /// `TCP_INQ`: each `recvmsg` tells what is left to be read.
+    tells_left: AtomicBool,
     /// Bytes that the peer may leave unread in the stream; `u64::MAX`: what it holds.
     unread_max: AtomicU64,
     looks: AtomicU32,
@@ -298,6 +300,7 @@ impl Connection {
             read_timeout: AtomicU64::new(0),
             write_timeout: AtomicU64::new(0),
             low_water: AtomicU32::new(1),
+            tells_left: AtomicBool::new(false),
             unread_max: AtomicU64::new(u64::MAX),
             looks: AtomicU32::new(0),
             upgrade: Mutex::new(Upgrade::New),
@@ -345,6 +348,11 @@ impl Connection {
         if let Some(time) = write {
             self.write_timeout.store(micros(time), Ordering::Relaxed);
         }
+    }
+
+    /// `TCP_INQ`.
+    pub(crate) fn set_tells_left(&self, tells: bool) {
+        self.tells_left.store(tells, Ordering::Relaxed);
     }
 
     pub(crate) fn set_low_water(&self, bytes: c_int) {

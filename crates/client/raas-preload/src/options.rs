@@ -67,8 +67,8 @@ const OPTIONS: &[Row] = &[
     (SOCKET, 48, 49, NoMatter),
     (SOCKET, 50, 50, Before),
     // SO_ATTACH_REUSEPORT_*, SO_CNX_ADVICE, SO_MEMINFO, SO_INCOMING_NAPI_ID, SO_COOKIE, SO_PEERGROUPS
-    (SOCKET, 51, 59, NoMatter),
-    (SOCKET, libc::SO_ZEROCOPY, libc::SO_ZEROCOPY, Unless(0)),
+    // and SO_ZEROCOPY, of which the flag of a send counts
+    (SOCKET, 51, 60, NoMatter),
     // SO_TXTIME
     (SOCKET, 61, 61, Before),
     // SO_BINDTOIFINDEX
@@ -106,8 +106,10 @@ const OPTIONS: &[Row] = &[
     // TCP_FASTOPEN_KEY, TCP_FASTOPEN_NO_COOKIE
     (TCP, 33, 34, NoMatter),
     (TCP, TCP_ZEROCOPY_RECEIVE, TCP_ZEROCOPY_RECEIVE, BeforeGet),
-    // Beside the bytes: TCP_INQ; TCP_TX_DELAY
-    (TCP, 36, 37, Unless(0)),
+    // What is left to be read, beside the bytes
+    (TCP, TCP_INQ, TCP_INQ, Honoured),
+    // TCP_TX_DELAY
+    (TCP, 37, 37, Unless(0)),
     // TCP_AO_*
     (TCP, 38, 42, Before),
     // TCP_IS_MPTCP, TCP_RTO_MAX_MS, TCP_RTO_MIN_US, TCP_DELACK_MAX_US
@@ -131,6 +133,7 @@ const OPTIONS: &[Row] = &[
 pub(crate) const SO_RCVTIMEO_NEW: c_int = 66;
 pub(crate) const SO_SNDTIMEO_NEW: c_int = 67;
 const TCP_ULP: c_int = 31;
+pub(crate) const TCP_INQ: c_int = 36;
 const TCP_ZEROCOPY_RECEIVE: c_int = 35;
 
 /// Commands of `fcntl` that change a descriptor, or what it names.
@@ -257,7 +260,7 @@ mod tests {
         const SOL_TLS: c_int = 282;
         assert_eq!([of_option(SOCKET, 9999), of_option(SOL_TLS, 1)], [After; 2]);
         assert_eq!((of_command(9999), of_request(9999)), (After, After));
-        assert_eq!(of_option(SOCKET, libc::SO_ZEROCOPY), Unless(0));
+        assert_eq!(of_option(SOCKET, libc::SO_MAX_PACING_RATE), Unless(-1));
         assert_eq!(of_option(TCP, libc::TCP_NODELAY), NoMatter);
         assert_eq!(of_option(SOCKET, libc::SO_RCVTIMEO), Honoured);
     }

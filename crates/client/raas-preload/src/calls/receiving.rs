@@ -6,6 +6,7 @@ use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, 
 
 use super::{all, on_socket, one};
 use crate::connection::is_empty;
+use crate::options::TCP_INQ;
 use crate::{real, table};
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -109,20 +110,48 @@ unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_in
     if message.is_null() {
         return original();
     }
+    let mut left = None;
     let result = on_socket(fd, &mut original, &mut |connection, original| {
         // SAFETY: the program's own message, whose list of parts has so many.
         let parts = unsafe { all((*message).msg_iov, (*message).msg_iovlen) };
-        connection.receive(fd, parts, flags, original)
+        let result = connection.receive(fd, parts, flags, original);
+        left = connection.left(fd);
+        result
     });
     if result >= 0 && !is_the_kernels {
         // SAFETY: the program's own message.
         unsafe {
             (*message).msg_namelen = 0;
-            (*message).msg_controllen = 0;
             (*message).msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+            put_left(&mut *message, left);
         }
     }
     result
+}
+
+/// Puts what is left to be read beside the bytes, as the kernel does for `TCP_INQ`.
+///
+/// # Safety
+///
+/// `message` has room for as much beside its bytes as it says.
+unsafe fn put_left(message: &mut msghdr, left: Option<c_int>) {
+    let room = std::mem::replace(&mut message.msg_controllen, 0);
+    let Some(left) = left.filter(|_| !message.msg_control.is_null()) else { return };
+    const BYTES: c_uint = size_of::<c_int>() as c_uint;
+    // SAFETY: the two compute with numbers.
+    let (len, space) = unsafe { (libc::CMSG_LEN(BYTES) as usize, libc::CMSG_SPACE(BYTES) as usize) };
+    if room < len {
+        message.msg_flags |= libc::MSG_CTRUNC;
+        return;
+    }
+    let head = libc::cmsghdr { cmsg_len: len, cmsg_level: libc::IPPROTO_TCP, cmsg_type: TCP_INQ };
+    let begin = message.msg_control.cast::<u8>();
+    // SAFETY: the caller's promise: there is room for `len` bytes, which the head and the number behind it take.
+    unsafe {
+        begin.cast::<libc::cmsghdr>().write_unaligned(head);
+        begin.add(len - size_of::<c_int>()).cast::<c_int>().write_unaligned(left);
+    }
+    message.msg_controllen = space.min(room);
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]

@@ -166,6 +166,9 @@ unsafe extern "C-unwind" fn setsockopt(
         // SAFETY: the kernel has just read so many bytes there.
         let number = || (len as usize >= size_of::<c_int>()).then(|| unsafe { value.cast::<c_int>().read_unaligned() });
         match fate {
+            Fate::Honoured if level == libc::IPPROTO_TCP => {
+                connection.set_tells_left(number().is_some_and(|on| on != 0))
+            }
             // SAFETY: as above.
             Fate::Honoured => unsafe { honour(&connection, name, value, len) },
             Fate::After => drop(connection.keep_on_tcp(fd, Reason::KernelOption)),

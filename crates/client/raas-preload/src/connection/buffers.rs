@@ -8,7 +8,10 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
 
+use raas::Readiness;
+
 use super::Connection;
+use super::kernel_tcp::unread_of_tcp;
 use crate::{inside, real};
 
 /// The program chose the size of the sender's buffer (`SO_BUF_LOCK`).
@@ -20,6 +23,17 @@ const OFFERED_END: usize = OFFERED_AT + size_of::<u32>();
 const OFFERED_USUALLY: u32 = 64 << 10;
 
 impl Connection {
+    /// What a `recvmsg` tells beside its bytes, if the program has asked for it: how many are left, and 1 at the end.
+    pub(crate) fn left(&self, fd: c_int) -> Option<c_int> {
+        if !self.tells_left.load(Ordering::Relaxed) {
+            return None;
+        }
+        let of_tcp = if self.reads_kernel() { unread_of_tcp(fd) as u64 } else { 0 };
+        let left = of_tcp + self.unread().unwrap_or(0);
+        let is_over = || self.glance_at_stream().is_some_and(|found| found.contains(Readiness::HUP));
+        Some(c_int::try_from(left).unwrap_or(c_int::MAX).max(c_int::from(left == 0 && is_over())))
+    }
+
     /// The program chose the size of a buffer. Who waits for room looks again.
     pub(crate) fn note_buffers(&self, fd: c_int) {
         if self.bound(fd) {

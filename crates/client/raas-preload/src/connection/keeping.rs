@@ -42,6 +42,7 @@ impl Connection {
     /// As its listener: the kernel gives what was set there to the connections that it accepts.
     pub(crate) fn inherit(&self, listener: &Self) {
         self.kept_by.store(listener.kept_by.load(Ordering::Acquire), Ordering::Release);
+        self.set_tells_left(listener.tells_left.load(Ordering::Relaxed));
     }
 
     /// Whether the first use, which was noted before, finds that it is kept on TCP.

@@ -14,14 +14,16 @@ use super::{Connection, Side, are_valid};
 use crate::errno::{self, fail};
 use crate::{inside, say};
 
+/// Urgent bytes, and sends of which the kernel says when it has done with the memory.
+const KERNELS_ALONE: c_int = libc::MSG_OOB | libc::MSG_ZEROCOPY;
 /// Pieces that go into the ring in one call.
 const SLICES_MAX: usize = 64;
 
 impl Connection {
     /// Writes `parts`. `original` is the program's call, for the time in which the kernel takes the bytes.
     pub(crate) fn send(&self, fd: c_int, parts: &[iovec], flags: c_int, original: &mut dyn FnMut() -> isize) -> isize {
-        if flags & libc::MSG_OOB != 0 && !self.is_the_kernels() && !inside::is_inside() {
-            // Urgent bytes are TCP's alone. What could not go back is reset, as the call says.
+        if flags & KERNELS_ALONE != 0 && !self.is_the_kernels() && !inside::is_inside() {
+            // What could not go back is reset, as the call says.
             self.keep_on_tcp(fd, Reason::KernelOption);
         }
         self.touch(fd);

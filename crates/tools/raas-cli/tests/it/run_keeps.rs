@@ -58,7 +58,7 @@ fn port_of(server: &mut Running) -> String {
 #[test]
 fn what_keeps_a_connection_on_tcp_is_shown() {
     let cases = [
-        ("kernel-option", "one.setsockopt(socket.SOL_SOCKET, 60, 1)"),
+        ("kernel-option", "one.setsockopt(socket.SOL_SOCKET, 60, 1); one.send(b'', 0x4000000)"),
         ("kernel-option", "one.setsockopt(socket.SOL_SOCKET, 47, 10**8)"),
         ("kernel-option", "one.send(b'x', socket.MSG_OOB)"),
         (
