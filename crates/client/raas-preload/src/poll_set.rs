@@ -14,7 +14,7 @@ use crate::epoll_set::{Asleep, EpollSet};
 use crate::sleep::Sleep;
 use crate::spin::{self, Look};
 use crate::table::{self, Entry};
-use crate::{desk, hold, owner, real};
+use crate::{desk, errno, hold, owner, real};
 
 /// What is not the kernel's alone.
 enum Ours {
@@ -62,7 +62,12 @@ pub(crate) fn wait(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const s
         let polled = polled.as_deref().and_then(Connection::polled);
         if let Some(payoff) = polled.filter(|_| timeout.is_none_or(|t| !t.is_zero())) {
             // SAFETY: the entries live through the call.
-            payoff.look(&mut || unsafe { real::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, 0) } != 0);
+            let found = payoff.look(&mut || unsafe { real::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, 0) } != 0);
+            if !found && hold::has_waiting() {
+                // A signal came while this looked: its handler ends the call, as it would end the kernel's.
+                errno::set(libc::EINTR);
+                return Some(-1);
+            }
         }
         return None;
     }
