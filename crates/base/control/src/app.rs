@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::words::foreign;
 use crate::{
-    Cursor, InspectAnswer, InspectQuery, MeetingPlace, OpenedRegion, Reason, RegionAccess, RegionKey, RegionLine,
-    RegionRefusal, RegionSpec, Successor, TcpEnd,
+    Cursor, InspectAnswer, InspectQuery, MeetProof, MeetStep, MeetingPlace, OpenedRegion, Reason, RegionAccess,
+    RegionKey, RegionLine, RegionRefusal, RegionSpec, Successor, TcpEnd,
 };
 
 /// What the client is.
@@ -291,6 +291,13 @@ pub enum Request {
         /// Which end.
         end: TcpEnd,
     },
+    /// Says what came of a [`Reply::MeetStep`]. Not answered.
+    MeetProof {
+        /// The request of [`Request::Meet`].
+        request: u64,
+        /// What.
+        proof: MeetProof,
+    },
     /// The program does not want to replace it any more, or has closed it. Not answered.
     Unmeet {
         /// The request of [`Request::Meet`].
@@ -551,6 +558,8 @@ pub enum Reply {
         engine_page_bytes: u64,
         /// Addresses that name this host.
         addresses: Vec<IpAddr>,
+        /// Whether `encrypt` is "required" for some other host.
+        requires_encryption: bool,
     },
     /// The client is not attached; the daemon closes. Its encoding never changes in later versions.
     Refused {
@@ -710,6 +719,13 @@ pub enum Reply {
         request: u64,
         /// Whether it can be run.
         result: Result<(), RegionRefusal>,
+    },
+    /// The other end may be in another network namespace: what this one does to show that it is the other one of that.
+    MeetStep {
+        /// The request of [`Request::Meet`].
+        request: u64,
+        /// What.
+        step: MeetStep,
     },
     /// Answer to [`Request::Meet`]. At the end that accepted it says where the other end was sent to.
     Met {

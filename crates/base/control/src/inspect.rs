@@ -320,9 +320,9 @@ pub struct AppRow {
     pub name: String,
     /// Its connections.
     pub connections: u32,
-    /// Bytes sent through lanes.
+    /// Bytes sent through lanes, and to programs of this host.
     pub tx_bytes: u64,
-    /// Bytes received through lanes.
+    /// Bytes received, likewise.
     pub rx_bytes: u64,
     /// Bytes of its memory registered with the device.
     pub pinned_bytes: u64,

@@ -33,7 +33,7 @@ pub use unix::*;
 pub use words::{foreign, is_plain, plain};
 
 /// Version of the application protocol of this build.
-pub const APP_VERSION: u32 = 6;
+pub const APP_VERSION: u32 = 7;
 /// Version of the protocol between daemons (control link and frames on the lane) of this build.
 pub const WIRE_VERSION: u32 = 8;
 /// First port of those that nobody chose: of connects, and of listens and binds on port 0. The last one is 65,535.

@@ -35,6 +35,50 @@ pub struct MeetingPlace {
     pub token: u64,
 }
 
+/// What an end does to show that it has the connection, where the other one may be in another network namespace of the
+/// host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MeetStep {
+    /// Open a UDP port at the address of its socket, and say which.
+    Open,
+    /// Send a word to the address of its socket's peer, and say what comes to its own port.
+    Send {
+        /// The other end's port.
+        port: u16,
+        /// Eight bytes, big-endian: all of the datagram.
+        word: u64,
+    },
+    /// Nothing: its bytes may be in the clear, by `encrypt`.
+    Clear,
+}
+
+/// What an end says of a [`MeetStep`], or of what became of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MeetProof {
+    /// Its UDP port is open.
+    Port(u16),
+    /// This word came to it.
+    Heard(u64),
+    /// A stream took the place of the connection between these addresses.
+    Stream {
+        /// Its number.
+        connection: u64,
+        /// This end.
+        local: SocketAddr,
+        /// The other one.
+        peer: SocketAddr,
+    },
+    /// No stream will take the place of the connection between these addresses.
+    Stays {
+        /// Why.
+        reason: Reason,
+        /// This end.
+        local: SocketAddr,
+        /// The other one.
+        peer: SocketAddr,
+    },
+}
+
 /// What two daemons say of TCP connections between their hosts. The asker's program connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MeetMessage {

@@ -120,7 +120,7 @@ reasons! {
     /// A kernel TCP connection whose other end did not ask for a stream in its place.
     NotMet = 50, "the other end is no program under `raas run`, or has not used the connection yet: kernel TCP", "not-met";
     /// The socket is of another network namespace than the daemon's, or is not a connected TCP socket.
-    ForeignSocket = 51, "the socket is no TCP connection of the daemon's network namespace: kernel TCP", "foreign-socket";
+    ForeignSocket = 51, "the two ends are in different network namespaces, and could not be shown to be those of one connection (address translation, another user's program, or a network that passes no UDP), or the other end is no program under `raas run`: kernel TCP", "foreign-socket";
     /// A connection of a program under `raas run` to another host, whose lane would be a software NIC's.
     PolledTcp = 52, "the lane to the peer would be a software NIC's, and kernel TCP with waits that look before they sleep is faster: kernel TCP (`run_lanes`)", "polled-tcp";
     /// The program set or did what only kernel TCP has.
@@ -133,6 +133,8 @@ reasons! {
     Sandbox = 56, "the program has entered a sandbox (seccomp, or hardly any descriptors), in which the library makes no calls of its own: kernel TCP", "sandbox";
     /// The library of the other end brought it back.
     PeerKeepsTcp = 57, "the other end brought the connection back to kernel TCP, where its program needs it", "peer-keeps-tcp";
+    /// Several processes have a connection, or will.
+    KernelOnly = 58, "the connection is used in another process too, or in a program that this one starts: kernel TCP", "kernel-only";
     /// One of the two hosts requires that the lane is encrypted, and the other one does not encrypt, or cannot.
     NotEncrypted = 60, "one of the two hosts requires encryption (`encrypt`), and the other one does not encrypt, or its device cannot: see the log of both daemons", "not-encrypted";
     /// The owner of a region ended the leased lane by which another host's program used it.

@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use control::{ChunkKind, Connection, KernelEnd, MeetingPlace, Reason, Received, RegionRefusal, Reply};
+use control::{ChunkKind, Connection, KernelEnd, MeetStep, MeetingPlace, Reason, Received, RegionRefusal, Reply};
 use shm::{Pair, Region, Segment, Sharing, WakeSocket};
 
 use crate::regions::admit_region;
@@ -142,6 +142,13 @@ pub enum DaemonMessage {
         /// Whether the owner is told.
         result: Result<(), RegionRefusal>,
     },
+    /// [`Reply::MeetStep`].
+    MeetStep {
+        /// The request.
+        request: u64,
+        /// What to do.
+        step: MeetStep,
+    },
     /// [`Reply::Met`].
     Met {
         /// The request.
@@ -198,6 +205,7 @@ pub fn admit(received: Received<Reply>) -> Result<DaemonMessage, SessionFault> {
         Reply::RegionNotifyTaken { request, result } => DaemonMessage::RegionNotifyTaken { request, result },
         Reply::RegionInstalled { request, result } => DaemonMessage::RegionInstalled { request, result },
         Reply::RegionRan { request, result } => DaemonMessage::RegionRan { request, result },
+        Reply::MeetStep { request, step } => DaemonMessage::MeetStep { request, step },
         Reply::Met { request, result } => DaemonMessage::Met { request, result },
         Reply::RegionAttached { request, result } => DaemonMessage::RegionAttached { request, result },
         Reply::RegionMove { open, epoch, stamp, key } => {

@@ -2,10 +2,10 @@
 //!
 //! Owns which request waits for which kind of answer. It must never give an answer to another request than its own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
-use control::{KernelEnd, MeetingPlace, Reason, RegionRefusal};
+use control::{KernelEnd, MeetStep, MeetingPlace, Reason, RegionRefusal};
 
 use crate::{Connection, NewRegion};
 
@@ -113,7 +113,12 @@ impl Asked {
 struct Pending {
     asked: Asked,
     answer: Option<Answer>,
+    /// What the daemon wants of it before it answers.
+    steps: VecDeque<MeetStep>,
 }
+
+/// Steps of one request that wait; a daemon has no reason to send more at once.
+const STEPS_MAX: usize = 16;
 
 /// See the head of this file.
 #[derive(Debug, Default)]
@@ -125,13 +130,24 @@ pub(crate) struct Requests {
 impl Requests {
     pub(crate) fn begin(&mut self, asked: Asked) -> RequestId {
         self.last += 1;
-        self.pending.insert(self.last, Pending { asked, answer: None });
+        self.pending.insert(self.last, Pending { asked, answer: None, steps: VecDeque::new() });
         RequestId(self.last)
     }
 
     /// What a request that waits asked for.
     pub(crate) fn asked(&self, request: u64) -> Option<Asked> {
         self.pending.get(&request).filter(|p| p.answer.is_none()).map(|p| p.asked)
+    }
+
+    /// The daemon wants something of a meeting. Nothing if nobody waits for it.
+    pub(crate) fn note_step(&mut self, request: u64, step: MeetStep) {
+        let pending = self.pending.get_mut(&request).filter(|p| p.asked == Asked::Meet && p.steps.len() < STEPS_MAX);
+        pending.into_iter().for_each(|pending| pending.steps.push_back(step));
+    }
+
+    /// What the daemon wants next; it is taken.
+    pub(crate) fn next_step(&mut self, request: u64) -> Option<MeetStep> {
+        self.pending.get_mut(&request)?.steps.pop_front()
     }
 
     /// Files an answer. Gives it back when nobody waits for it.

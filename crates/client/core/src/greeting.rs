@@ -28,6 +28,8 @@ pub struct Attached {
     pub number: u64,
     /// Addresses that name this host.
     pub addresses: Vec<IpAddr>,
+    /// Whether some other host gets no byte in the clear.
+    pub requires_encryption: bool,
     /// Memory and wake socket; none for [`Role::Inspector`].
     pub session: Option<Given>,
 }
@@ -67,7 +69,15 @@ impl Greeting {
                 Err(SessionFault::Version { version, layout: LAYOUT_VERSION, release })
             }
             Reply::Welcome {
-                release, session, slots, engines, session_bytes, engine_page_bytes, addresses, ..
+                release,
+                session,
+                slots,
+                engines,
+                session_bytes,
+                engine_page_bytes,
+                addresses,
+                requires_encryption,
+                ..
             } => {
                 let shape = SessionShape { slots, engines };
                 let given = match self.role {
@@ -75,7 +85,7 @@ impl Greeting {
                     // One that returns has its session.
                     Role::Inspector | Role::Returning => None,
                 };
-                Ok(Attached { release, number: session, addresses, session: given })
+                Ok(Attached { release, number: session, addresses, requires_encryption, session: given })
             }
             Reply::Refused { version, layout, release, .. } if (version, layout) != (APP_VERSION, LAYOUT_VERSION) => {
                 Err(SessionFault::Version { version, layout, release })
@@ -136,6 +146,7 @@ mod tests {
     #[test]
     fn only_a_daemon_of_this_version_is_believed() {
         let welcome = |version| Reply::Welcome {
+            requires_encryption: false,
             version,
             release: "9.9".into(),
             session: 7,

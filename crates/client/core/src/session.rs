@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use control::{ChunkKind, Connection as Described, Kind, NotTaken, Path, Reason, Request, TcpEnd};
+use control::{ChunkKind, Connection as Described, Kind, MeetStep, NotTaken, Path, Reason, Request, TcpEnd};
 use shm::{Pair, Region, RingMemory, Segment, SegmentError, Sharing, WakeSocket, Word32};
 
 use crate::answer::{Asked, Requests};
@@ -182,6 +182,11 @@ impl Session {
         (id, Request::Meet { request: id.number(), end })
     }
 
+    /// What the daemon wants next of a meeting; it is taken.
+    pub fn next_meet_step(&mut self, request: RequestId) -> Option<MeetStep> {
+        self.requests.next_step(request.number())
+    }
+
     pub(crate) fn begin(&mut self, asked: Asked) -> RequestId {
         self.requests.begin(asked)
     }
@@ -299,6 +304,10 @@ impl Session {
                 Ok(self.on_answer(request, Answer::Installed(result)))
             }
             DaemonMessage::RegionRan { request, result } => Ok(self.on_answer(request, Answer::Ran(result))),
+            DaemonMessage::MeetStep { request, step } => {
+                self.requests.note_step(request, step);
+                Ok(News::None)
+            }
             DaemonMessage::Met { request, result } => Ok(self.on_answer(request, Answer::Met(result))),
             DaemonMessage::RegionAttached { request, result } => Ok(self.on_answer(request, Answer::Attached(result))),
             DaemonMessage::RegionLent { request, result } => Ok(self.on_answer(request, Answer::Lent(result))),

@@ -10,6 +10,7 @@
 mod back;
 mod buffers;
 mod ending;
+mod guard;
 mod keeping;
 pub(crate) mod kernel_tcp;
 mod readiness;
@@ -28,11 +29,13 @@ use std::time::Duration;
 use raas::Stream;
 
 use crate::polled::Payoff;
+use crate::summary::Counted;
 use crate::wish::Wish;
 use crate::{hold, say};
 use upgrade::Upgrade;
 
 pub(crate) use back::{PATIENCE, has_bytes_or_end};
+pub(crate) use guard::{is_on as guards, turn_on as turn_guard_on};
 pub(crate) use readiness::{How, Ready};
 pub(crate) use sharing::Claim;
 pub(crate) use upgrade::is_tcp;
@@ -168,6 +171,8 @@ pub(crate) struct Connection {
     is_used: AtomicBool,
     /// Nothing about the upgrade will change any more.
     is_settled: AtomicBool,
+    guard: guard::Guard,
+    counted: Counted,
     /// A stream of the parent's process.
     is_lost: AtomicBool,
     /// The stream was read to its end.
@@ -272,6 +277,8 @@ impl Connection {
             is_nonblocking: AtomicBool::new(is_nonblocking),
             is_used: AtomicBool::new(false),
             is_settled: AtomicBool::new(false),
+            guard: guard::Guard::default(),
+            counted: Counted::default(),
             is_lost: AtomicBool::new(false),
             is_tail: AtomicBool::new(false),
             is_going_back: AtomicBool::new(false),
@@ -422,6 +429,7 @@ impl Connection {
 
     /// The program waits for it in this epoll set, by this descriptor.
     pub(crate) fn add_set(&self, set: Weak<dyn Watcher>, fd: c_int) {
+        self.look_early(fd);
         let mut sets = lock(&self.sets.0);
         sets.retain(|(known, of)| known.strong_count() > 0 && !(known.ptr_eq(&set) && *of == fd));
         sets.push((set, fd));

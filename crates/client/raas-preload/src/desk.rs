@@ -42,8 +42,13 @@ pub(crate) fn keep_environment() {
     if let Some(path) = std::env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty()) {
         let _is_first = SOCKET.set(path.into());
     }
+    if std::env::var_os(ENCRYPT_VARIABLE).is_some_and(|value| value == "required") {
+        crate::connection::turn_guard_on();
+    }
 }
 const SOCKET_VARIABLE: &str = "RAAS_SOCKET";
+/// What `raas run` heard of the daemon: holds also if that has ended by the first connection.
+const ENCRYPT_VARIABLE: &str = "RAAS_RUN_ENCRYPT";
 static NO_DAEMON: say::Once = say::Once::new();
 
 /// A stream that has not shown a token yet.
@@ -152,6 +157,9 @@ impl Desk {
         }
         match builder.connect() {
             Ok(session) => {
+                if session.requires_encryption() {
+                    crate::connection::turn_guard_on();
+                }
                 self.before.extend(self.session.replace(session.clone()));
                 if self.before.len() > BEFORE_MAX {
                     self.before.remove(0);
@@ -168,17 +176,19 @@ impl Desk {
         }
     }
 
-    /// Where a stream for one more accepted connection is taken.
-    pub(crate) fn expect(&mut self, session: &Session) -> Option<Rendezvous> {
+    /// Where a stream for one more accepted connection is taken, or why none is.
+    pub(crate) fn expect(&mut self, session: &Session) -> Result<Rendezvous, Reason> {
         if self.listener.is_none() {
             let _blocked = SignalsBlocked::new();
-            let listener = ListenOptions::new().backlog(BACKLOG).bind(session, "0.0.0.0:0").ok()?;
-            listener.set_nonblocking(true).ok()?;
+            let listener = ListenOptions::new().backlog(BACKLOG).bind(session, "0.0.0.0:0");
+            let listener = listener.map_err(|error| error.reason().unwrap_or(Reason::Unspecified))?;
+            listener.set_nonblocking(true).map_err(|_| Reason::Unspecified)?;
             self.listener = Some(listener);
         }
-        let token = random()?;
+        let token = random().ok_or(Reason::LocalLimit)?;
+        let port = self.listener.as_ref().map(port_of).ok_or(Reason::DaemonLost)?;
         self.expected.insert(token, None);
-        Some(Rendezvous { port: port_of(self.listener.as_ref()?), token })
+        Ok(Rendezvous { port, token })
     }
 
     /// The stream with a token, if it has come.

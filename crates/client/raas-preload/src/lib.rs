@@ -38,6 +38,7 @@ mod say;
 mod shared_page;
 mod sleep;
 mod spin;
+mod summary;
 mod table;
 mod threads;
 mod wish;
@@ -63,6 +64,7 @@ extern "C" fn init() {
     own::note_place();
     desk::keep_environment();
     say::keep_stderr();
+    summary::join();
     shm::keep_numbers_above(NUMBERS_ABOVE);
     fork::watch_forks();
     connection::Connection::on_stream(answers::attend);

@@ -1,6 +1,7 @@
 //! Memory that a process shares with its forked children. Owns the mapping. It must never be used after it is dropped.
 
-use std::sync::atomic::AtomicU8;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU8, AtomicU32};
 
 /// Bytes that a process and the children that it forks from now on share. They are zeros at first.
 #[derive(Debug)]
@@ -20,6 +21,20 @@ impl SharedPage {
         // SAFETY: a new mapping, anywhere.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), len, how, kind, -1, 0) };
         (at != libc::MAP_FAILED).then(|| Self { at: at.cast(), len })
+    }
+
+    /// The first `len` bytes of a file, as all have them who map it.
+    pub(crate) fn of_file(fd: RawFd, len: usize) -> Option<Self> {
+        let how = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping, anywhere.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, how, libc::MAP_SHARED, fd, 0) };
+        (at != libc::MAP_FAILED).then(|| Self { at: at.cast(), len })
+    }
+
+    /// The bytes as words.
+    pub(crate) fn words(&self) -> &[AtomicU32] {
+        // SAFETY: a mapping begins at a page, has `len` bytes, of which any are a word, and lives as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.at.cast(), self.len / size_of::<AtomicU32>()) }
     }
 
     pub(crate) fn bytes(&self) -> &[AtomicU8] {

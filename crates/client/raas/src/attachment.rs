@@ -79,6 +79,7 @@ pub(crate) struct Attachment {
     recoverable: Mutex<Vec<Weak<dyn Recover>>>,
     pub(crate) addresses: Vec<IpAddr>,
     pub(crate) release: String,
+    pub(crate) requires_encryption: bool,
     pub(crate) returning: Kept,
     pub(crate) daemon: Arc<Daemon>,
     pub(crate) tables: Mutex<Tables>,
@@ -114,7 +115,7 @@ impl Attachment {
     /// Attaches to the daemon as an application; it has `within` to answer.
     pub(crate) fn connect(config: Config, within: Duration) -> Result<Arc<Self>, SessionError> {
         let (control, attached) = attach(&config.path, Role::Application, config.name.clone(), within)?;
-        let Attached { release, number, addresses, session } = attached;
+        let Attached { release, number, addresses, requires_encryption, session } = attached;
         let Some(Given { memory, segment, page, wakes, wake }) = session else {
             return Err(SessionError::Protocol("Welcome without a session".into()));
         };
@@ -135,6 +136,7 @@ impl Attachment {
             recoverable: Mutex::default(),
             addresses,
             release,
+            requires_encryption,
             returning: Kept::new(segment, page, wakes, number),
             daemon: Arc::clone(session.daemon()),
             app_sleep: session.memory().app_sleep(),

@@ -332,6 +332,17 @@ impl BindError {
         }
     }
 
+    /// Why the daemon said no, if it did.
+    pub fn reason(&self) -> Option<Reason> {
+        match self {
+            Self::Session(SessionError::Refused { reason, .. } | SessionError::Lost { reason })
+            | Self::Refused { reason, .. } => Some(*reason),
+            Self::Descriptors { .. } => Some(Reason::AppDescriptors),
+            Self::All(failed) => failed.last().and_then(Self::reason),
+            _ => None,
+        }
+    }
+
     fn kind(&self) -> io::ErrorKind {
         match self {
             Self::Session(e) => e.kind(),

@@ -2,11 +2,11 @@
 //! libraries that stand between a program and its sockets.
 
 use std::fmt;
-use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use control::Request;
+use control::{MeetProof, MeetStep, Request};
 use raas_core::{Answer, RequestId};
 
 pub use control::{MeetingPlace, Rendezvous, TcpEnd};
@@ -14,7 +14,7 @@ pub use control::{MeetingPlace, Rendezvous, TcpEnd};
 use crate::attachment::Attachment;
 use crate::error::SessionError;
 use crate::park::lock;
-use crate::{Reason, Session};
+use crate::{Reason, Session, Stream};
 
 /// How a search ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +31,10 @@ pub struct Meeting {
     attachment: Arc<Attachment>,
     request: RequestId,
     is_answered: bool,
+    /// The ends of the socket.
+    ends: Option<(SocketAddr, SocketAddr)>,
+    proof: Option<Proof>,
+    may_be_clear: bool,
 }
 
 impl Meeting {
@@ -39,7 +43,7 @@ impl Meeting {
     pub fn begin(session: &Session, socket: BorrowedFd<'_>, end: TcpEnd) -> Result<Self, SessionError> {
         let attachment = Arc::clone(&session.attachment);
         let request = attachment.ask_with(Vec::new(), &[socket], |session| session.meet(end))?;
-        Ok(Self { attachment, request, is_answered: false })
+        Ok(Self { attachment, request, is_answered: false, ends: ends_of(socket), proof: None, may_be_clear: false })
     }
 
     /// The answer if it is there by now; once.
@@ -49,6 +53,7 @@ impl Meeting {
         }
         self.attachment.check_fork()?;
         self.attachment.look();
+        self.prove();
         let (answer, lost) = {
             let mut tables = lock(&self.attachment.tables);
             if !tables.is_over(self.request) {
@@ -56,6 +61,7 @@ impl Meeting {
             }
             (tables.finish(self.request), tables.lost())
         };
+        self.proof = None;
         self.is_answered = true;
         match (answer, lost) {
             (Some(Answer::Met(Ok(place))), _) => Ok(Some(Found::Met(place))),
@@ -63,6 +69,54 @@ impl Meeting {
             (Some(other), _) => Err(SessionError::Protocol(format!("the answer to Meet was {other:?}"))),
             (None, Some(lost)) => Err(lost),
             (None, None) => Err(SessionError::Protocol("the answer to Meet is gone".into())),
+        }
+    }
+
+    /// Does what the daemon wants for its proof that this end is one of a connection between two namespaces. What cannot
+    /// be done is not: the connection stays on TCP.
+    fn prove(&mut self) {
+        loop {
+            let step = lock(&self.attachment.tables).session.next_meet_step(self.request);
+            let proof = match step {
+                Some(MeetStep::Open) => {
+                    self.proof = self.ends.and_then(Proof::open);
+                    self.proof.as_ref().and_then(Proof::port).map(MeetProof::Port)
+                }
+                Some(MeetStep::Send { port, word }) => {
+                    self.proof.iter_mut().for_each(|proof| proof.note_word(port, word));
+                    continue;
+                }
+                Some(MeetStep::Clear) => {
+                    self.may_be_clear = true;
+                    continue;
+                }
+                None => self.proof.as_mut().and_then(Proof::exchange).map(MeetProof::Heard),
+            };
+            let Some(proof) = proof else { break };
+            self.attachment.tell(&Request::MeetProof { request: self.request.number(), proof });
+        }
+    }
+
+    /// Whether the daemon lets the connection be in the clear, as far as it has said: with another host that is decided by
+    /// `encrypt`. To be asked where [`Session::requires_encryption`] says that it matters.
+    pub fn may_be_clear(&self) -> bool {
+        self.may_be_clear
+    }
+
+    /// The stream has taken the place of the connection: `raas ss` shows it with the connection's own addresses, as long
+    /// as this is there.
+    pub fn show(&self, stream: &Stream) {
+        if let Some((local, peer)) = self.ends {
+            let proof = MeetProof::Stream { connection: stream.id(), local, peer };
+            self.attachment.tell(&Request::MeetProof { request: self.request.number(), proof });
+        }
+    }
+
+    /// No stream will take the place of the connection: for its row in `raas ss`, as long as this is there.
+    pub fn stays(&self, reason: Reason) {
+        if let Some((local, peer)) = self.ends {
+            let proof = MeetProof::Stays { reason, local, peer };
+            self.attachment.tell(&Request::MeetProof { request: self.request.number(), proof });
         }
     }
 
@@ -88,6 +142,66 @@ impl fmt::Debug for Meeting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Meeting").field("request", &self.request).field("is_answered", &self.is_answered).finish()
     }
+}
+
+/// Words that one end sends.
+const WORDS_MAX: usize = 8;
+/// Times that each is sent, one with each look: a datagram may be lost.
+const SENDS: u32 = 8;
+
+/// Shows that words to this end's address come to it, and sends those of the other end.
+#[derive(Debug)]
+struct Proof {
+    socket: UdpSocket,
+    peer: SocketAddr,
+    /// To which port, which, how often it was sent.
+    words: Vec<(u16, u64, u32)>,
+}
+
+impl Proof {
+    fn open((local, peer): (SocketAddr, SocketAddr)) -> Option<Self> {
+        let mut local = local;
+        local.set_port(0);
+        let socket = UdpSocket::bind(local).ok()?;
+        let socket = UdpSocket::from(shm::raised(OwnedFd::from(socket)));
+        socket.set_nonblocking(true).ok()?;
+        Some(Self { socket, peer, words: Vec::new() })
+    }
+
+    fn port(&self) -> Option<u16> {
+        self.socket.local_addr().ok().map(|address| address.port())
+    }
+
+    fn note_word(&mut self, port: u16, word: u64) {
+        if self.words.len() < WORDS_MAX {
+            self.words.push((port, word, 0));
+        }
+    }
+
+    /// Sends what is to be sent, and takes a word if one has come.
+    fn exchange(&mut self) -> Option<u64> {
+        for (port, word, sent) in self.words.iter_mut().filter(|(_, _, sent)| *sent < SENDS) {
+            *sent += 1;
+            let mut to = self.peer;
+            to.set_port(*port);
+            // One that does not arrive is as one that was not sent.
+            let _ = self.socket.send_to(&word.to_be_bytes(), to);
+        }
+        let mut bytes = [0; 9];
+        let (8, from) = self.socket.recv_from(&mut bytes).ok()? else { return None };
+        let is_peers = from.ip().to_canonical() == self.peer.ip().to_canonical();
+        is_peers.then(|| bytes.first_chunk().copied().map(u64::from_be_bytes)).flatten()
+    }
+}
+
+fn ends_of(socket: BorrowedFd<'_>) -> Option<(SocketAddr, SocketAddr)> {
+    let canonical = |end: SocketAddr| match end.ip().to_canonical() {
+        IpAddr::V4(ip) => SocketAddr::from((ip, end.port())),
+        IpAddr::V6(_) => end,
+    };
+    let local = SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()?;
+    let peer = SocketAddr::try_from(rustix::net::getpeername(socket).ok()??).ok()?;
+    Some((canonical(local), canonical(peer)))
 }
 
 /// Where a listener of this session is reached from this host, for [`Rendezvous::port`].

@@ -89,6 +89,11 @@ impl Session {
         &self.attachment.config.path
     }
 
+    /// Whether this host has `encrypt = "required"` for some other host.
+    pub fn requires_encryption(&self) -> bool {
+        self.attachment.requires_encryption
+    }
+
     /// The daemon's release.
     pub fn release(&self) -> &str {
         &self.attachment.release

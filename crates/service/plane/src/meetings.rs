@@ -2,16 +2,20 @@
 //!
 //! Owns which ends wait, and which hosts have no daemon; no I/O. It must answer each request at most once, and never
 //! bring two ends together that are not those of one connection. That a program has the end that it names was checked
-//! before, at its socket; another daemon is believed for the addresses of its own host alone.
+//! before, at its socket. Two ends of one network namespace with the same addresses are those of one connection; two of
+//! different ones must show it (`joints`). Another daemon is believed for the addresses of its own host alone.
+
+mod joints;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use control::{MeetMessage, MeetingPlace, Reason, Rendezvous, Reply, TcpEnd};
+use control::{MeetMessage, MeetProof, MeetingPlace, Reason, Rendezvous, Reply, TcpEnd};
 use verbs::Time;
 
 use crate::{ClientId, Party};
+use joints::{Joints, Namespace, Proved, Side};
 
 /// Ends of one program that wait.
 pub const MEETINGS_PER_PROGRAM_MAX: usize = 16_384;
@@ -62,6 +66,22 @@ pub enum MeetingAction {
 /// A connection: the address that accepted it, and the one that connected.
 type Tuple = (SocketAddr, SocketAddr);
 
+/// A connection as one namespace has it: there are no two.
+type Place = (Tuple, Namespace);
+
+/// One end of a TCP connection, by the kernel's word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MeetingEnd {
+    /// Which end the program says that it has.
+    pub end: TcpEnd,
+    /// Its own address.
+    pub local: SocketAddr,
+    /// The other end's.
+    pub peer: SocketAddr,
+    /// The network namespace, where it is not the daemon's.
+    pub foreign: Option<u64>,
+}
+
 /// Who has the end that connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Connector {
@@ -88,9 +108,11 @@ struct Acceptor {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
     /// This end waits for one that connected.
-    Accepted(Tuple),
+    Accepted(Place),
     /// This end waits for one of this host that accepted.
-    Here(Tuple),
+    Here(Place),
+    /// No daemon is where it connected to, which may be a namespace of this host.
+    Lone,
     /// A link to the other host is being made.
     Linking(Tuple),
     /// The other host's daemon was asked.
@@ -112,8 +134,9 @@ pub struct Meetings {
     wishes: BTreeMap<(ClientId, u64), Wish>,
     per_program: BTreeMap<ClientId, usize>,
     per_user: BTreeMap<u32, usize>,
-    accepted: BTreeMap<Tuple, Acceptor>,
-    connected: BTreeMap<Tuple, Connector>,
+    accepted: BTreeMap<Place, Acceptor>,
+    connected: BTreeMap<Place, Connector>,
+    joints: Joints,
     /// Questions of other daemons, and how many each has.
     far: BTreeMap<(IpAddr, u64), Tuple>,
     per_peer: BTreeMap<IpAddr, usize>,
@@ -135,6 +158,7 @@ impl Meetings {
             per_user: BTreeMap::new(),
             accepted: BTreeMap::new(),
             connected: BTreeMap::new(),
+            joints: Joints::default(),
             far: BTreeMap::new(),
             per_peer: BTreeMap::new(),
             asked: BTreeMap::new(),
@@ -156,22 +180,23 @@ impl Meetings {
 
     // ---- programs
 
-    /// A program has one end of the connection between `local`, its own, and `peer`. An error is what it did wrong.
+    /// A program has one end of a connection. An error is what it did wrong. `words` are fresh and random.
     pub fn handle_meet(
         &mut self,
         now: Time,
         party: Party,
-        request: u64,
-        (end, local, peer): (TcpEnd, SocketAddr, SocketAddr),
+        (request, end): (u64, MeetingEnd),
+        words: &mut dyn FnMut() -> u64,
     ) -> Result<(), String> {
         let Party { client, uid, .. } = party;
+        let MeetingEnd { end, local, peer, foreign } = end;
         if self.wishes.contains_key(&(client, request)) {
             return Err(format!("meeting {request} was asked for before"));
         }
         let (local, peer) = (canonical(local), canonical(peer));
-        let tuple = match end {
-            TcpEnd::Accepted(_) => (local, peer),
-            TcpEnd::Connected => (peer, local),
+        let (tuple, side) = match end {
+            TcpEnd::Accepted(_) => ((local, peer), Side::Accepted),
+            TcpEnd::Connected => ((peer, local), Side::Connected),
             TcpEnd::Stays(reason) => {
                 self.refuse(client, request, reason);
                 return Ok(());
@@ -183,47 +208,89 @@ impl Meetings {
             self.refuse(client, request, Reason::LocalLimit);
             return Ok(());
         }
+        let place = (tuple, foreign);
         match end {
-            TcpEnd::Accepted(at) => self.take_acceptor(tuple, uid, Acceptor { client, request, at }),
-            _ if self.is_here(peer.ip(), local.ip()) => {
-                self.take_connector_of_this_host(tuple, uid, client, request);
+            TcpEnd::Accepted(at) => self.take_acceptor(place, uid, Acceptor { client, request, at }),
+            _ if foreign.is_some() || self.is_here(peer.ip(), local.ip()) => {
+                self.take_connector_of_this_host(place, uid, client, request);
             }
             _ if self.is_absent(now, peer.ip()) => {
-                self.refuse(client, request, Reason::PeerUnreachable);
+                self.keep(client, request, Wish { uid, standing: Standing::Linking(tuple) });
+                self.on_no_daemon(client, request, peer.ip(), Reason::PeerUnreachable);
             }
             _ => {
                 self.keep(client, request, Wish { uid, standing: Standing::Linking(tuple) });
                 self.actions.push_back(MeetingAction::Path { client, request, host: peer.ip() });
             }
         }
+        if self.wishes.contains_key(&(client, request)) {
+            let mut say = Vec::new();
+            let strangers = self.joints.add(((client, request), uid), (tuple, side, foreign), words, &mut say);
+            self.say(say);
+            if !strangers.is_empty() {
+                self.stays(client, request, Reason::ForeignSocket);
+            }
+            strangers.into_iter().for_each(|(client, request)| self.stays(client, request, Reason::ForeignSocket));
+        }
         Ok(())
     }
 
-    fn take_acceptor(&mut self, tuple: Tuple, uid: u32, acceptor: Acceptor) {
+    fn take_acceptor(&mut self, place: Place, uid: u32, acceptor: Acceptor) {
         let Acceptor { client, request, .. } = acceptor;
-        if let Some(connector) = self.connected.remove(&tuple) {
+        if let Some(connector) = self.connected.remove(&place) {
             return self.bring_together(connector, acceptor);
         }
-        self.keep(client, request, Wish { uid, standing: Standing::Accepted(tuple) });
+        self.keep(client, request, Wish { uid, standing: Standing::Accepted(place) });
         // A process that got the connection by fork: it has it now.
-        if let Some(before) = self.accepted.insert(tuple, acceptor) {
+        if let Some(before) = self.accepted.insert(place, acceptor) {
             self.drop_wish(before.client, before.request);
             self.refuse(before.client, before.request, Reason::Closed);
         }
-        self.stays(client, request, Reason::NotMet);
+        self.stays(client, request, not_met(place));
     }
 
-    fn take_connector_of_this_host(&mut self, tuple: Tuple, uid: u32, client: ClientId, request: u64) {
+    fn take_connector_of_this_host(&mut self, place: Place, uid: u32, client: ClientId, request: u64) {
         let connector = Connector::Here { client, request };
-        if let Some(acceptor) = self.accepted.remove(&tuple) {
+        if let Some(acceptor) = self.accepted.remove(&place) {
             return self.bring_together(connector, acceptor);
         }
-        self.keep(client, request, Wish { uid, standing: Standing::Here(tuple) });
-        if let Some(Connector::Here { client, request }) = self.connected.insert(tuple, connector) {
+        self.keep(client, request, Wish { uid, standing: Standing::Here(place) });
+        if let Some(Connector::Here { client, request }) = self.connected.insert(place, connector) {
             self.drop_wish(client, request);
             self.refuse(client, request, Reason::Closed);
         }
-        self.stays(client, request, Reason::NotMet);
+        self.stays(client, request, not_met(place));
+    }
+
+    /// A program says what came of a step by which its end is shown to be one of a connection between two namespaces.
+    /// `words` are fresh and random.
+    pub fn handle_proof(&mut self, client: ClientId, request: u64, proof: MeetProof, words: &mut dyn FnMut() -> u64) {
+        let mut say = Vec::new();
+        let proved = self.joints.hear((client, request), proof, words, &mut say);
+        self.say(say);
+        match proved {
+            Proved::Nothing => {}
+            Proved::Joined(connected, accepted) => self.join(connected, accepted),
+            Proved::Lies => {
+                self.handle_unmeet(client, request);
+                self.refuse(client, request, Reason::ForeignSocket);
+            }
+        }
+    }
+
+    fn join(&mut self, connected: (ClientId, u64), accepted: (ClientId, u64)) {
+        let Some(Standing::Accepted(place)) = self.wishes.get(&accepted).map(|wish| wish.standing) else { return };
+        let Some(acceptor) = self.accepted.get(&place).copied() else { return };
+        self.handle_unmeet(connected.0, connected.1);
+        self.handle_unmeet(accepted.0, accepted.1);
+        let (client, request) = connected;
+        self.bring_together(Connector::Here { client, request }, acceptor);
+    }
+
+    fn say(&mut self, say: Vec<joints::Say>) {
+        for ((client, request), step) in say {
+            self.actions.push_back(MeetingAction::Send { client, reply: Reply::MeetStep { request, step } });
+        }
     }
 
     fn bring_together(&mut self, connector: Connector, acceptor: Acceptor) {
@@ -253,17 +320,17 @@ impl Meetings {
     pub fn handle_unmeet(&mut self, client: ClientId, request: u64) {
         let Some(wish) = self.drop_wish(client, request) else { return };
         match wish.standing {
-            Standing::Accepted(tuple) => {
-                if self.accepted.get(&tuple).is_some_and(|a| (a.client, a.request) == (client, request)) {
-                    self.accepted.remove(&tuple);
+            Standing::Accepted(place) => {
+                if self.accepted.get(&place).is_some_and(|a| (a.client, a.request) == (client, request)) {
+                    self.accepted.remove(&place);
                 }
             }
-            Standing::Here(tuple) => {
-                if self.connected.get(&tuple) == Some(&Connector::Here { client, request }) {
-                    self.connected.remove(&tuple);
+            Standing::Here(place) => {
+                if self.connected.get(&place) == Some(&Connector::Here { client, request }) {
+                    self.connected.remove(&place);
                 }
             }
-            Standing::Linking(_) => {}
+            Standing::Linking(_) | Standing::Lone => {}
             Standing::Asked { host, number } => {
                 self.asked.remove(&number);
                 self.tell(host, MeetMessage::Withdraw { number });
@@ -297,11 +364,24 @@ impl Meetings {
                 if matches!(reason, Reason::PeerUnreachable | Reason::PeerAuth | Reason::PeerVersion) {
                     self.note_absent(now, to.ip());
                 }
+                self.on_no_daemon(client, request, to.ip(), reason);
+            }
+        }
+        true
+    }
+
+    /// No link to where a program connected: what is there may be a namespace of this host.
+    fn on_no_daemon(&mut self, client: ClientId, request: u64, host: IpAddr, reason: Reason) {
+        match self.wishes.get_mut(&(client, request)) {
+            Some(wish) if reason == Reason::PeerUnreachable && is_private(host) => {
+                wish.standing = Standing::Lone;
+                self.stays(client, request, reason);
+            }
+            _ => {
                 self.drop_wish(client, request);
                 self.refuse(client, request, reason);
             }
         }
-        true
     }
 
     /// Another daemon speaks. `stays`: connections that its host made to this one stay on TCP, by this daemon's settings,
@@ -314,7 +394,7 @@ impl Meetings {
             }
             MeetMessage::Withdraw { number } => {
                 if let Some(tuple) = self.drop_question(peer, number) {
-                    self.connected.remove(&tuple);
+                    self.connected.remove(&(tuple, None));
                 }
             }
             MeetMessage::Answer { number, result } => {
@@ -344,16 +424,18 @@ impl Meetings {
         let refusal = match () {
             () if !is_its_own => Some(Reason::Policy),
             () if asked >= MEETINGS_PER_ASKER_MAX => Some(Reason::PeerLimit),
-            () if self.connected.contains_key(&tuple) || self.far.contains_key(&(peer, number)) => Some(Reason::Closed),
+            () if self.connected.contains_key(&(tuple, None)) || self.far.contains_key(&(peer, number)) => {
+                Some(Reason::Closed)
+            }
             () => None,
         };
         if let Some(reason) = refusal {
             return self.tell(peer, MeetMessage::Answer { number, result: Err(reason) });
         }
-        match self.accepted.remove(&tuple) {
+        match self.accepted.remove(&(tuple, None)) {
             Some(acceptor) => self.bring_together(connector, acceptor),
             None => {
-                self.connected.insert(tuple, connector);
+                self.connected.insert((tuple, None), connector);
                 self.far.insert((peer, number), tuple);
                 *self.per_peer.entry(peer).or_default() += 1;
             }
@@ -365,7 +447,7 @@ impl Meetings {
         let far: Vec<u64> = self.far.range((peer, 0)..=(peer, u64::MAX)).map(|((_, number), _)| *number).collect();
         for number in far {
             if let Some(tuple) = self.drop_question(peer, number) {
-                self.connected.remove(&tuple);
+                self.connected.remove(&(tuple, None));
             }
         }
         let is_there = |wish: &Wish| matches!(wish.standing, Standing::Asked { host, .. } if host == peer);
@@ -389,6 +471,7 @@ impl Meetings {
         if let Standing::Asked { number, .. } = wish.standing {
             self.asked.remove(&number);
         }
+        self.joints.remove((client, request));
         give_back(&mut self.per_program, client);
         give_back(&mut self.per_user, wish.uid);
         Some(wish)
@@ -411,6 +494,11 @@ impl Meetings {
 
     fn tell(&mut self, peer: IpAddr, message: MeetMessage) {
         self.actions.push_back(MeetingAction::Tell { peer, message });
+    }
+
+    /// Whether both ends of a connection that a program of this host has are on it.
+    pub fn is_of_this_host(&self, local: IpAddr, peer: IpAddr) -> bool {
+        self.is_here(peer.to_canonical(), local.to_canonical())
     }
 
     /// Whether the host that accepted is this one.
@@ -450,6 +538,21 @@ fn give_back<K: Ord>(counts: &mut BTreeMap<K, usize>, key: K) {
         if *count == 0 {
             counts.remove(&key);
         }
+    }
+}
+
+/// Why an end whose other end is not there stays on TCP.
+fn not_met((_, namespace): Place) -> Reason {
+    if namespace.is_some() { Reason::ForeignSocket } else { Reason::NotMet }
+}
+
+/// Addresses that a namespace of this host may have without having been given one for the world.
+fn is_private(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(ip) => {
+            ip.is_private() || ip.is_link_local() || (ip.octets()[0] == 100 && ip.octets()[1] & 0xc0 == 64)
+        }
+        IpAddr::V6(ip) => ip.is_unique_local() || ip.is_unicast_link_local(),
     }
 }
 

@@ -145,6 +145,8 @@ pub struct Pairs<F> {
     of_client: BTreeMap<ClientId, BTreeSet<PairKey>>,
     ends: BTreeMap<u64, (PairKey, usize)>,
     uses: BTreeMap<u64, Use>,
+    /// Bytes that clients have sent and received by connections that are over.
+    carried: BTreeMap<ClientId, (u64, u64)>,
     /// Ends of connections that are not closed.
     open_ends: BTreeMap<ClientId, u32>,
     shares: Shares,
@@ -166,6 +168,7 @@ impl<F> Pairs<F> {
             of_client: BTreeMap::new(),
             ends: BTreeMap::new(),
             uses: BTreeMap::new(),
+            carried: BTreeMap::new(),
             open_ends: BTreeMap::new(),
             shares: Shares::new(limits),
             waiting: BTreeSet::new(),

@@ -32,8 +32,8 @@ use std::time::Duration;
 use control::{PeerMessage, Reason, Reply};
 use engine::{IpNet, Returned, ReturnedChunk, SlotSet};
 use plane::{
-    Admission, ClientId, ConnectionOver, Directs, Fallbacks, LinkId, Meetings, PairLimits, Pairs, Peers, PeersConfig,
-    Policy, Tickets,
+    Admission, ClientId, ConnectionOver, Directs, Fallbacks, LinkId, Meetings, OwnEnds, PairLimits, Pairs, Peers,
+    PeersConfig, Policy, Tickets,
 };
 use shm::{Session, SessionShape};
 use tokio::sync::{Notify, mpsc};
@@ -171,10 +171,13 @@ pub(crate) struct Hub {
     names: Names,
     pairs: Pairs<OwnedFd>,
     fallbacks: Fallbacks,
+    own_ends: OwnEnds,
     meetings: Meetings,
     is_softnic: bool,
     /// The network namespace, if the kernel says which.
     namespace: Option<u64>,
+    /// The number of users who have none in the daemon's user namespace.
+    nobody: Option<u32>,
     directs: Directs<OwnedFd>,
     crowds: Crowds,
     peers: Peers,
@@ -249,9 +252,11 @@ impl Hub {
             addresses: config.host_addresses(),
             pairs: Pairs::new(pair_limits, config.listen),
             fallbacks: Fallbacks::default(),
+            own_ends: OwnEnds::default(),
             meetings: Meetings::new(config.host_addresses(), config.listen),
             is_softnic: parts.is_softnic,
             namespace: meetings::own_namespace(),
+            nobody: meetings::nobody(),
             directs: Directs::new(config.listen, parts.is_softnic && config.tcp_direct)
                 .with_lane_only(config.paths().into_keys()),
             crowds: Crowds::default(),

@@ -288,6 +288,8 @@ pub(crate) struct SeenHere {
     pub(crate) session: u64,
     /// Same-host connections.
     pub(crate) connections: u32,
+    /// Bytes sent and received by such.
+    pub(crate) bytes: (u64, u64),
     pub(crate) tenant: String,
 }
 
@@ -295,8 +297,11 @@ pub(crate) struct SeenHere {
 /// one session.
 pub(crate) fn apps(page: Page<(engine::AppId, AppRow)>, seen: impl Fn(engine::AppId) -> SeenHere) -> Page<AppRow> {
     let rows = page.rows.into_iter().map(|(place, (app, row))| {
-        let SeenHere { session, connections, tenant } = seen(app);
-        (place, AppRow { session, tenant, connections: row.connections.saturating_add(connections), ..row })
+        let SeenHere { session, connections, bytes, tenant } = seen(app);
+        let connections = row.connections.saturating_add(connections);
+        let tx_bytes = row.tx_bytes.saturating_add(bytes.0);
+        let rx_bytes = row.rx_bytes.saturating_add(bytes.1);
+        (place, AppRow { session, tenant, connections, tx_bytes, rx_bytes, ..row })
     });
     Page { rows: rows.collect(), next: page.next }
 }
@@ -550,11 +555,13 @@ mod tests {
         let here = |app: engine::AppId| SeenHere {
             session: app.0.into(),
             connections: if app.0 == 1 { 40 } else { 0 },
+            bytes: (1, 2),
             tenant: "web".into(),
         };
         let page = apps(page, here);
         let seen: Vec<_> = page.rows.iter().map(|(_, row)| (row.session, row.connections)).collect();
         assert_eq!((seen, page.next), (vec![(0, 1), (1, 41), (2, 1)], Some(3)));
-        assert!(page.rows.iter().all(|(_, row)| row.tenant == "web"));
+        let bytes = |row: &AppRow| (row.tx_bytes, row.rx_bytes);
+        assert!(page.rows.iter().all(|(_, row)| row.tenant == "web" && bytes(row) == (u64::MAX, 2)));
     }
 }

@@ -268,8 +268,8 @@ impl State {
             gauge("tenant_programs", "Programs of the user", of(|t| t.programs)),
             gauge("tenant_connections", "Connections of the user's programs", of(|t| t.connections)),
             gauge("tenant_registered", "Registered memory of the user's programs", of(|t| t.pinned_bytes)).bytes(),
-            counter("tenant_sent", "Bytes that the user's programs sent through lanes", of(|t| t.tx_bytes)).bytes(),
-            counter("tenant_received", "Bytes that they received through lanes", of(|t| t.rx_bytes)).bytes(),
+            counter("tenant_sent", "Bytes that the user's programs sent", of(|t| t.tx_bytes)).bytes(),
+            counter("tenant_received", "Bytes that they received, likewise", of(|t| t.rx_bytes)).bytes(),
             counter("tenant_operations", "Operations on regions of other hosts", of(|t| t.operations)),
         ]
     }

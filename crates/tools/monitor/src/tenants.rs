@@ -20,7 +20,7 @@ pub struct Tenant {
     pub connections: u64,
     /// Registered bytes now.
     pub pinned_bytes: u64,
-    /// Bytes sent through lanes since the first look.
+    /// Bytes sent, through lanes and to programs of the host, since the first look.
     pub tx_bytes: u64,
     /// Received.
     pub rx_bytes: u64,

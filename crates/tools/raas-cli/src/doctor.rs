@@ -36,6 +36,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     daemon::look(&serving, raas.as_ref(), &mut findings);
     device::look(&serving, &mut findings);
     cluster::look(raas.as_ref(), &mut findings);
+    look_at_run(raas.as_ref(), &mut findings);
     if peers.is_empty() {
         let lanes = serving.lanes.iter().filter(|lane| lane.state == "up" || lane.connections > 0);
         let hosts: BTreeSet<IpAddr> = lanes.filter_map(|lane| lane.name.split('/').next()?.parse().ok()).collect();
@@ -57,6 +58,19 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
             Code::NoDaemon => Failure::NoDaemon(told),
             Code::Refused => Failure::Refused(told),
         }),
+    }
+}
+
+/// Whether connections of programs under `raas run` would leave kernel TCP here: in a container, say.
+fn look_at_run(raas: Option<&Raas>, findings: &mut Findings) {
+    let Some(raas) = raas else { return };
+    match crate::run::probe::why_not(raas.session()) {
+        None => findings.ok("run", "upgraded", "a TCP connection to itself would be upgraded under `raas run`"),
+        Some(reason) => {
+            let detail = format!("under `raas run` connections would stay on kernel TCP: {reason}");
+            let fix = "see the reason in docs/reasons.md, and the containers' page, docs/operate/recipes.md";
+            findings.warn("run", reason.key(), detail, fix);
+        }
     }
 }
 

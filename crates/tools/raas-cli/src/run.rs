@@ -5,10 +5,12 @@
 
 mod library;
 mod needed;
+pub(crate) mod probe;
 mod program;
+mod summary;
 
 use std::ffi::OsString;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -18,8 +20,9 @@ use terminal::Failure;
 
 use crate::cli::RunArgs;
 use program::{NotOurs, Program};
+use summary::Summary;
 
-/// Starts the program in the place of this process. It returns only if that fails.
+/// Starts the program: in the place of this process, unless there is to be a summary.
 pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     let Some((program, arguments)) = args.words.split_first() else {
         return Err(Failure::Usage("no program was given".into()));
@@ -30,12 +33,17 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     match found.judge() {
         Ok(()) => {
             command.env("LD_PRELOAD", preloads(&for_glibc_alone(&library::library()?), needed::sanitizer(&found.path)));
-            tell_of_daemon(args)?;
+            if requires_encryption(args)? {
+                command.env("RAAS_RUN_ENCRYPT", "required");
+            }
         }
         Err(why) => refuse_or_tell(args, &found.path, &why)?,
     }
     if let Some(socket) = args.socket.path() {
         command.env("RAAS_SOCKET", socket);
+    }
+    if args.summary {
+        return run_to_end(command, &found.path);
     }
     let error = command.exec();
     Err(Failure::Failed(format!("{} cannot be started: {error}", found.path.display())))
@@ -49,27 +57,69 @@ fn tell(words: String) {
     }
 }
 
+/// Waits for the program's end, and says what became of its connections. Ends this process as the program ended.
+fn run_to_end(mut command: Command, path: &Path) -> Result<(), Failure> {
+    let failed = |what: &str, e: std::io::Error| Failure::Failed(format!("{what}: {e}"));
+    let summary = Summary::new().map_err(|e| failed("no file for the summary", e))?;
+    command.env("RAAS_RUN_SUMMARY", summary.path());
+    let mut child = command.spawn().map_err(|e| failed(&format!("{} cannot be started", path.display()), e))?;
+    let pid = rustix::process::Pid::from_child(&child);
+    // A terminal sends its own to both.
+    let forward = move |name| {
+        let signal = match name {
+            "SIGTERM" => rustix::process::Signal::TERM,
+            "SIGHUP" => rustix::process::Signal::HUP,
+            _ => return,
+        };
+        let _ = rustix::process::kill_process(pid, signal);
+    };
+    terminal::signals::watch(forward).map_err(|e| failed("signals", e))?;
+    let status = child.wait().map_err(|e| failed("the program cannot be waited for", e))?;
+    let words = summary.words().map_err(|e| failed("the summary cannot be read", e))?;
+    tell(format!("raas run: {words}"));
+    // As a shell says how a program ended.
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    drop(summary);
+    std::process::exit(code)
+}
+
 /// The program stays on TCP: that is an error with `--strict`, else a line on stderr.
 fn refuse_or_tell(args: &RunArgs, path: &Path, why: &NotOurs) -> Result<(), Failure> {
     let words = format!("{}: {why}", path.display());
     if args.strict {
         return Err(Failure::Refused(words));
     }
+    if session(args).is_ok_and(|session| session.requires_encryption()) {
+        return Err(Failure::Refused(format!("this host has encrypt = \"required\"; {words}")));
+    }
     tell(format!("raas run: all connections stay on kernel TCP: {words}"));
     Ok(())
 }
 
-fn tell_of_daemon(args: &RunArgs) -> Result<(), Failure> {
+fn session(args: &RunArgs) -> Result<Session, raas::SessionError> {
     let mut builder = Session::builder().name("raas run");
     if let Some(socket) = args.socket.path() {
         builder = builder.socket(socket);
     }
-    match builder.connect() {
-        Ok(_) => Ok(()),
+    builder.connect()
+}
+
+/// Whether the daemon lets connections to other hosts be in the clear; says so if there is none to ask.
+fn requires_encryption(args: &RunArgs) -> Result<bool, Failure> {
+    match session(args) {
+        Ok(session) => {
+            if args.strict
+                && let Some(reason) = probe::why_not(&session)
+            {
+                let words = "a TCP connection of this network namespace would not be upgraded";
+                return Err(Failure::Refused(format!("{words}: {}: {reason}", reason.key())));
+            }
+            Ok(session.requires_encryption())
+        }
         Err(error) if args.strict => Err(transport::session_failure(error)),
         Err(error) => {
             tell(format!("raas run: connections stay on kernel TCP until there is a daemon: {error}"));
-            Ok(())
+            Ok(false)
         }
     }
 }

@@ -144,14 +144,14 @@ fn datagrams_to_text(rows: &[DatagramRow], programs: &Programs) -> String {
 
 fn to_text(rows: &[ConnectionRow], programs: &Programs) -> String {
     let mut t = Table::new(&[
-        ("ID", Align::Right),
-        ("STATE", Align::Left),
+        ("LOCAL", Align::Left),
+        ("PEER", Align::Left),
         ("PATH", Align::Left),
+        ("WHY", Align::Left),
+        ("STATE", Align::Left),
         ("WIRE", Align::Left),
         ("ENCRYPTED", Align::Left),
         ("VERB", Align::Left),
-        ("LOCAL", Align::Left),
-        ("PEER", Align::Left),
         ("SENT", Align::Right),
         ("RECEIVED", Align::Right),
         ("TX-QUEUE", Align::Right),
@@ -160,34 +160,33 @@ fn to_text(rows: &[ConnectionRow], programs: &Programs) -> String {
         ("LANE", Align::Left),
         ("PID", Align::Right),
         ("PROGRAM", Align::Left),
-        ("WHY THIS PATH", Align::Left),
+        ("ID", Align::Right),
     ])
     .spare(&[
         "ROUTE",
+        "ID",
         "WIRE",
         "ENCRYPTED",
         "VERB",
         "LANE",
         "RX-QUEUE",
         "TX-QUEUE",
-        "WHY THIS PATH",
         "PID",
+        "STATE",
         "RECEIVED",
         "SENT",
-        "PATH",
-        "STATE",
-        "ID",
+        "PROGRAM",
     ]);
     for r in rows {
         t.row(vec![
-            r.id.to_string(),
-            r.state.as_str().to_owned(),
+            r.local.to_string(),
+            r.peer.to_string(),
             r.path.as_str().to_owned(),
+            r.reason.key().to_owned(),
+            r.state.as_str().to_owned(),
             r.wire.clone().unwrap_or("-".to_owned()),
             protection_cell(r),
             verb_cell(r),
-            r.local.to_string(),
-            r.peer.to_string(),
             table::bytes(r.tx_bytes),
             table::bytes(r.rx_bytes),
             table::bytes(r.tx_queued_bytes),
@@ -196,7 +195,7 @@ fn to_text(rows: &[ConnectionRow], programs: &Programs) -> String {
             r.lane.clone().unwrap_or("-".to_owned()),
             r.app_pid.to_string(),
             programs.cell(r.app_pid),
-            r.reason.key().to_owned(),
+            r.id.to_string(),
         ]);
     }
     t.render()
@@ -284,7 +283,7 @@ mod tests {
         );
         let text = to_text(&[connection()], &programs);
         assert_eq!(text.lines().count(), 2);
-        assert!(text.contains("10.0.0.2:80") && text.contains("server   other-host"), "{text}");
+        assert!(text.contains("10.0.0.2:80  lane  other-host"), "{text}");
         assert!(datagrams_to_text(&[datagram()], &programs).contains("5 ring_full"));
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use libc::{sockaddr, socklen_t};
 use raas::Reason;
 
-use crate::connection::{Connection, Role, is_tcp};
+use crate::connection::{Connection, Role, guards, is_tcp};
 use crate::options::{self, Fate, SO_RCVTIMEO_NEW, SO_SNDTIMEO_NEW};
 use crate::table::{self, Entry};
 use crate::{errno, fork, owner, real};
@@ -43,6 +43,7 @@ unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: so
         let code = errno::get();
         if result == 0 || matches!(code, libc::EINPROGRESS | libc::EINTR | libc::EALREADY | libc::EISCONN) {
             connection.set_role(Role::Connected);
+            connection.look_early(fd);
         }
         errno::set(code);
     }
@@ -153,6 +154,10 @@ unsafe extern "C-unwind" fn setsockopt(
     value: *const c_void,
     len: socklen_t,
 ) -> c_int {
+    if (level, name) == (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) && guards() {
+        // The first bytes would go with the SYN.
+        return errno::fail(libc::EOPNOTSUPP) as c_int;
+    }
     let fate = options::of_option(level, name);
     if fate == Fate::Before {
         keep_before(fd);

@@ -13,7 +13,7 @@ use std::net::Shutdown;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use raas::Reason;
+use raas::{PathKind, Reason};
 
 use super::kernel_tcp::{has_peer_ended, show_end, unread_of_tcp};
 use super::readiness::has_tcp_ended;
@@ -73,6 +73,11 @@ impl Connection {
     pub(crate) fn go_back_until(&self, fd: c_int, until: Instant) -> bool {
         if self.is_lost() {
             return self.regain();
+        }
+        if !self.may_leave_clear(fd) {
+            self.refuse(fd);
+            self.spoil(fd);
+            return false;
         }
         if self.is_the_kernels() || self.stay() {
             return true;
@@ -256,6 +261,8 @@ impl Connection {
             if is_asking || self.is_tail.load(Ordering::Acquire) {
                 self.read_tcp_again();
             }
+            let by_other = if is_asking { Reason::KernelOnly } else { Reason::PeerKeepsTcp };
+            self.counted.set(PathKind::Tcp, self.kept_by().unwrap_or(by_other));
             self.set_role(Role::Kernel);
             self.is_settled.store(true, Ordering::Release);
             self.pay_end(fd);

@@ -6,8 +6,8 @@ use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{Ordering, fence};
 
-use raas::Reason;
 use raas::meeting::{Meeting, TcpEnd};
+use raas::{PathKind, Reason};
 
 use super::upgrade::Upgrade;
 use super::{Connection, lock};
@@ -23,6 +23,11 @@ impl Connection {
         }
     }
 
+    /// Why it is on TCP, where nothing but its being in several processes is known to keep it there.
+    pub(super) fn why_kernels(&self) -> Reason {
+        self.kept_by().unwrap_or(Reason::KernelOnly)
+    }
+
     /// From now on it is kept on TCP, or is there again. False: it could not go back, and ends by a reset.
     pub(crate) fn keep_on_tcp(&self, fd: c_int, why: Reason) -> bool {
         // The first reason is shown.
@@ -30,7 +35,13 @@ impl Connection {
         // PAIRS WITH the one in `stays_by`: a first use that begins meanwhile sees the reason, or is seen here.
         fence(Ordering::SeqCst);
         if !self.is_used() && !self.is_lost() {
-            return true;
+            // What the library does not see, it cannot guard.
+            let is_unseen = matches!(why, Reason::UnseenCalls | Reason::Sandbox);
+            let may_stay = !is_unseen || self.may_leave_clear(fd);
+            if !may_stay {
+                self.refuse(fd);
+            }
+            return may_stay;
         }
         let is_back = self.go_back(fd);
         if is_back {
@@ -64,13 +75,14 @@ impl Connection {
         let code = errno::get();
         let _inside = inside::enter();
         let mut upgrade = lock(&self.upgrade);
-        if !matches!(&*upgrade, Upgrade::Stays { _row: Some(_) }) {
+        self.counted.set(PathKind::Tcp, why);
+        if !matches!(&*upgrade, Upgrade::Stays { row: Some(_) }) {
             let _blocked = SignalsBlocked::new();
             let session = desk().session();
             // SAFETY: the program is in a call with this descriptor, so it is open until the call returns.
             let socket = unsafe { BorrowedFd::borrow_raw(fd) };
             let row = session.and_then(|session| Meeting::begin(&session, socket, TcpEnd::Stays(why)).ok());
-            *upgrade = Upgrade::Stays { _row: row };
+            *upgrade = Upgrade::Stays { row };
         }
         errno::set(code);
     }

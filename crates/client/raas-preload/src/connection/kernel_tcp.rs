@@ -9,6 +9,8 @@ use crate::real;
 
 // States of a TCP connection (`tcp_states.h` of Linux).
 pub(super) const ESTABLISHED: u8 = 1;
+/// A connection is being made, and takes bytes that will go.
+const BEGINS: [u8; 2] = [2, 3];
 pub(super) const FIN_WAIT1: u8 = 4;
 pub(super) const FIN_WAIT2: u8 = 5;
 pub(super) const TIME_WAIT: u8 = 6;
@@ -25,13 +27,22 @@ pub(super) fn end(fd: c_int, how: c_int) -> isize {
 
 /// Whether the other end's kernel has ended its direction, or the connection is over.
 pub(super) fn has_peer_ended(fd: c_int) -> bool {
+    state(fd).is_some_and(|state| !RECEIVES.contains(&state))
+}
+
+/// Whether a connection is being made.
+pub(super) fn is_connecting(fd: c_int) -> bool {
+    state(fd).is_some_and(|state| BEGINS.contains(&state))
+}
+
+fn state(fd: c_int) -> Option<u8> {
     let mut state = [0u8; 1];
     let mut len = state.len() as libc::socklen_t;
     // SAFETY: there is room for so many bytes; the state is the first one of the structure, of which the kernel gives
     // as much as there is room for.
     let result =
         unsafe { real::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, state.as_mut_ptr().cast(), &raw mut len) };
-    result == 0 && !RECEIVES.contains(&state[0])
+    (result == 0).then_some(state[0])
 }
 
 /// Resets the connection now, as the close of the last descriptor would (`tcp_disconnect` of the kernel).

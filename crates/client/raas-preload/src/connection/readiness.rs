@@ -46,6 +46,7 @@ const WRITE_BITS: PollBits = libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND
 impl Connection {
     /// What of `wanted` holds.
     pub(crate) fn ready(&self, fd: c_int, wanted: PollBits, how: How<'_>) -> Ready {
+        self.look_early(fd);
         self.pump(fd);
         if self.is_lost() {
             self.regain();

@@ -10,6 +10,7 @@ use std::time::Duration;
 use libc::{iovec, msghdr};
 use raas::Readiness;
 
+use super::guard::Moves;
 use super::kernel_tcp::unread_of_tcp;
 use super::waiting::{Awaited, Until};
 use super::{Connection, ReadPart, Side, Waits, are_valid, is_empty};
@@ -44,12 +45,15 @@ impl Connection {
             return fail(libc::EINTR);
         }
         self.touch(fd);
+        let may_wait = !self.is_nonblocking() && flags & libc::MSG_DONTWAIT == 0;
+        if let Err(code) = self.pass_guard(fd, Moves::In { may_wait }) {
+            return fail(code);
+        }
         if !are_valid(parts) {
             // The kernel says what is wrong with them, and takes nothing.
             return self.in_kernel(None, original);
         }
         let is_peek = flags & libc::MSG_PEEK != 0;
-        let may_wait = !self.is_nonblocking() && flags & libc::MSG_DONTWAIT == 0;
         loop {
             if self.is_going_back() {
                 match self.await_back(may_wait) {

@@ -29,6 +29,7 @@ impl Connection {
         child.is_lost.store(is_lost, Ordering::Relaxed);
         // A child of a child asks as its parent would.
         child.inherit(self);
+        child.guard = self.guard.for_child();
         child.shares = u64::MAX;
         child.wish = wish.or_else(|| self.wish.clone());
         child.read_timeout.store(self.read_timeout.load(Ordering::Relaxed), Ordering::Relaxed);

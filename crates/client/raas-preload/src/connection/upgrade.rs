@@ -9,8 +9,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, OnceLock, TryLockError};
 
-use raas::meeting::{Found, Meeting, TcpEnd};
-use raas::{ConnectOptions, Connecting, Reason, Stream};
+use raas::meeting::{Found, Meeting, Rendezvous, TcpEnd};
+use raas::{ConnectOptions, Connecting, PathKind, Reason, Stream};
 
 use super::{Connection, Role, lock};
 use crate::desk::desk;
@@ -42,12 +42,14 @@ pub(super) enum Upgrade {
     /// The stream is there.
     Linked(Link),
     /// It stays on TCP. `raas ss` shows it while the meeting is there.
-    Stays { _row: Option<Meeting> },
+    Stays { row: Option<Meeting> },
 }
 
 /// What was said and heard on a stream.
 #[derive(Debug)]
 pub(super) struct Link {
+    /// Has `raas ss` show the program's own addresses.
+    _row: Meeting,
     /// To be said.
     unsaid: Vec<u8>,
     pub(super) heard: Heard,
@@ -69,7 +71,7 @@ impl Upgrade {
             Self::Meeting { token: Some(token), .. } | Self::Awaited { token, .. } => Some(*token),
             _ => None,
         };
-        *self = Self::Stays { _row: None };
+        *self = Self::Stays { row: None };
         if let Some(token) = token {
             desk().forget(token);
         }
@@ -91,8 +93,9 @@ impl Connection {
         self.pump(fd);
     }
 
+    /// Looks for the other end for the first time. It makes no stream yet.
     #[cold]
-    fn ask(&self, fd: c_int) {
+    pub(super) fn ask(&self, fd: c_int) {
         // The handler of a fault, that came while this thread had locks of the library's.
         let is_nested = crate::inside::is_inside();
         let is_in_handler = crate::handlers::is_in_one();
@@ -110,24 +113,36 @@ impl Connection {
             return;
         }
         let is_kept = || rings::are_in_use() || owner::is_sandbox_due() || is_in_handler;
+        let why_kept = || match () {
+            () if rings::are_in_use() => Reason::UnseenCalls,
+            () if owner::is_sandbox_due() => Reason::Sandbox,
+            () => Reason::KernelOnly,
+        };
         if is_kept() || !self.claim() {
             // Calls that are not seen use it, or another process does, or may.
+            self.counted.set(PathKind::Tcp, why_kept());
             self.set_role(Role::Kernel);
             self.is_settled.store(true, Ordering::Release);
             return;
         }
         let mut upgrade = lock(&self.upgrade);
         *upgrade = match begin(fd, role) {
-            Some(begun) => begun,
+            Some((begun, stays)) => {
+                self.counted.set(PathKind::Tcp, stays.unwrap_or(Reason::NotMet));
+                self.is_settled.store(stays.is_some(), Ordering::Relaxed);
+                begun
+            }
             None => {
+                let reason = if role == Role::Kernel { Reason::KernelOnly } else { Reason::DaemonLost };
+                self.counted.set(PathKind::Tcp, reason);
                 self.is_settled.store(true, Ordering::Relaxed);
-                Upgrade::Stays { _row: None }
+                Upgrade::Stays { row: None }
             }
         };
         drop(upgrade);
         // PAIRS WITH those in `rings::note_ring` and `sandbox::enter`, which another thread may have called meanwhile.
-        if is_kept() {
-            self.stay();
+        if is_kept() && self.stay() {
+            self.counted.set(PathKind::Tcp, why_kept());
         }
         self.stays_by(fd);
     }
@@ -139,6 +154,7 @@ impl Connection {
         if self.is_switching() {
             return false;
         }
+        self.counted.set(PathKind::Tcp, self.why_kernels());
         self.set_role(Role::Kernel);
         upgrade.forget();
         if let Some(stream) = self.stream() {
@@ -161,6 +177,7 @@ impl Connection {
                 let _inside = crate::inside::enter();
                 let _ = stream.shutdown(std::net::Shutdown::Write);
             }
+            self.counted.set(PathKind::Tcp, self.kept_by().unwrap_or(Reason::PeerKeepsTcp));
             self.set_role(Role::Kernel);
             upgrade.forget();
             self.is_settled.store(true, Ordering::Release);
@@ -210,7 +227,7 @@ impl Connection {
             // Another thread is at it.
             Err(TryLockError::WouldBlock) => return,
         };
-        let now = std::mem::replace(&mut *upgrade, Upgrade::Stays { _row: None });
+        let now = std::mem::replace(&mut *upgrade, Upgrade::Stays { row: None });
         *upgrade = self.next(now);
         match &mut *upgrade {
             Upgrade::Linked(link) => self.talk(link),
@@ -222,56 +239,77 @@ impl Connection {
     /// One step.
     fn next(&self, upgrade: Upgrade) -> Upgrade {
         match upgrade {
-            Upgrade::Meeting { mut meeting, token } => match (meeting.try_finish(), token) {
-                (Ok(None), _) => Upgrade::Meeting { meeting, token },
-                (Ok(Some(Found::Met(_))), Some(token)) => self.next(Upgrade::Awaited { meeting, token }),
-                (Ok(Some(Found::Met(place))), None) => {
-                    let session = desk().session();
-                    let started = session.and_then(|s| ConnectOptions::new().start(&s, place.at).ok());
-                    match started {
-                        Some(connecting) => Upgrade::Connecting { meeting, connecting, token: place.token },
-                        None => Upgrade::Stays { _row: Some(meeting) },
+            Upgrade::Meeting { mut meeting, token } => {
+                let found = meeting.try_finish();
+                if meeting.may_be_clear() {
+                    self.note_clear();
+                }
+                match (found, token) {
+                    (Ok(None), _) => Upgrade::Meeting { meeting, token },
+                    (Ok(Some(Found::Met(_))), Some(token)) => self.next(Upgrade::Awaited { meeting, token }),
+                    (Ok(Some(Found::Met(place))), None) => {
+                        let session = desk().session();
+                        let started = session.and_then(|s| ConnectOptions::new().start(&s, place.at).ok());
+                        match started {
+                            Some(connecting) => Upgrade::Connecting { meeting, connecting, token: place.token },
+                            None => Upgrade::Stays { row: Some(meeting) },
+                        }
+                    }
+                    (found @ (Ok(Some(Found::Stays(_))) | Err(_)), token) => {
+                        if let Ok(Some(Found::Stays(reason))) = &found {
+                            self.counted.set(PathKind::Tcp, *reason);
+                        }
+                        let is_polled = matches!(found, Ok(Some(Found::Stays(Reason::PolledTcp))));
+                        if let Some(token) = token {
+                            desk().forget(token);
+                        }
+                        self.is_polled.store(is_polled, Ordering::Relaxed);
+                        Upgrade::Stays { row: Some(meeting) }
                     }
                 }
-                (found @ (Ok(Some(Found::Stays(_))) | Err(_)), token) => {
-                    let is_polled = matches!(found, Ok(Some(Found::Stays(Reason::PolledTcp))));
-                    if let Some(token) = token {
-                        desk().forget(token);
-                    }
-                    self.is_polled.store(is_polled, Ordering::Relaxed);
-                    Upgrade::Stays { _row: Some(meeting) }
-                }
-            },
+            }
             Upgrade::Awaited { meeting, token } => match desk().take(token) {
-                Some(stream) => self.link(stream, token, &[]),
+                Some(stream) => self.link(stream, (meeting, token), &[]),
                 None => Upgrade::Awaited { meeting, token },
             },
             Upgrade::Connecting { meeting, mut connecting, token } => match connecting.try_finish() {
                 Ok(Some(stream)) => {
                     desk().note_success();
-                    self.link(stream, token, &hello(token))
+                    self.link(stream, (meeting, token), &hello(token))
                 }
                 Ok(None) => Upgrade::Connecting { meeting, connecting, token },
                 Err(error) => {
                     desk().note_failure(error.reason());
-                    Upgrade::Stays { _row: Some(meeting) }
+                    self.stay_because(meeting, error.reason().unwrap_or(Reason::Unspecified))
                 }
             },
             other => other,
         }
     }
 
+    /// A stream was refused: the person learns why.
+    fn stay_because(&self, meeting: Meeting, reason: Reason) -> Upgrade {
+        meeting.stays(reason);
+        self.counted.set(PathKind::Tcp, reason);
+        Upgrade::Stays { row: Some(meeting) }
+    }
+
     /// The stream is there.
-    fn link(&self, stream: Stream, token: u64, words: &[u8]) -> Upgrade {
+    fn link(&self, stream: Stream, (meeting, token): (Meeting, u64), words: &[u8]) -> Upgrade {
+        meeting.show(&stream);
         self.token.store(token, Ordering::Release);
         let sets = Arc::clone(&self.sets);
         let is_usable = stream.set_nonblocking(true).and_then(|()| stream.on_change(move || sets.tell()));
         if is_usable.is_err() || self.is_write_shut.load(Ordering::Acquire) || self.stream.set(stream).is_err() {
-            return Upgrade::Stays { _row: None };
+            return Upgrade::Stays { row: None };
+        }
+        if let Some(stream) = self.stream() {
+            self.counted.set(stream.path(), stream.reason());
         }
         // Who waits in these sets must learn of the stream before the other end may switch to it.
         self.sets.all().iter().for_each(|(set, fd)| set.note_linked(*fd));
         Upgrade::Linked(Link {
+            _row: meeting,
             unsaid: words.to_vec(),
             heard: Heard::Nothing,
             has_begun: false,
@@ -333,7 +371,9 @@ impl Connection {
                 Ok(count) => {
                     let before = link.heard;
                     let is_ours = link.heard.take(&bytes[..count]).is_ok();
-                    link.is_broken = !is_ours || !self.may_have_written(link.heard);
+                    // The other end has sent bytes in the clear, which its own host lets it do.
+                    let is_late = matches!(link.heard, Heard::Switched { tcp_bytes: 1.. }) && !self.may_be_clear();
+                    link.is_broken = !is_ours || is_late || !self.may_have_written(link.heard);
                     if link.is_broken {
                         link.heard = before;
                     }
@@ -355,6 +395,25 @@ impl Connection {
     fn may_have_written(&self, heard: Heard) -> bool {
         let Heard::Switched { tcp_bytes } = heard else { return true };
         tcp_bytes <= self.tcp_in.load(Ordering::Acquire).saturating_add(BUFFERED_MAX)
+    }
+
+    /// The connection is refused: it has no row but this one, which says why.
+    pub(super) fn tell_refused(&self) {
+        self.counted.set(PathKind::Tcp, Reason::NotEncrypted);
+        let mut upgrade = lock(&self.upgrade);
+        let row = match std::mem::replace(&mut *upgrade, Upgrade::Stays { row: None }) {
+            Upgrade::Meeting { meeting, .. }
+            | Upgrade::Awaited { meeting, .. }
+            | Upgrade::Connecting { meeting, .. } => Some(meeting),
+            Upgrade::Stays { row } => row,
+            linked @ (Upgrade::New | Upgrade::Linked(_)) => {
+                *upgrade = linked;
+                return;
+            }
+        };
+        row.iter().for_each(|row| row.stays(Reason::NotEncrypted));
+        *upgrade = Upgrade::Stays { row };
+        self.is_settled.store(true, Ordering::Release);
     }
 
     /// Where TCP ends for the reader, and how the stream ended, as far as was heard. Looks now.
@@ -411,27 +470,34 @@ fn say(link: &mut Link, mut stream: &Stream) {
     }
 }
 
-fn begin(fd: c_int, role: Role) -> Option<Upgrade> {
+/// Begins to look for the other end. With why it will stay on TCP, if that is known.
+fn begin(fd: c_int, role: Role) -> Option<(Upgrade, Option<Reason>)> {
     let mut desk = desk();
     let session = match role {
         Role::Connected | Role::Accepted => desk.session()?,
         Role::Fresh | Role::Kernel => return None,
     };
     let rendezvous = match role {
-        Role::Accepted => Some(desk.expect(&session)?),
+        Role::Accepted => Some(desk.expect(&session)),
         _ => None,
     };
     let pause = desk.pause().filter(|_| role == Role::Connected);
-    let (end, token) = match rendezvous {
-        _ if pause.is_some() => (TcpEnd::Stays(pause?), None),
-        Some(at) => (TcpEnd::Accepted(at), Some(at.token)),
-        None => (TcpEnd::Connected, None),
+    let (end, token, refused) = match rendezvous {
+        _ if pause.is_some() => (TcpEnd::Stays(pause?), None, None),
+        Some(Ok(at)) => (TcpEnd::Accepted(at), Some(at.token), None),
+        // Nobody is heard there: the other end, and `raas ss`, learn that this one takes no stream.
+        Some(Err(reason)) => (TcpEnd::Accepted(Rendezvous { port: 0, token: 0 }), None, Some(reason)),
+        None => (TcpEnd::Connected, None, None),
     };
     // SAFETY: the program is in a call with this descriptor, so it is open until the call returns.
     let socket = unsafe { BorrowedFd::borrow_raw(fd) };
-    match Meeting::begin(&session, socket, end) {
-        Ok(meeting) => Some(Upgrade::Meeting { meeting, token }),
-        Err(_) => {
+    match (Meeting::begin(&session, socket, end), refused) {
+        (Ok(meeting), None) => Some((Upgrade::Meeting { meeting, token }, None)),
+        (Ok(meeting), Some(reason)) => {
+            meeting.stays(reason);
+            Some((Upgrade::Stays { row: Some(meeting) }, Some(reason)))
+        }
+        (Err(_), _) => {
             token.into_iter().for_each(|token| desk.forget(token));
             None
         }

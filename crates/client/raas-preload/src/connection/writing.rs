@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use libc::iovec;
 use raas::Reason;
 
+use super::guard::Moves;
 use super::waiting::Awaited;
 use super::{Connection, Side, are_valid};
 use crate::errno::{self, fail};
@@ -27,6 +28,9 @@ impl Connection {
             self.keep_on_tcp(fd, Reason::KernelOption);
         }
         self.touch(fd);
+        if let Err(code) = self.pass_guard(fd, Moves::Out { with_syn: flags & libc::MSG_FASTOPEN != 0 }) {
+            return fail(code);
+        }
         if self.is_lost() && !self.regain() {
             say::LOST.say("a connection that the parent process had upgraded was used after fork");
             self.spoil(fd);

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use control::Reason;
 
+use super::rows::carried;
 use super::shares::{ONE_PAIR, ONE_SEGMENT};
 use super::{CONNECTING_END, Pair, PairKey, Pairs, Pending};
 use crate::ClientId;
@@ -37,11 +38,13 @@ impl<F> Pairs<F> {
         }
         if use_.closed == [true; 2] {
             let key = use_.pair;
+            let bytes = carried(pair, use_);
             pair.connections.remove(&connection);
             if let Some(segment) = pair.segments.get_mut(use_.segment) {
                 segment.give_back(use_.slot);
             }
             self.uses.remove(&connection);
+            self.keep_bytes(bytes);
             self.place(key);
         }
     }
@@ -72,17 +75,21 @@ impl<F> Pairs<F> {
                 }
             }
         }
+        self.carried.remove(&client);
     }
 
     /// Takes a pair out, with its connections and shares. The caller must answer the connects that wait for it.
     pub(super) fn drop_pair(&mut self, key: PairKey) -> Option<Pair<F>> {
         self.waiting.remove(&key);
+        let mut kept = Vec::new();
         let pair = self.pairs.remove(&key)?;
         for use_ in pair.connections.iter().filter_map(|connection| self.uses.remove(connection)) {
+            kept.extend(carried(&pair, &use_));
             for (end, _) in pair.ends.iter().zip(use_.closed).filter(|(_, closed)| !closed) {
                 close_end(&mut self.open_ends, end.client);
             }
         }
+        self.keep_bytes(kept);
         self.shares.give_back(pair.ends[0].uid, ONE_PAIR);
         for segment in &pair.segments {
             self.shares.give_back(segment.uid, ONE_SEGMENT);

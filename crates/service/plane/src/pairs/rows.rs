@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use control::{ConnectionRow, ConnectionState, PathKind, Reason};
 use shm::{PairWords, app_flag};
 
-use super::{CONNECTING_END, Pairs, Use};
+use super::{CONNECTING_END, Pair, Pairs, Use};
 use crate::{ClientId, ConnectionRows};
 
 struct Words {
@@ -63,6 +63,25 @@ impl<F> Pairs<F> {
         self.open_ends.get(&client).copied().unwrap_or(0)
     }
 
+    /// Bytes that a client has sent and received by connections with programs of this host.
+    pub fn bytes_of(&self, client: ClientId) -> (u64, u64) {
+        let pairs = self.of_client.get(&client).into_iter().flatten().filter_map(|key| self.pairs.get(key));
+        let live =
+            pairs.flat_map(|pair| pair.connections.iter().filter_map(move |id| Some((pair, self.uses.get(id)?))));
+        let begin = self.carried.get(&client).copied().unwrap_or_default();
+        live.flat_map(|(pair, use_)| carried(pair, use_))
+            .filter(|(of, _)| *of == client)
+            .fold(begin, |sum, (_, n)| add(sum, n))
+    }
+
+    /// A connection is over: what it carried is kept.
+    pub(super) fn keep_bytes(&mut self, ends: impl IntoIterator<Item = (ClientId, (u64, u64))>) {
+        for (client, bytes) in ends.into_iter().filter(|(_, bytes)| *bytes != (0, 0)) {
+            let sum = self.carried.entry(client).or_default();
+            *sum = add(*sum, bytes);
+        }
+    }
+
     /// Both ends, each with its user.
     fn rows_of(&self, id: u64, use_: &Use) -> Option<[(u32, ConnectionRow); 2]> {
         let pair = self.pairs.get(&use_.pair)?;
@@ -109,6 +128,21 @@ impl<F> Pairs<F> {
             (from_uid, row(connecting_id, connecting, listening, &from_words, &to_words, connecting_state, from_pid)),
         ])
     }
+}
+
+fn add(a: (u64, u64), b: (u64, u64)) -> (u64, u64) {
+    (a.0.saturating_add(b.0), a.1.saturating_add(b.1))
+}
+
+/// What each end has sent and received.
+pub(super) fn carried<F>(pair: &Pair<F>, use_: &Use) -> [(ClientId, (u64, u64)); 2] {
+    let tail = |side: usize| {
+        let segment = pair.segments.get(use_.segment)?;
+        let generation = *segment.generations.get(use_.slot as usize)?;
+        Some(Words::load(&segment.halves[side].as_ref()?.view.slot(use_.slot), generation).tail)
+    };
+    let tails = [tail(0).unwrap_or(0), tail(1).unwrap_or(0)];
+    [(pair.ends[0].client, (tails[0], tails[1])), (pair.ends[1].client, (tails[1], tails[0]))]
 }
 
 fn state(own: &Words, other: &Words, closed: bool) -> ConnectionState {

@@ -475,3 +475,24 @@ fn a_pair_that_was_not_taken_is_none_and_the_next_connect_opens_another() {
     let client = if world.pairs.end_of(ClientId(1), end).is_ok() { ClientId(1) } else { ClientId(2) };
     assert!(world.pairs.handle_pair_not_taken(client, end).is_err(), "it has a connection");
 }
+
+#[test]
+fn bytes_of_a_client_are_those_of_its_connections_and_of_those_that_are_over() {
+    let mut world = World::new();
+    let id = world.connect(1, 2);
+    world.answer();
+    world.pairs.on_accepted(ClientId(2), id);
+    for (end, tail) in [(1, 300), (2, 20)] {
+        let words = world.owned[&(end, 0)].slot(0);
+        words.generation.store(1, Ordering::Release);
+        words.tail.store(tail, Ordering::Release);
+    }
+    let both = |world: &World| [1, 2].map(|client| world.pairs.bytes_of(ClientId(client)));
+    assert_eq!(both(&world), [(300, 20), (20, 300)]);
+    world.pairs.handle_closed(ClientId(1), id + CONNECTING_END);
+    assert_eq!(both(&world), [(300, 20), (20, 300)], "one side has closed");
+    world.pairs.handle_closed(ClientId(2), id);
+    assert_eq!(both(&world), [(300, 20), (20, 300)], "both have");
+    world.pairs.handle_gone(ClientId(1));
+    assert_eq!(both(&world), [(0, 0), (20, 300)]);
+}

@@ -183,6 +183,7 @@ impl Hub {
             session_bytes,
             engine_page_bytes,
             addresses: self.addresses.clone(),
+            requires_encryption: self.link_context.config.requires_encryption(),
         }
     }
 
@@ -376,6 +377,7 @@ impl Hub {
                 self.regions.directory().handle_notifications_taken(id, open, count);
             }
             Request::Meet { request, end } => return self.on_meet(party, request, end, with),
+            Request::MeetProof { request, proof } => self.on_meet_proof(id, request, proof),
             Request::Unmeet { request } => self.on_unmeet(id, request),
             Request::RegionLend { request, open, connection, host, key } => {
                 self.on_region_lend(id, request, open, (connection, host, key));
@@ -549,6 +551,7 @@ impl Hub {
         self.installs.handle_gone(id, client.who.uid);
         self.pairs.handle_gone(id);
         self.meetings.handle_gone(id);
+        self.own_ends.handle_gone(id);
         self.fallbacks.handle_gone(id);
         self.on_region_program_left(id);
     }

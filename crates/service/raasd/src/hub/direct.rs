@@ -113,6 +113,7 @@ impl Hub {
                 row.reason = reason;
             }
         }
+        self.own_ends.put_into(&mut rows);
         rows
     }
 }

@@ -87,7 +87,11 @@ impl Hub {
         let viewer = question.viewer;
         match inspect::part(question.query, question.from, self.engines.count()) {
             Part::Engine(engine, part) => self.ask_engine(engine, part, question),
-            Part::Pairs(at) => self.answer_rows(question, self.pairs.rows(|uid| viewer.sees(uid), at, LOOKS_PER_PAGE)),
+            Part::Pairs(at) => {
+                let (mut rows, next) = self.pairs.rows(|uid| viewer.sees(uid), at, LOOKS_PER_PAGE);
+                self.own_ends.put_into(rows.iter_mut().map(|(_, row)| row));
+                self.answer_rows(question, (rows, next));
+            }
             Part::Tcp(at) => {
                 self.answer_rows(question, self.fallbacks.rows(|uid| viewer.sees(uid), at, LOOKS_PER_PAGE))
             }
@@ -206,9 +210,12 @@ impl Hub {
     /// What is known of the program that an engine names; its same-host connections are in the rows of engine 0.
     fn seen_here(&self, engine: u32, app: AppId) -> SeenHere {
         let Some(client) = self.names.program(engine, app) else { return SeenHere::default() };
-        let connections = if engine == 0 { self.pairs.connections_of(client) } else { 0 };
+        let (connections, bytes) = match engine {
+            0 => (self.pairs.connections_of(client), self.pairs.bytes_of(client)),
+            _ => (0, (0, 0)),
+        };
         let tenant = self.admission.tenant_of(client).map(|(name, _)| name.to_string()).unwrap_or_default();
-        SeenHere { session: client.0, connections, tenant }
+        SeenHere { session: client.0, connections, bytes, tenant }
     }
 
     fn daemon_stat(&mut self) -> DaemonStat {

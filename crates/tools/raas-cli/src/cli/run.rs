@@ -15,6 +15,9 @@ pub(crate) struct RunArgs {
     /// a daemon (exit code 3)
     #[arg(long)]
     pub(crate) strict: bool,
+    /// Say at the end how many connections the program had, by path and reason
+    #[arg(long)]
+    pub(crate) summary: bool,
     /// Program, looked for in $PATH, and its arguments: everything from the program on is its own
     #[arg(value_names = ["PROGRAM", "ARGS"], required = true, num_args = 1.., trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) words: Vec<OsString>,

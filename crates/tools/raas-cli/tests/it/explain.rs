@@ -153,8 +153,19 @@ fn a_healthy_host_and_its_peer_are_found_so() {
     assert_eq!(ended.code(), 0, "{ended:?}");
     let report = ended.json();
     assert_eq!((&report["schema"], &report["ok"]), (&json!("raas.doctor/1"), &json!(true)));
-    for id in ["kernel", "udp-offload", "udp-buffer", "daemon", "descriptors", "memlock", "key", "device", "gid", "mtu"]
-    {
+    for id in [
+        "kernel",
+        "udp-offload",
+        "udp-buffer",
+        "daemon",
+        "descriptors",
+        "memlock",
+        "key",
+        "device",
+        "gid",
+        "mtu",
+        "run",
+    ] {
         assert_eq!(finding(&report, id, None)["ok"], true, "{id}: {report}");
     }
     for id in ["peer-link", "peer-lane", "peer-tcp", "peer-udp", "path-mtu"] {

@@ -25,6 +25,8 @@ mod region;
 mod replace;
 mod rig;
 mod run;
+mod run_containers;
+mod run_encrypted;
 mod run_keeps;
 mod sandbox;
 mod service;

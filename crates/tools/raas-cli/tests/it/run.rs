@@ -122,6 +122,50 @@ fn two_programs_on_one_host_share_memory() {
 }
 
 #[test]
+fn raas_ss_knows_connections_by_the_programs_own_ports() {
+    let cluster = Cluster::new();
+    let (a, b) = (cluster.daemon(), Daemon::start_as(&cluster, &["--run-lanes", "always"]));
+    for (client_at, path) in [(&b, "shm"), (&a, "lane")] {
+        let (echo, _) = echo(&b, client_at, [true, true], STREAM);
+        let server = format!("{}:{}", b.ip, echo.server.stdout().trim().rsplit(' ').next().unwrap());
+        let client = echo.client.stdout().split_whitespace().nth(2).unwrap().to_string();
+        let port = server.rsplit(':').next().unwrap();
+        let named = || run(&mut b.command(&["ss", "--json", "--port", port])).json()["connections"].clone();
+        let count = if path == "shm" { 2 } else { 1 };
+        wait_until("the rows", || named().as_array().unwrap().len() == count);
+        for row in named().as_array().unwrap() {
+            let ends = [&row["local"], &row["peer"]].map(|end| end.as_str().unwrap().to_string());
+            let [own, other] = if ends[0] == server { [&ends[0], &ends[1]] } else { [&ends[1], &ends[0]] };
+            assert!(*own == server && other.ends_with(&format!(":{client}")) && row["path"] == path, "{row}");
+        }
+        let text = run(&mut b.command(&["ss", "--port", port])).stdout;
+        assert!(text.contains(&format!("{server} ")) && text.starts_with("LOCAL"), "{text}");
+        echo.end();
+        wait_until("the rows to go", || rows(&b).is_empty());
+    }
+}
+
+#[test]
+fn a_summary_counts_connections_by_path_and_reason() {
+    let cluster = Cluster::new();
+    let daemon = cluster.daemon();
+    let ip = daemon.ip.to_string();
+    let script = script("short.py");
+    let mut server = Running::start(&mut program(&daemon, false, &["python3", &script, "server", &ip, "3"]));
+    server.wait_for("port ");
+    let port = server.stdout().trim().rsplit(' ').next().unwrap().to_string();
+    let words = ["run", "--summary", "--", "python3", &script, "client", &ip, &port, "3"];
+    let client = run(&mut daemon.command(&words));
+    assert_eq!((client.code(), server.end().code()), (0, 0), "{client:?}");
+    assert!(client.stderr.contains("raas run: 3 connections: 3 tcp: not-met\n"), "{client:?}");
+    // The exit code is the program's, and a signal that ends it shows as in a shell.
+    let ended = |words: &str| run(&mut daemon.command(&["run", "--summary", "sh", "-c", words]));
+    assert_eq!(ended("exit 7").code(), 7);
+    let killed = ended("kill -TERM $$");
+    assert!(killed.code() == 143 && killed.stderr.contains("0 connections\n"), "{killed:?}");
+}
+
+#[test]
 fn a_client_without_raas_is_served_over_tcp() {
     let cluster = Cluster::new();
     let daemon = cluster.daemon();

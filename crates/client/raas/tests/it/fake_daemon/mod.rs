@@ -339,6 +339,7 @@ impl Daemon {
 
     fn welcome(&self, session_bytes: u64) -> Reply {
         Reply::Welcome {
+            requires_encryption: false,
             version: APP_VERSION,
             release: "fake".into(),
             session: self.next_id + 1,

@@ -254,6 +254,11 @@ impl Daemon {
         Self::start_with(cluster, &cluster.key(), address(), |daemon| _ = daemon.args(options))
     }
 
+    /// As [`Self::start_as`], at an address of the test's own namespace.
+    pub(crate) fn start_at(cluster: &Cluster, ip: IpAddr, options: &[&str]) -> Self {
+        Self::start_with(cluster, &cluster.key(), ip, |daemon| _ = daemon.args(options))
+    }
+
     fn start_with(cluster: &Cluster, key: &Path, ip: IpAddr, further: impl FnOnce(&mut Command)) -> Self {
         let socket = cluster.dir.path().join(format!("{ip}.sock"));
         let mut command = raas();

@@ -1,0 +1,36 @@
+//! Whether a TCP connection of this network namespace to itself would be upgraded: what `raas run --strict` asks before
+//! it starts a program, and `raas doctor`.
+
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use raas::meeting::{Found, Meeting, Rendezvous, TcpEnd};
+use raas::{Reason, Session};
+
+/// How long the daemon may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// None: it would, or nothing can be said, because there is no loopback interface.
+pub(crate) fn why_not(session: &Session) -> Option<Reason> {
+    // In the daemon's namespace its own address; several daemons of one machine have loopback addresses.
+    let addresses = session.addresses().iter().copied().chain([IpAddr::from(Ipv4Addr::LOCALHOST)]);
+    let listener = addresses.filter_map(|ip| TcpListener::bind((ip, 0)).ok()).next()?;
+    let connects = TcpStream::connect(listener.local_addr().ok()?).ok()?;
+    let (accepts, _) = listener.accept().ok()?;
+    // Nobody connects to this place.
+    let nowhere = TcpEnd::Accepted(Rendezvous { port: 1, token: 0 });
+    let _accepted = Meeting::begin(session, accepts.as_fd(), nowhere).ok()?;
+    let mut connected = Meeting::begin(session, connects.as_fd(), TcpEnd::Connected).ok()?;
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match connected.try_finish() {
+            Ok(Some(Found::Met(_))) => return None,
+            Ok(Some(Found::Stays(reason))) => return Some(reason),
+            Ok(None) if Instant::now() < until => std::thread::sleep(PAUSE),
+            Ok(None) => return Some(Reason::TimedOut),
+            Err(_) => return Some(Reason::DaemonLost),
+        }
+    }
+}
