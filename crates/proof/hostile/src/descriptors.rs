@@ -126,8 +126,8 @@ fn stranger(socket: &Path, uid: u32, door: Door, fd: OwnedFd) -> Result<String> 
     let mut command = Command::new(own);
     command.args(["stranger", "--uid", &uid.to_string(), "--door", door.name()]).arg("--socket").arg(socket);
     let mut child = command.stdin(Stdio::from(fd)).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    // A copy of the descriptor went with the command.
-    drop(command);
+    // The command has a copy of the descriptor. Its close may be the last one, and wait: not here.
+    std::thread::spawn(move || drop(command));
     let start = Instant::now();
     while child.try_wait()?.is_none() {
         if start.elapsed() > WATCHDOG {
