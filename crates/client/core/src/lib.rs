@@ -30,6 +30,7 @@
 
 mod admit;
 mod answer;
+mod asking;
 mod connection;
 mod daemon;
 mod datagram;

@@ -5,11 +5,11 @@
 //! session cannot go on with this daemon. A connection that cannot exist is only refused.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use control::{ChunkKind, Connection as Described, Kind, MeetStep, NotTaken, Path, Reason, Request, TcpEnd};
+use control::{ChunkKind, Connection as Described, Kind, NotTaken, Path, Reason, Request};
 use shm::{Pair, Region, RingMemory, Segment, SegmentError, Sharing, WakeSocket, Word32};
 
 use crate::answer::{Asked, Requests};
@@ -133,7 +133,7 @@ impl Session {
         &self.memory.session
     }
 
-    // ---- requests: each is to be sent by the caller
+    // ---- requests (`asking` has those that need no table): each is to be sent by the caller
 
     /// Asks to accept connections at a port, 0 for any free one.
     pub fn listen(&mut self, port: u16, backlog: u32, ring_bytes: u32, kind: Kind) -> (RequestId, Request) {
@@ -149,12 +149,6 @@ impl Session {
         Request::Unlisten { port }
     }
 
-    /// Asks for a connection. As TCP does, the unspecified address of `to` means this host: `addresses` name it.
-    pub fn connect(&mut self, to: SocketAddr, ring_bytes: u32, kind: Kind) -> (RequestId, Request) {
-        let id = self.requests.begin(Asked::Connect);
-        (id, Request::Connect { request: id.number(), to, ring_bytes, kind })
-    }
-
     /// Stops a connect. None: its answer is here already, or it was not sent. An answer is dropped, and a connection in
     /// it closes.
     pub fn cancel(&mut self, request: RequestId) -> Option<Request> {
@@ -162,29 +156,6 @@ impl Session {
         drop(self.finish(request));
         self.reap_all();
         was_pending.then_some(Request::CancelConnect { request: request.number() })
-    }
-
-    /// Asks for a datagram socket at a port, 0 for any free one.
-    pub fn bind_datagram(&mut self, port: u16, ring_bytes: u32) -> (RequestId, Request) {
-        let id = self.requests.begin(Asked::BindDatagram);
-        (id, Request::BindDatagram { request: id.number(), port, ring_bytes })
-    }
-
-    /// Asks how long a datagram to a host may be.
-    pub fn datagram_path(&mut self, to: IpAddr) -> (RequestId, Request) {
-        let id = self.requests.begin(Asked::DatagramPath);
-        (id, Request::DatagramPath { request: id.number(), to })
-    }
-
-    /// Looks for the other end of a kernel TCP connection, whose socket goes with the message.
-    pub fn meet(&mut self, end: TcpEnd) -> (RequestId, Request) {
-        let id = self.requests.begin(Asked::Meet);
-        (id, Request::Meet { request: id.number(), end })
-    }
-
-    /// What the daemon wants next of a meeting; it is taken.
-    pub fn next_meet_step(&mut self, request: RequestId) -> Option<MeetStep> {
-        self.requests.next_step(request.number())
     }
 
     pub(crate) fn begin(&mut self, asked: Asked) -> RequestId {

@@ -35,7 +35,6 @@ use crate::{hold, say};
 use upgrade::Upgrade;
 
 pub(crate) use back::{PATIENCE, has_bytes_or_end};
-pub(crate) use guard::{is_on as guards, turn_on as turn_guard_on};
 pub(crate) use readiness::{How, Ready};
 pub(crate) use sharing::Claim;
 pub(crate) use upgrade::is_tcp;

@@ -9,6 +9,7 @@ use std::ffi::c_int;
 use std::io::{ErrorKind, Read};
 use std::mem::MaybeUninit;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -43,13 +44,24 @@ pub(crate) fn keep_environment() {
         let _is_first = SOCKET.set(path.into());
     }
     if std::env::var_os(ENCRYPT_VARIABLE).is_some_and(|value| value == "required") {
-        crate::connection::turn_guard_on();
+        require_encryption();
     }
 }
 const SOCKET_VARIABLE: &str = "RAAS_SOCKET";
 /// What `raas run` heard of the daemon: holds also if that has ended by the first connection.
 const ENCRYPT_VARIABLE: &str = "RAAS_RUN_ENCRYPT";
 static NO_DAEMON: say::Once = say::Once::new();
+static REQUIRES_ENCRYPTION: AtomicBool = AtomicBool::new(false);
+
+/// From now on connections to other hosts are guarded: `raas run`, or the first daemon that was reached, said so.
+pub(crate) fn require_encryption() {
+    REQUIRES_ENCRYPTION.store(true, Ordering::Release);
+}
+
+#[inline]
+pub(crate) fn requires_encryption() -> bool {
+    REQUIRES_ENCRYPTION.load(Ordering::Acquire)
+}
 
 /// A stream that has not shown a token yet.
 #[derive(Debug)]
@@ -158,7 +170,7 @@ impl Desk {
         match builder.connect() {
             Ok(session) => {
                 if session.requires_encryption() {
-                    crate::connection::turn_guard_on();
+                    require_encryption();
                 }
                 self.before.extend(self.session.replace(session.clone()));
                 if self.before.len() > BEFORE_MAX {

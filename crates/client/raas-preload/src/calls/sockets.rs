@@ -7,10 +7,10 @@ use std::time::Duration;
 use libc::{sockaddr, socklen_t};
 use raas::Reason;
 
-use crate::connection::{Connection, Role, guards, is_tcp};
+use crate::connection::{Connection, Role, is_tcp};
 use crate::options::{self, Fate, SO_RCVTIMEO_NEW, SO_SNDTIMEO_NEW};
 use crate::table::{self, Entry};
-use crate::{errno, fork, owner, real};
+use crate::{desk, errno, fork, owner, real};
 
 fn note(fd: c_int, role: Role, is_nonblocking: bool) {
     if fork::is_owner() {
@@ -154,7 +154,7 @@ unsafe extern "C-unwind" fn setsockopt(
     value: *const c_void,
     len: socklen_t,
 ) -> c_int {
-    if (level, name) == (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) && guards() {
+    if (level, name) == (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) && desk::requires_encryption() {
         // The first bytes would go with the SYN.
         return errno::fail(libc::EOPNOTSUPP) as c_int;
     }

@@ -8,11 +8,12 @@ use std::ffi::c_int;
 use std::mem::ManuallyDrop;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::FromRawFd;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use super::kernel_tcp::is_connecting;
 use super::{Connection, Role};
+use crate::desk::requires_encryption;
 use crate::{errno, handlers, hold, inside, real, say};
 
 /// How long the other end may take to come.
@@ -22,19 +23,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// What refused calls fail with.
 const REFUSED: c_int = libc::EACCES;
 
-/// Told by `raas run`, or by the first daemon that was reached.
-static IS_ON: AtomicBool = AtomicBool::new(false);
 static SAID: say::Once = say::Once::new();
-
-/// From now on connections to other hosts are guarded.
-pub(crate) fn turn_on() {
-    IS_ON.store(true, Ordering::Release);
-}
-
-#[inline]
-pub(crate) fn is_on() -> bool {
-    IS_ON.load(Ordering::Acquire)
-}
 
 /// What is known of a connection.
 #[derive(Debug, Default)]
@@ -67,7 +56,7 @@ impl Connection {
 
     /// Whether the kernel's connection may have bytes of the program.
     pub(super) fn may_be_clear(&self) -> bool {
-        !is_on() || self.verdict() == CLEAR
+        !requires_encryption() || self.verdict() == CLEAR
     }
 
     /// The same of a connection that is to be another's, as it is now.
@@ -79,7 +68,7 @@ impl Connection {
     /// this one is not to wait for its first byte to look for the other.
     pub(crate) fn look_early(&self, fd: c_int) {
         let is_open = matches!(self.role(), Role::Connected | Role::Accepted) && !self.is_used();
-        if is_on() && is_open && self.verdict() == UNDECIDED {
+        if requires_encryption() && is_open && self.verdict() == UNDECIDED {
             self.ask(fd);
         }
     }
@@ -87,7 +76,11 @@ impl Connection {
     /// A program is about to have a byte moved. An error is what its call fails with.
     #[inline]
     pub(super) fn pass_guard(&self, fd: c_int, moves: Moves) -> Result<(), c_int> {
-        if !is_on() || matches!(self.verdict(), CLEAR | SEALED) { Ok(()) } else { self.await_verdict(fd, moves) }
+        if !requires_encryption() || matches!(self.verdict(), CLEAR | SEALED) {
+            Ok(())
+        } else {
+            self.await_verdict(fd, moves)
+        }
     }
 
     #[cold]
@@ -251,7 +244,7 @@ mod tests {
         let here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let connection = Connection::new(Role::Kernel, false);
         assert_eq!(connection.pass_guard(here.as_raw_fd(), OUT), Ok(()), "it is off");
-        turn_on();
+        crate::desk::require_encryption();
         assert_eq!(connection.pass_guard(here.as_raw_fd(), OUT), Ok(()), "both ends have one address");
         let other = TcpListener::bind("127.0.0.2:0").unwrap();
         let there = TcpStream::connect(other.local_addr().unwrap()).unwrap();
