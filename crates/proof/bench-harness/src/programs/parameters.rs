@@ -1,4 +1,4 @@
-//! The parameter server of crates/tools/parameter-server: pairs pushed and pulled (Figures 15 and 16), and a training
+//! The parameter server of crates/systems/parameter-server: pairs pushed and pulled (Figures 15 and 16), and a training
 //! with it (Figure 17). One program over kernel TCP, under `raas run`, and over the library. It checks the sums itself.
 
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! The key-value store of crate `raas-rpc`, in processes on two daemons, while server and clients are killed: what the
 //! clients found must be explained by some order of one operation at a time.
 
-#[path = "../../../../client/raas-rpc/examples/kv/store.rs"]
+#[path = "../../../../systems/raas-rpc/examples/kv/store.rs"]
 mod store;
 
 use std::collections::BTreeMap;
