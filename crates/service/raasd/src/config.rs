@@ -5,6 +5,7 @@
 
 mod cluster_table;
 mod file;
+mod file_path;
 mod run_lanes;
 mod standby;
 
@@ -282,13 +283,14 @@ impl Config {
         }
     }
 
-    /// Reads `file`, if any. `flags` take precedence over it.
+    /// Reads `file`, if any; paths in it are relative to its directory. `flags` take precedence over it.
     pub fn load(file: Option<&Path>, flags: &Flags) -> Result<Self, ConfigError> {
         let mut config = Self::new(IpAddr::V4(Ipv4Addr::LOCALHOST));
         if let Some(path) = file {
             let text =
                 std::fs::read_to_string(path).map_err(|e| ConfigError::one(format!("{}: {e}", path.display())))?;
-            file::apply(&mut config, &text).map_err(|mut problems| {
+            let directory = path.parent().unwrap_or(Path::new(""));
+            file::apply(&mut config, &text, directory).map_err(|mut problems| {
                 for problem in &mut problems {
                     problem.insert_str(0, &format!("{}:", path.display()));
                 }
@@ -304,7 +306,7 @@ impl Config {
     /// The configuration that the text of a file says, over the defaults. A problem names its line: `LINE: message`.
     pub fn from_text(text: &str) -> Result<Self, ConfigError> {
         let mut config = Self::new(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        file::apply(&mut config, text).map_err(|problems| ConfigError { problems })?;
+        file::apply(&mut config, text, Path::new("")).map_err(|problems| ConfigError { problems })?;
         Ok(config)
     }
 

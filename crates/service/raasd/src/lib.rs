@@ -52,6 +52,7 @@ mod shutdown;
 mod sleeper;
 mod socket_group;
 mod socket_place;
+mod toml_file;
 mod turns;
 mod user_turns;
 

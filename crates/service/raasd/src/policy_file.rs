@@ -16,43 +16,47 @@ use toml::{Spanned, Value};
 
 use crate::config::network_of;
 use crate::config_error::ConfigError;
+use crate::toml_file::Problems;
 
-/// Reads a policy. A problem names the file and the line: `FILE:LINE: message`.
+/// Where the keys are explained.
+const DOCUMENTED: &str = "docs/operate/policy.md";
+
+/// Reads a policy. A problem names the file, the line, the tenant and the key: `FILE:LINE: message`.
 pub fn load_policy(path: &Path) -> Result<Policy, ConfigError> {
     let at = path.display();
     let text = std::fs::read_to_string(path).map_err(|e| ConfigError::one(format!("{at}: {e}")))?;
-    parse(&text).map_err(|(line, what)| ConfigError::one(format!("{at}:{line}: {what}")))
+    parse(&text).map_err(|problems| ConfigError {
+        problems: problems.into_iter().map(|problem| format!("{at}:{problem}")).collect(),
+    })
 }
 
-/// The policy of a file's text, or the line that is wrong, and why.
-fn parse(text: &str) -> Result<Policy, (usize, String)> {
-    let line_of = |at: usize| text.get(..at).unwrap_or(text).bytes().filter(|b| *b == b'\n').count() + 1;
-    let file: File = toml::from_str(text).map_err(|e| {
-        let at = e.span().map_or(0, |span| span.start);
-        (line_of(at), e.message().trim().replace('\n', ", "))
-    })?;
+/// The policy of a file's text, or what is wrong: `LINE: message`, in the order of the file.
+fn parse(text: &str) -> Result<Policy, Vec<String>> {
+    let mut problems = Problems::new(text, DOCUMENTED, |_| None);
+    let file: Option<File> = problems.read();
+    // A tenant of which something is left out already is not judged as a whole.
+    let Some(file) = file.filter(|_| problems.is_empty()) else {
+        return problems.told().map(|()| Policy::default());
+    };
     let mut names = BTreeSet::new();
     for tenant in &file.tenant {
-        let (line, name) = (line_of(tenant.name.span().start), tenant.name.get_ref());
+        let (at, name) = (tenant.name.span().start, tenant.name.get_ref());
         if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
-            return Err((line, format!("`name`: a name has 1 to {NAME_BYTES_MAX} bytes and no control characters")));
-        }
-        if name == plane::OTHERS {
-            return Err((
-                line,
-                format!("`name`: \"{name}\" are the programs of no tenant; write their rights in [others]"),
-            ));
-        }
-        if !names.insert(name) {
-            return Err((line, format!("`name`: \"{name}\" is there twice; give each tenant a name of its own")));
-        }
-        if tenant.selector() == Selector::default() {
+            let told = format!("`name`: a name has 1 to {NAME_BYTES_MAX} bytes and no control characters");
+            problems.add(at, &told);
+        } else if name == plane::OTHERS {
+            let told = format!("`name`: \"{name}\" are the programs of no tenant; write their rights in [others]");
+            problems.add(at, &told);
+        } else if !names.insert(name) {
+            problems.add(at, &format!("`name`: \"{name}\" is there twice; give each tenant a name of its own"));
+        } else if tenant.selector() == Selector::default() {
             let keys = "give it `users`, `groups`, `units` or `cgroups`; the rights of all others stand in [others]";
-            return Err((line, format!("the tenant \"{name}\" takes every program: {keys}")));
+            problems.add(at, &format!("tenant \"{name}\": it takes every program: {keys}"));
         }
     }
+    problems.told()?;
     let tenants = file.tenant.into_iter().map(TenantEntry::tenant).collect();
-    Policy::new(tenants, file.others.rights()).map_err(|e| (1, e.to_string()))
+    Policy::new(tenants, file.others.rights()).map_err(|e| vec![format!("1: {e}")])
 }
 
 /// Bytes of a tenant's name.
@@ -146,7 +150,7 @@ impl RightsEntry {
         Rights {
             listen: self.listen.map(|list| list.into_iter().map(|ports| ports.0).collect()),
             connect: self.connect.map(|list| list.into_iter().map(|network| network.0).collect()),
-            regions: self.regions.map_or(all.regions, RegionWord::right),
+            regions: self.regions.map_or(all.regions, |word| word.0),
             leased_lanes: self.leased_lanes.unwrap_or(all.leased_lanes),
             programs_max: self.programs_max,
             listeners_max: self.listeners_max,
@@ -156,25 +160,6 @@ impl RightsEntry {
             bytes_per_s: self.bytes_per_s.map(NonZeroU64::get),
             operations_per_s: self.operations_per_s.map(NonZeroU64::get),
             pinned_bytes_max: self.pinned_bytes_max,
-        }
-    }
-}
-
-/// What may be done with regions.
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum RegionWord {
-    None,
-    Open,
-    Create,
-}
-
-impl RegionWord {
-    fn right(self) -> RegionRight {
-        match self {
-            Self::None => RegionRight::None,
-            Self::Open => RegionRight::Open,
-            Self::Create => RegionRight::Create,
         }
     }
 }
@@ -197,6 +182,16 @@ macro_rules! from_value {
     };
 }
 
+from_value!(
+    /// What may be done with regions.
+    RegionWord(RegionRight),
+    |value| match value.as_str() {
+        Some("none") => Ok(RegionRight::None),
+        Some("open") => Ok(RegionRight::Open),
+        Some("create") => Ok(RegionRight::Create),
+        _ => Err(format!("{value} is not allowed; use \"none\", \"open\" or \"create\"")),
+    }
+);
 from_value!(
     /// A user by name or number.
     UserId(u32),
@@ -336,33 +331,54 @@ connections_max = 10
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_line() {
+    fn what_is_wrong_is_told_with_its_line_its_tenant_and_its_key() {
         let tenant = "[[tenant]]\nname = \"a\"\nusers = [1]\n";
-        for (text, line, words) in [
-            ("[other]\n", 1, "unknown field `other`"),
-            ("[[tenant]]\nusers = [1]\n", 1, "missing field `name`"),
-            ("[[tenant]]\nname = \"a\"\n", 2, "takes every program"),
-            ("[[tenant]]\nname = \"others\"\nusers = [1]\n", 2, "write their rights in [others]"),
-            (&format!("{tenant}{tenant}"), 5, "is there twice"),
-            (&format!("{tenant}listn = [80]\n"), 4, "unknown field `listn`"),
-            (&format!("{tenant}listen = [0]\n"), 4, "is no port"),
-            (&format!("{tenant}listen = [\"9-8\"]\n"), 4, "is no port"),
-            (&format!("{tenant}listen = [70000]\n"), 4, "is no port"),
-            (&format!("{tenant}connect = [\"10.0.0.1/8\"]\n"), 4, "the network is 10.0.0.0/8"),
-            (&format!("{tenant}connect = [\"here\"]\n"), 4, "is no network"),
-            (&format!("{tenant}regions = \"some\"\n"), 4, "unknown variant `some`"),
-            (&format!("{tenant}connections_max = -1\n"), 4, "invalid value"),
-            (&format!("{tenant}weight = 0\n"), 4, "is no weight, which is 1 to 100"),
-            (&format!("{tenant}weight = 101\n"), 4, "is no weight, which is 1 to 100"),
-            (&format!("{tenant}bytes_per_s = 0\n"), 4, "invalid value"),
-            (&format!("{tenant}groups = [\"no-such-group\"]\n"), 4, "there is no group \"no-such-group\""),
-            ("[[tenant]]\nname = \"a\"\nusers = [\"no-such-user\"]\n", 3, "there is no user \"no-such-user\""),
-            (&format!("{tenant}units = [\"nginx\"]\n"), 4, "is no unit"),
-            (&format!("{tenant}cgroups = [\"pods\"]\n"), 4, "is no control group"),
-            ("[[tenant]\n", 1, ""),
+        for (text, expected) in [
+            ("[other]\n", "1: unknown key `other`; did you mean `others`?"),
+            ("[[tenant]]\nusers = [1]\n", "1: `tenant`: missing field `name`"),
+            ("[[tenant]]\nname = \"a\"\n", "2: tenant \"a\": it takes every program"),
+            ("[[tenant]]\nname = \"others\"\nusers = [1]\n", "2: `name`: \"others\" are the programs of no tenant"),
+            (&format!("{tenant}{tenant}"), "5: `name`: \"a\" is there twice"),
+            (&format!("{tenant}listn = [80]\n"), "4: tenant \"a\": unknown key `listn`; did you mean `listen`?"),
+            (&format!("{tenant}colour = 1\n"), "4: tenant \"a\": unknown key `colour`; see docs/operate/policy.md"),
+            ("\n[others]\nregion = \"none\"\n", "3: unknown key `region`; did you mean `regions`?"),
+            (&format!("{tenant}listen = [0]\n"), "4: tenant \"a\": `listen`: 0 is no port"),
+            (&format!("{tenant}listen = [\"9-8\"]\n"), "4: tenant \"a\": `listen`: \"9-8\" is no port"),
+            (&format!("{tenant}listen = [70000]\n"), "4: tenant \"a\": `listen`: 70000 is no port"),
+            (&format!("{tenant}connect = [\"10.0.0.1/8\"]\n"), "4: tenant \"a\": `connect`: 10.0.0.1/8 has bits"),
+            (&format!("{tenant}connect = [\"here\"]\n"), "4: tenant \"a\": `connect`: \"here\" is no network"),
+            (
+                &format!("{tenant}regions = \"some\"\n"),
+                "4: tenant \"a\": `regions`: \"some\" is not allowed; use \"none\", \"open\" or \"create\"",
+            ),
+            (&format!("{tenant}regions = true\n"), "4: tenant \"a\": `regions`: true is not allowed; use \"none\""),
+            (&format!("{tenant}connections_max = -1\n"), "4: tenant \"a\": `connections_max`: invalid value"),
+            (&format!("{tenant}weight = 0\n"), "4: tenant \"a\": `weight`: 0 is no weight, which is 1 to 100"),
+            (&format!("{tenant}weight = 101\n"), "4: tenant \"a\": `weight`: 101 is no weight, which is 1 to 100"),
+            (&format!("{tenant}bytes_per_s = 0\n"), "4: tenant \"a\": `bytes_per_s`: invalid value"),
+            (
+                &format!("{tenant}groups = [\"no-such-group\"]\n"),
+                "4: tenant \"a\": `groups`: there is no group \"no-such-group\"",
+            ),
+            (
+                "[[tenant]]\nname = \"a\"\nusers = [\"no-such-user\"]\n",
+                "3: tenant \"a\": `users`: there is no user \"no-such-user\"",
+            ),
+            (&format!("{tenant}units = [\"nginx\"]\n"), "4: tenant \"a\": `units`: \"nginx\" is no unit"),
+            (&format!("{tenant}cgroups = [\"pods\"]\n"), "4: tenant \"a\": `cgroups`: \"pods\" is no control group"),
+            ("[[tenant]\n", "1: "),
         ] {
-            let (at, what) = parse(text).expect_err(text);
-            assert!(at == line && what.contains(words), "{text}{at}: {what}");
+            let problems = parse(text).expect_err(text);
+            assert!(problems.len() == 1 && problems[0].starts_with(expected), "{text}{problems:#?}");
         }
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_told_at_once() {
+        let text = "[[tenant]]\nname = \"a\"\nusers = 5\nlistn = [1]\n[[tenant]]\nname = \"b\"\nweight = 0\n";
+        let problems = parse(text).unwrap_err();
+        let starts = ["3: tenant \"a\": `users`", "4: tenant \"a\": unknown key", "7: tenant \"b\": `weight`"];
+        assert_eq!(problems.len(), starts.len(), "{problems:#?}");
+        assert!(problems.iter().zip(starts).all(|(told, start)| told.starts_with(start)), "{problems:#?}");
     }
 }

@@ -4,25 +4,25 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::ops::Range;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 use engine::IpNet;
 use plane::SpreadBy;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use toml::Spanned;
-use toml::de::{DeArray, DeTable, DeValue};
 use verbs::{Encrypt, PathMtu, WirePolicy};
 
 use super::cluster_table::ClusterTable;
+use super::file_path::FilePath;
 use super::{Config, DeviceChoice, GROUP_MODE, LogFormat, PeerConfig, RunLanes};
 use crate::limits::{LIMITS, RING_BYTES, check_range};
 use crate::member::check_host_address;
 use crate::sandbox::{OnViolation, Sandbox};
+use crate::toml_file::{Problems, text_as};
 
-/// Most problems that are reported for one file.
-const PROBLEMS_MAX: usize = 100;
+/// Where the keys are explained.
+const DOCUMENTED: &str = "docs/operate/configuration.md";
 
 /// The keys. A key that is absent keeps its default.
 #[derive(Debug, Default, Deserialize)]
@@ -109,16 +109,12 @@ impl<const MIN: u64, const MAX: u64> Ranged<MIN, MAX> {
 macro_rules! from_text {
     ($(#[$doc:meta])* $name:ident($inner:ty), $parse:expr) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, Deserialize)]
-        #[serde(try_from = "String")]
+        #[derive(Debug, Clone)]
         struct $name($inner);
 
-        impl TryFrom<String> for $name {
-            type Error = String;
-
-            fn try_from(text: String) -> Result<Self, String> {
-                let parse: fn(String) -> Result<$inner, String> = $parse;
-                parse(text).map(Self)
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                text_as(deserializer, $parse).map(Self)
             }
         }
     };
@@ -136,11 +132,6 @@ from_text!(
     /// `ADDRESS/BITS`, or one host's address.
     Network(IpNet),
     |text| network_of(&text)
-);
-from_text!(
-    /// A path that is not empty.
-    FilePath(PathBuf),
-    |text| if text.is_empty() { Err("a path is needed, this is empty".into()) } else { Ok(text.into()) }
 );
 from_text!(
     /// The name or number of a group.
@@ -267,87 +258,34 @@ pub(crate) fn network_of(text: &str) -> Result<IpNet, String> {
     }
 }
 
-/// Reads `text` into `config`; problems are `LINE: message`, in the order of the file.
-pub(super) fn apply(config: &mut Config, text: &str) -> Result<(), Vec<String>> {
-    let mut problems = Problems { text, list: Vec::new() };
-    let (mut document, errors) = DeTable::parse_recoverable(text);
-    for error in &errors {
-        problems.syntax(error.span().map_or(0, |span| span.start), error.message());
-    }
-    if problems.list.is_empty() {
-        match file(&mut document, &mut problems) {
-            Some(file) => take(config, file, &mut problems),
-            None => problems.add(0, "the file cannot be read as a configuration"),
-        }
+/// Reads `text` into `config`; problems are `LINE: message`, in the order of the file. Paths are relative to `directory`.
+pub(super) fn apply(config: &mut Config, text: &str, directory: &Path) -> Result<(), Vec<String>> {
+    let mut problems = Problems::new(text, DOCUMENTED, misplaced);
+    if let Some(file) = problems.read() {
+        take(config, file, directory, &mut problems);
     }
     problems.told()
 }
 
-/// The file's values; an entry that is wrong becomes a problem and is left out, so that the others are judged too.
-fn file(document: &mut Spanned<DeTable<'_>>, problems: &mut Problems<'_>) -> Option<File> {
-    for _ in 0..PROBLEMS_MAX {
-        let error = match File::deserialize(toml::de::Deserializer::from(document.clone())) {
-            Ok(file) => return Some(file),
-            Err(error) => error,
-        };
-        let span = error.span()?;
-        let key = remove(document.get_mut(), &span)?;
-        if !problems.follows(span.start, error.message()) {
-            problems.value(span.start, &key, error.message());
-        }
-    }
-    Some(File::default())
-}
-
-/// Removes the innermost entry whose key or value is at `span`; says its key.
-fn remove(table: &mut DeTable<'_>, span: &Range<usize>) -> Option<String> {
-    let within = |outer: Range<usize>| outer.start <= span.start && span.end <= outer.end;
-    let mut found = None;
-    for (key, value) in table.iter_mut() {
-        let inner = match value.get_mut() {
-            DeValue::Table(inner) => remove(inner, span),
-            DeValue::Array(list) => remove_from_list(key.get_ref(), list, span),
-            _ => None,
-        };
-        if inner.is_some() {
-            return inner;
-        }
-        if within(key.span()) || within(value.span()) {
-            found = Some(key.get_ref().to_string());
-        }
-    }
-    let key = found?;
-    table.remove(key.as_str()).map(|_| key)
-}
-
-fn remove_from_list(key: &str, list: &mut DeArray<'_>, span: &Range<usize>) -> Option<String> {
-    for value in list.iter_mut() {
-        if let DeValue::Table(inner) = value.get_mut()
-            && let Some(key) = remove(inner, span)
-        {
-            return Some(key);
-        }
-    }
-    let outside = |value: &&Spanned<DeValue<'_>>| span.start < value.span().start || value.span().end < span.end;
-    let mut rest = DeArray::new();
-    list.iter().filter(outside).cloned().for_each(|value| rest.push(value));
-    let found = rest.len() < list.len();
-    *list = rest;
-    found.then(|| key.to_string())
+/// What to say of a key that is none here, and one elsewhere.
+fn misplaced(key: &str) -> Option<String> {
+    let is_limit = LIMITS.iter().any(|limit| limit.key == key);
+    is_limit.then(|| format!("`{key}` is a limit: write it under [limits]"))
 }
 
 /// Puts what the file says over `config`.
-fn take(config: &mut Config, file: File, problems: &mut Problems<'_>) {
+fn take(config: &mut Config, file: File, directory: &Path, problems: &mut Problems<'_>) {
     fn set<T>(slot: &mut T, value: Option<T>) {
         if let Some(value) = value {
             *slot = value;
         }
     }
+    let path = |path: FilePath| path.from(directory);
     set(&mut config.listen, file.listen.map(|a| a.0));
     set(&mut config.addresses, file.addresses.map(|list| list.into_iter().map(|a| a.0).collect()));
     set(&mut config.standby, file.standby.map(|list| list.into_iter().map(|a| a.0).collect()));
     set(&mut config.failover, file.failover_ms.map(|ms| Duration::from_millis(ms.0)));
-    set(&mut config.socket, file.socket.map(|p| p.0));
+    set(&mut config.socket, file.socket.map(path));
     if file.socket_group.is_some() {
         config.socket_mode = GROUP_MODE;
     }
@@ -379,15 +317,15 @@ fn take(config: &mut Config, file: File, problems: &mut Problems<'_>) {
     }
     set(&mut config.marks.hop_limit, file.hop_limit.and_then(Ranged::get));
     config.mtu = file.mtu.map(|m| m.0).or(config.mtu);
-    config.key_file = file.key_file.map(|p| p.0).or(config.key_file.take());
-    set(&mut config.accept_key_files, file.accept_key_files.map(|list| list.into_iter().map(|p| p.0).collect()));
-    config.pcap = file.pcap.map(|p| p.0).or(config.pcap.take());
-    config.calibration = file.calibration.map(|p| p.0).or(config.calibration.take());
-    config.policy = file.policy.map(|p| p.0).or(config.policy.take());
+    config.key_file = file.key_file.map(path).or(config.key_file.take());
+    set(&mut config.accept_key_files, file.accept_key_files.map(|list| list.into_iter().map(path).collect()));
+    config.pcap = file.pcap.map(path).or(config.pcap.take());
+    config.calibration = file.calibration.map(path).or(config.calibration.take());
+    config.policy = file.policy.map(path).or(config.policy.take());
     set(&mut config.log, file.log);
     set(&mut config.log_format, file.log_format.map(|f| f.0));
     config.metrics = file.metrics.map(|m| m.0).or(config.metrics.take());
-    config.metrics_token_file = file.metrics_token_file.map(|p| p.0).or(config.metrics_token_file.take());
+    config.metrics_token_file = file.metrics_token_file.map(path).or(config.metrics_token_file.take());
     config.ring_bytes = file.ring_bytes.map(|b| b.0).or(config.ring_bytes);
     config.grown_ring_bytes = file.grown_ring_bytes.map(|b| b.0).or(config.grown_ring_bytes);
     config.local_ring_bytes = file.local_ring_bytes.map(|b| b.0).or(config.local_ring_bytes);
@@ -420,7 +358,7 @@ fn take_limits(
     for (key, value) in limits.get_ref() {
         let name = key.get_ref().as_str();
         if !LIMITS.iter().any(|limit| limit.key == name) {
-            problems.add(key.span().start, &unknown(name, LIMITS.iter().map(|limit| limit.key)));
+            problems.add(key.span().start, &problems.unknown(name, LIMITS.iter().map(|limit| limit.key)));
         } else {
             let number =
                 u64::try_from(*value.get_ref()).map_err(|_| format!("`{name}`: {} is negative", value.get_ref()));
@@ -429,84 +367,12 @@ fn take_limits(
             }
         }
     }
-    if problems.list.is_empty()
+    if problems.is_empty()
         && let Err(message) = config.check_limits()
     {
         // The line of a limit that the message names, else that of the table.
         let named = limits.get_ref().keys().find(|key| message.contains(key.get_ref().as_str()));
         problems.add(named.map_or(limits.span(), Spanned::span).start, &message);
-    }
-}
-
-/// Problems with their places.
-struct Problems<'t> {
-    text: &'t str,
-    list: Vec<(usize, String)>,
-}
-
-impl Problems<'_> {
-    fn add(&mut self, at: usize, message: &str) {
-        self.list.push((at, message.trim().replace('\n', ", ")));
-    }
-
-    /// What `toml` cannot read; of each line the first. Mostly a text without its quotes.
-    fn syntax(&mut self, at: usize, message: &str) {
-        let line = self.line_of(at);
-        if self.list.iter().any(|(other, _)| self.line_of(*other) == line) {
-            return;
-        }
-        let hint = self.text.lines().nth(line - 1).and_then(without_quotes);
-        self.add(at, &format!("{}{}", message.trim(), hint.map(|h| format!("; {h}")).unwrap_or_default()));
-    }
-
-    /// Whether a key is missing from the table at `at` only because its value was wrong, which was reported.
-    fn follows(&self, at: usize, message: &str) -> bool {
-        let Some(missing) = message.strip_prefix("missing field ") else { return false };
-        let end = self.text.get(at + 1..).and_then(|rest| rest.find("\n[")).map_or(self.text.len(), |n| at + 1 + n);
-        self.list.iter().any(|(other, told)| (at..end).contains(other) && told.starts_with(missing))
-    }
-
-    /// What `serde` says of the entry `key`.
-    fn value(&mut self, at: usize, key: &str, message: &str) {
-        let mut words = message.split('`').skip(1).step_by(2);
-        let told = match message.strip_prefix("unknown field").and_then(|_| words.next()) {
-            Some(key) if LIMITS.iter().any(|limit| limit.key == key) => {
-                format!("`{key}` is a limit: write it under [limits]")
-            }
-            Some(key) => unknown(key, words),
-            None => format!("`{key}`: {message}"),
-        };
-        self.add(at, &told);
-    }
-
-    fn line_of(&self, at: usize) -> usize {
-        let before = self.text.get(..at.min(self.text.len())).unwrap_or(self.text);
-        before.bytes().filter(|b| *b == b'\n').count() + 1
-    }
-
-    fn told(mut self) -> Result<(), Vec<String>> {
-        self.list.sort();
-        self.list.truncate(PROBLEMS_MAX);
-        let told: Vec<String> = self.list.iter().map(|(at, m)| format!("{}: {m}", self.line_of(*at))).collect();
-        if told.is_empty() { Ok(()) } else { Err(told) }
-    }
-}
-
-/// The hint for `KEY = VALUE` whose value is a text without quotes.
-fn without_quotes(line: &str) -> Option<String> {
-    let (key, value) = line.split_once('=')?;
-    let (key, value) = (key.trim(), value.split('#').next().unwrap_or_default().trim());
-    let bare = !value.is_empty() && !value.contains(['"', '\'', '[', ']', '{', '}']);
-    let is_text = value.parse::<IpAddr>().is_ok() || value.contains(|c: char| c.is_alphabetic() || c == '/');
-    (bare && is_text).then(|| format!("a text stands in quotes: {key} = \"{value}\""))
-}
-
-/// The message for an unknown key, with the known one that looks most like it.
-fn unknown<'a>(key: &str, known: impl Iterator<Item = &'a str>) -> String {
-    let nearest = known.map(|k| (strsim::damerau_levenshtein(key, k), k)).min();
-    match nearest {
-        Some((distance, k)) if distance <= 2.max(key.len() / 3) => format!("unknown key `{key}`; did you mean `{k}`?"),
-        _ => format!("unknown key `{key}`; see docs/operate/configuration.md"),
     }
 }
 

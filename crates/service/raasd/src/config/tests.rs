@@ -111,7 +111,7 @@ fn mistakes_are_named_with_file_and_line() {
         ),
         ("peer_port = 70000", "raas.toml:1: `peer_port`: 70000 is not allowed, 1..=65535 is"),
         ("peer_port = \"1\"", "raas.toml:1: `peer_port`: invalid type: string \"1\", expected i64"),
-        ("listen = 1", "raas.toml:1: `listen`: invalid type: integer `1`, expected a string"),
+        ("listen = 1", "raas.toml:1: `listen`: \"1\" is no IP address"),
         ("listen = \"host\"", "raas.toml:1: `listen`: \"host\" is no IP address"),
         (
             "listen = \"0.0.0.0\"",
@@ -157,11 +157,67 @@ fn mistakes_are_named_with_file_and_line() {
         ("limits = 3", "raas.toml:1: `limits`: invalid type: integer `3`, expected a map"),
         ("peer = 3", "raas.toml:1: `peer`: invalid type: integer `3`, expected a sequence"),
         ("\n[[peer]]\nport = 5", "raas.toml:2: `peer`: missing field `address`"),
-        ("[[peer]]\naddress = \"::1\"\nsource = []", "raas.toml:3: unknown key `source`; did you mean `sources`?"),
+        (
+            "[[peer]]\naddress = \"::1\"\nsource = []",
+            "raas.toml:3: peer \"::1\": unknown key `source`; did you mean `sources`?",
+        ),
     ];
     for (text, expected) in cases {
         assert_eq!(problem(text), expected);
     }
+}
+
+/// Whatever stands there in place of one of the words of a key, the words are named.
+#[test]
+fn words_that_are_allowed_are_named_whatever_else_is_there() {
+    let keys: [(&str, &[&str]); 9] = [
+        ("encrypt", &["off", "preferred", "required"]),
+        ("wire", &["auto", "roce", "iwarp"]),
+        ("device", &["auto", "softnic", "rdma-core"]),
+        ("sandbox", &["auto", "required", "off"]),
+        ("sandbox_violation", &["refuse", "kill"]),
+        ("engines_by", &["connections", "programs", "tenants"]),
+        ("kernel_tls", &["auto", "off"]),
+        ("run_lanes", &["auto", "always"]),
+        ("log_format", &["text", "json"]),
+    ];
+    for (key, words) in keys {
+        for value in ["true", "false", "1", "0.5", "\"on\"", "\"\""] {
+            let told = problem(&format!("\n{key} = {value}\n"));
+            assert!(told.starts_with(&format!("raas.toml:2: `{key}`: ")), "{told}");
+            assert!(words.iter().all(|word| told.contains(word)), "{told}");
+        }
+    }
+    let told = problem("[[peer]]\naddress = \"192.0.2.7\"\nencrypt = true\n");
+    let words = "\"true\" is not allowed; use \"off\", \"preferred\" or \"required\"";
+    assert_eq!(told, format!("raas.toml:3: peer \"192.0.2.7\": `encrypt`: {words}"));
+    // What could be such a text is none without its quotes.
+    assert_eq!(problem("socket_group = 5"), "raas.toml:1: `socket_group`: a text stands in quotes: \"5\"");
+    assert_eq!(problem("key_file = 5"), "raas.toml:1: `key_file`: a text stands in quotes: \"5\"");
+}
+
+/// Every key that names a file, and one of several.
+#[test]
+fn paths_are_relative_to_the_file_that_names_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("sub/raas.toml");
+    std::fs::create_dir(dir.path().join("sub")).unwrap();
+    let text = "socket = \"s\"\nkey_file = \"../key\"\naccept_key_files = [\"old/a\", \"/etc/b\"]\npcap = \"p\"\n\
+                policy = \"policy.toml\"\nmetrics_token_file = \"token\"\n";
+    std::fs::write(&path, text).unwrap();
+    let config = Config::load(Some(&path), &Flags::default()).unwrap();
+    let here = |name: &str| path.parent().unwrap().join(name);
+    assert_eq!((config.socket.clone(), config.key_file.clone()), (here("s"), Some(here("../key"))));
+    assert_eq!(config.accept_key_files, [here("old/a"), "/etc/b".into()]);
+    assert_eq!((config.pcap, config.policy), (Some(here("p")), Some(here("policy.toml"))));
+    assert_eq!(config.metrics_token_file, Some(here("token")));
+    std::fs::write(&path, "calibration = \"measured.json\"\n").unwrap();
+    let told = Config::load(Some(&path), &Flags::default()).unwrap_err().to_string();
+    assert!(told.contains(here("measured.json").to_str().unwrap()), "{told}");
+    // A path of the command line is the shell's.
+    std::fs::write(&path, text).unwrap();
+    let flags = Flags { key_file: Some("mine".into()), ..Flags::default() };
+    assert_eq!(Config::load(Some(&path), &flags).unwrap().key_file, Some("mine".into()));
 }
 
 #[test]
@@ -179,7 +235,7 @@ fn all_mistakes_come_at_once_in_the_order_of_the_file() {
                 [[peer]]\naddress = \"::\"\nsources = [\"a\", \"b\"]\n\n[[peer]]\nport = 1\n";
     let problems = load(text).unwrap_err().problems;
     let lines: Vec<usize> = problems.iter().map(|p| p.split(':').nth(1).unwrap().parse().unwrap()).collect();
-    assert_eq!(lines, [1, 2, 3, 6, 7, 10, 11, 13], "{problems:#?}");
+    assert_eq!(lines, [1, 2, 3, 3, 6, 7, 10, 11, 11, 13], "{problems:#?}");
     // If a file is not TOML, each broken line is reported, and nothing is guessed about the rest.
     let problems = load("listen = 127.0.0.23\nsocket = /run/x\npeer_port = 0\n").unwrap_err().problems;
     assert_eq!(problems.len(), 2, "{problems:#?}");

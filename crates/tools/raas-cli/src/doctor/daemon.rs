@@ -173,9 +173,7 @@ fn load(args: DaemonArgs, place: &Path) -> Option<Config> {
         log: None,
     };
     let file = args.config.map(|path| place.join(path));
-    let mut config = Config::load(file.as_deref(), &flags).ok()?;
-    config.key_file = config.key_file.map(|path| place.join(path));
-    Some(config)
+    Config::load(file.as_deref(), &flags).ok()
 }
 
 /// Limits and key.
