@@ -119,9 +119,13 @@ fn dial(path: &Path, deadline: Instant, silent: impl Fn() -> SessionError) -> Re
     }
 }
 
-/// The error for a socket that refuses this user: which users it lets in.
+/// The error for a socket that refuses this user: which users it lets in, unless nobody is there.
 fn denied(path: &Path) -> SessionError {
     use std::os::unix::fs::MetadataExt;
+    if control::is_served(path) == Some(false) {
+        let cause = "what is there does not let you in, and nobody is seen to serve it in this network namespace";
+        return SessionError::NoDaemon { path: path.to_path_buf(), cause: cause.into() };
+    }
     let seen = std::fs::metadata(path).ok();
     let mode = seen.as_ref().map(|meta| meta.mode() & 0o7777);
     let group = seen.map(|meta| group_name(meta.gid()));
