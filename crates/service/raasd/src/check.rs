@@ -68,10 +68,18 @@ pub struct Report {
     pub fit: Fit,
     /// The keys of control links, by their fingerprints.
     pub keys: String,
+    /// Who serves the socket now, if anybody does.
+    pub served: Option<String>,
 }
 
 /// Looks whether a daemon with this configuration could start, and changes nothing.
 pub fn check(config: &Config) -> Result<Report, DaemonError> {
+    let served = SocketPlace::check(config)?;
+    Ok(Report { served, ..judge(config)? })
+}
+
+/// As [`check`], of all but the place of the socket.
+fn judge(config: &Config) -> Result<Report, DaemonError> {
     let Prepared { config, fit, device, .. } = prepare(config.clone())?;
     let beside = config.socket.parent().unwrap_or(Path::new("."));
     let keys = if config.key_file.is_none() && !beside.join(key::KEY_FILE_NAME).exists() {
@@ -80,14 +88,14 @@ pub fn check(config: &Config) -> Result<Report, DaemonError> {
         key::words(&config, &key::read_all(&config, beside)?)
     };
     let address = SocketAddr::new(config.listen, 0);
-    TcpListener::bind(address).map_err(|source| DaemonError::PeerPort { address, source })?;
-    Ok(Report { decision: device.decision, fit, keys })
+    TcpListener::bind(address).map_err(|source| DaemonError::peer_port(address, source))?;
+    Ok(Report { decision: device.decision, fit, keys, served: None })
 }
 
 /// What a daemon with this configuration would say to the one that serves its socket, to take its place. Looks at all that
-/// [`check`] looks at, and at the place, and changes nothing.
+/// [`check`] looks at, and changes nothing.
 pub fn successor(config: &Config) -> Result<Successor, DaemonError> {
-    check(config)?;
+    judge(config)?;
     SocketPlace::look(&config.socket)?;
     let connections = config.data_path().admission.connections_per_app_max;
     let SessionShape { slots, engines } = SessionShape::for_engines(config.engines, connections);

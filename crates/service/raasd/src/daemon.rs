@@ -173,13 +173,13 @@ fn serve(
     tracing::info!("{}", key::words(&config, &keys));
     let keys = Keys { keys, directory: place.directory().to_path_buf(), reload };
     let peer_address = config.own_peer_address();
-    let peer_port = |source| DaemonError::PeerPort { address: peer_address, source };
+    let peer_port = |source| DaemonError::peer_port(peer_address, source);
     let first = TcpListener::bind(peer_address).map_err(peer_port)?;
     let peer_address = first.local_addr().map_err(peer_port)?;
     let mut peers = vec![first];
     for address in &config.standby {
         let address = SocketAddr::new(*address, peer_address.port());
-        peers.push(listen_at_standby(address).map_err(|source| DaemonError::PeerPort { address, source })?);
+        peers.push(listen_at_standby(address).map_err(|source| DaemonError::peer_port(address, source))?);
     }
     for listener in &peers {
         // For streams of bulk, which get connections that come here. Control links carry too little to be paced.

@@ -4,7 +4,8 @@
 //! device that the kernel does in software, unless it was named: the software NIC does the same work without root or a
 //! module, and faster.
 
-use std::net::IpAddr;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 
 use engine::DeviceRoom;
 use rdmacore::{DeviceInfo, OpenConfig, RdmaCore, RdmaDevice};
@@ -13,6 +14,7 @@ use softnic::{KernelTls, Progress, SoftNic, SoftNicConfig, SoftNicDevice};
 use verbs::{Access, Device as _, Provider};
 
 use crate::config::DeviceChoice;
+use crate::neighbours::{self, Protocol};
 use crate::{Config, ConfigError, DaemonError};
 
 /// Bytes that hardware must register to count as usable: a daemon that may lock no memory is better off without it.
@@ -189,8 +191,23 @@ fn open_softnic(config: &Config, entropy: [u8; 32]) -> Result<Vec<SoftNic>, Daem
         ..SoftNicConfig::new(config.listen)
     };
     let mut device = SoftNicDevice::new(nic);
-    let open = |_| device.open().map_err(|e| failed(&DeviceChoice::SoftNic, e.to_string()));
+    let open = |engine| {
+        device.open().map_err(|e| {
+            let port = config.udp_port.saturating_add(u16::try_from(engine).unwrap_or(0));
+            failed(&DeviceChoice::SoftNic, format!("{e}{}", who_has_port(SocketAddr::new(config.listen, port))))
+        })
+    };
     (0..config.engines).map(open).collect()
+}
+
+/// What to say besides of a software NIC that cannot be opened, if that is for its port.
+fn who_has_port(address: SocketAddr) -> String {
+    let tried = |result: io::Result<()>, protocol| {
+        let error = result.err().filter(|e| e.kind() == io::ErrorKind::AddrInUse)?;
+        Some(format!(": {}", neighbours::who_has(protocol, address, &error)))
+    };
+    let udp = tried(UdpSocket::bind(address).map(drop), Protocol::Udp);
+    udp.or_else(|| tried(TcpListener::bind(address).map(drop), Protocol::Tcp)).unwrap_or_default()
 }
 
 fn open_rdma_core(config: &Config, shown: &DeviceChoice, name: Option<String>) -> Result<Vec<RdmaCore>, DaemonError> {

@@ -2,10 +2,11 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::ConfigError;
+use crate::neighbours::{self, Protocol};
 
 /// The daemon did not start, or ended other than in order.
 #[derive(Debug, thiserror::Error)]
@@ -15,10 +16,15 @@ pub enum DaemonError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// Another daemon serves the socket.
-    #[error("another daemon serves {}: stop it, or choose another --socket", .socket.display())]
+    #[error(
+        "another daemon serves {}{who}: use it, stop it, or give this one a socket and an address of its own (--socket, --listen)",
+        .socket.display()
+    )]
     AlreadyRunning {
         /// The socket.
         socket: PathBuf,
+        /// Its user and process in parentheses, as far as they can be seen.
+        who: String,
     },
     /// The daemon that serves the socket was told to end, said that it does, and still serves.
     #[error(
@@ -91,12 +97,12 @@ pub enum DaemonError {
         what: String,
     },
     /// The port for other daemons cannot be opened.
-    #[error(
-        "cannot listen for other daemons on TCP {address}: {source}; is `listen` an address of this host, and no other daemon on it?"
-    )]
+    #[error("cannot listen for other daemons on TCP {address}: {source}: {what}")]
     PeerPort {
         /// Where.
         address: SocketAddr,
+        /// Who has it, and what to do.
+        what: String,
         /// Why not.
         source: io::Error,
     },
@@ -125,6 +131,18 @@ pub enum DaemonError {
 }
 
 impl DaemonError {
+    /// Another daemon serves `socket`.
+    pub(crate) fn already_running(socket: &Path) -> Self {
+        let who = neighbours::server(socket).map(|server| format!(" ({server})")).unwrap_or_default();
+        Self::AlreadyRunning { socket: socket.to_path_buf(), who }
+    }
+
+    /// TCP cannot listen at `address`.
+    pub(crate) fn peer_port(address: SocketAddr, source: io::Error) -> Self {
+        let what = neighbours::who_has(Protocol::Tcp, address, &source);
+        Self::PeerPort { address, what, source }
+    }
+
     pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { what, source }
     }

@@ -40,6 +40,7 @@ mod link_queue;
 mod log_quota;
 mod machine;
 mod member;
+mod neighbours;
 mod opening;
 mod policy_file;
 mod program_facts;

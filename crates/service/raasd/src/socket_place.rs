@@ -17,7 +17,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::incarnation::{Incarnation, SECRET_BYTES};
 use crate::socket_group::SocketGroup;
-use crate::{Config, DaemonError};
+use crate::{Config, ConfigError, DaemonError, neighbours};
 
 /// Programs that may wait to be accepted.
 const ACCEPT_BACKLOG: i32 = 128;
@@ -40,7 +40,7 @@ impl SocketPlace {
         loop {
             match Self::take(&config.socket, config.socket_mode, group, config.given_socket.as_deref()) {
                 Err(DaemonError::AlreadyRunning { .. }) if begin.elapsed() < wait => std::thread::sleep(LOOK),
-                Err(DaemonError::AlreadyRunning { socket }) if !wait.is_zero() => {
+                Err(DaemonError::AlreadyRunning { socket, .. }) if !wait.is_zero() => {
                     return Err(DaemonError::NotEnded { socket, waited: wait });
                 }
                 taken => return taken,
@@ -57,7 +57,8 @@ impl SocketPlace {
         given: Option<&OwnedFd>,
     ) -> Result<Self, DaemonError> {
         let fail = |what| move |source| DaemonError::Socket { socket: path.to_path_buf(), what, source };
-        let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        address_of(path)?;
+        let directory = directory_of(path);
         let open = directory_mode(mode, group.is_some());
         make_directory(directory, open).map_err(fail("its directory cannot be made"))?;
         check_directory(directory).map_err(fail("its directory is not safe"))?;
@@ -65,7 +66,7 @@ impl SocketPlace {
         let lock = open_lock(&lock_path).map_err(fail("its lock file cannot be opened"))?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(DaemonError::AlreadyRunning { socket: path.into() }),
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(DaemonError::already_running(path)),
             Err(e) => return Err(fail("its lock file cannot be locked")(e.into())),
         }
         let given = given.map(|given| check_given(given, path)).transpose();
@@ -82,7 +83,7 @@ impl SocketPlace {
 
     /// Whether this process could take the place after the daemon that has it. Changes nothing.
     pub(crate) fn look(path: &Path) -> Result<(), DaemonError> {
-        let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let directory = directory_of(path);
         let lock = lock_path(path);
         let looked = match std::fs::symlink_metadata(&lock) {
             // No daemon is there.
@@ -90,6 +91,48 @@ impl SocketPlace {
             _ => check_directory(directory).and_then(|()| open_lock(&lock).map(drop)),
         };
         looked.map_err(|source| DaemonError::ForeignPlace { socket: path.to_path_buf(), source })
+    }
+
+    /// Whether a daemon could be started there. Changes nothing. Words: who serves there now, which is no mistake of the
+    /// configuration.
+    pub(crate) fn check(config: &Config) -> Result<Option<String>, DaemonError> {
+        let path = config.socket.as_path();
+        let fail = |what| move |source| DaemonError::Socket { socket: path.to_path_buf(), what, source };
+        address_of(path)?;
+        let directory = directory_of(path);
+        let is_there = match std::fs::metadata(directory) {
+            Ok(meta) if !meta.is_dir() => {
+                return Err(fail("its directory is none")(io::ErrorKind::NotADirectory.into()));
+            }
+            Ok(_) => true,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => false,
+            Err(e) => return Err(fail("its directory cannot be looked at")(e)),
+        };
+        if is_there {
+            check_directory(directory).map_err(fail("its directory is not safe"))?;
+        }
+        // What root makes there, or gives to `user`, this process cannot try: it is that user by now.
+        let is_who_makes_it = config.user.is_none();
+        if is_who_makes_it {
+            let made_in = directory.ancestors().map(here_if_empty).find(|p| p.exists()).unwrap_or(Path::new("/"));
+            let what = if is_there { "its directory cannot be written" } else { "its directory cannot be made" };
+            may_write(made_in).map_err(fail(what))?;
+        }
+        if !is_there {
+            return Ok(None);
+        }
+        if is_who_makes_it {
+            let lock = lock_path(path);
+            if std::fs::symlink_metadata(&lock).is_ok() {
+                open_lock(&lock).map_err(fail("its lock file cannot be opened"))?;
+            }
+            check_what_is_there(path)?;
+        }
+        let server = neighbours::server(path).map(|server| format!(" ({server})"));
+        let words = |who: String| {
+            format!("{} is served already{who}; a start takes --replace, or another --socket", path.display())
+        };
+        Ok(server.or_else(|| is_served(path).then(String::new)).map(words))
     }
 
     /// Which daemon of this place it is. `fresh` is its secret if there is none that can be used.
@@ -104,7 +147,7 @@ impl SocketPlace {
 
     /// The directory, where the key lies too.
     pub(crate) fn directory(&self) -> &Path {
-        self.path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+        directory_of(&self.path)
     }
 
     /// Opens the listening socket, non-blocking. Its mode is right before anyone can connect.
@@ -117,8 +160,7 @@ impl SocketPlace {
             rustix::io::ioctl_fionbio(&given, true).map_err(|e| fail("it cannot be made non-blocking")(e.into()))?;
             return Ok(given);
         }
-        let address = SocketAddrUnix::new(&self.path)
-            .map_err(|e| fail("the path is too long for a socket, 107 bytes are allowed")(e.into()))?;
+        let address = address_of(&self.path)?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
             .map_err(|e| fail("socket")(e.into()))?;
@@ -134,24 +176,16 @@ impl SocketPlace {
 
     /// Removes the socket of a daemon that died. A daemon without the lock (another release) is noticed by connecting.
     fn remove_stale(&self) -> Result<(), DaemonError> {
-        let fail = |what| {
-            let socket = self.path.clone();
-            move |source| DaemonError::Socket { socket, what, source }
-        };
-        let meta = match std::fs::symlink_metadata(&self.path) {
-            Ok(meta) => meta,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(e) => return Err(fail("it cannot be looked at")(e)),
-        };
-        if !meta.file_type().is_socket() {
-            let not_socket = io::Error::from(io::ErrorKind::AlreadyExists);
-            return Err(fail("something that is no socket is there; choose another --socket")(not_socket));
+        if !check_what_is_there(&self.path)? {
+            return Ok(());
         }
         if is_served(&self.path) {
-            return Err(DaemonError::AlreadyRunning { socket: self.path.clone() });
+            return Err(DaemonError::already_running(&self.path));
         }
         tracing::info!(socket = %self.path.display(), "removing the socket of a daemon that died");
-        std::fs::remove_file(&self.path).map_err(fail("the stale socket cannot be removed"))
+        let what = "the stale socket cannot be removed";
+        let fail = |source| DaemonError::Socket { socket: self.path.clone(), what, source };
+        std::fs::remove_file(&self.path).map_err(fail)
     }
 }
 
@@ -164,8 +198,55 @@ impl Drop for SocketPlace {
     }
 }
 
+/// Whether there is a socket, of a daemon that lives or not. An error: something else is there, or a stranger's.
+fn check_what_is_there(path: &Path) -> Result<bool, DaemonError> {
+    let fail = |what| move |source| DaemonError::Socket { socket: path.to_path_buf(), what, source };
+    let meta = match std::fs::symlink_metadata(path) {
+        Ok(meta) => meta,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(e) => return Err(fail("it cannot be looked at")(e)),
+    };
+    if !meta.file_type().is_socket() {
+        let not_socket = io::Error::from(io::ErrorKind::AlreadyExists);
+        return Err(fail("something that is no socket is there; choose another --socket")(not_socket));
+    }
+    let own = rustix::process::geteuid().as_raw();
+    let is_sticky =
+        std::fs::metadata(directory_of(path)).is_ok_and(|meta| meta.mode() & 0o1000 != 0 && meta.uid() != own);
+    if is_sticky && own != 0 && meta.uid() != own {
+        let whose = refused(format!("it belongs to user {}, so user {own} cannot remove it", meta.uid()));
+        return Err(fail("a socket of somebody else is there; choose another --socket")(whose));
+    }
+    Ok(true)
+}
+
+/// The address that the kernel gives to a socket at `path`.
+fn address_of(path: &Path) -> Result<SocketAddrUnix, DaemonError> {
+    let told = |what: &str| ConfigError::one(format!("socket {}: {what}", path.display()));
+    if path.file_name().is_none() {
+        return Err(told("the path names no file").into());
+    }
+    SocketAddrUnix::new(path).map_err(|_| told("the path is too long for a socket, 107 bytes are allowed").into())
+}
+
+fn directory_of(socket: &Path) -> &Path {
+    here_if_empty(socket.parent().unwrap_or(Path::new("")))
+}
+
+/// The directory of a name alone is the one where the process is.
+fn here_if_empty(directory: &Path) -> &Path {
+    if directory.as_os_str().is_empty() { Path::new(".") } else { directory }
+}
+
+/// Whether this process may make files in a directory.
+fn may_write(directory: &Path) -> io::Result<()> {
+    let access = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
+    let tried = rustix::fs::accessat(rustix::fs::CWD, directory, access, rustix::fs::AtFlags::EACCESS);
+    tried.map_err(|e| io::Error::new(io::Error::from(e).kind(), format!("{}: {e}", directory.display())))
+}
+
 /// The lock file's place.
-fn lock_path(socket: &Path) -> PathBuf {
+pub(crate) fn lock_path(socket: &Path) -> PathBuf {
     let mut path = socket.as_os_str().to_owned();
     path.push(".lock");
     PathBuf::from(path)
@@ -199,7 +280,7 @@ fn directory_mode(socket_mode: u32, has_group: bool) -> u32 {
 
 /// Makes the directory of a socket, if it is not there, as [`SocketPlace::take`] does.
 pub(crate) fn make_directory_of(socket: &Path, mode: u32, has_group: bool) -> Result<(), DaemonError> {
-    let directory = socket.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = directory_of(socket);
     make_directory(directory, directory_mode(mode, has_group)).map_err(|source| DaemonError::Socket {
         socket: socket.to_path_buf(),
         what: "its directory cannot be made",
@@ -267,14 +348,9 @@ fn check_given(given: &OwnedFd, path: &Path) -> io::Result<OwnedFd> {
     given.try_clone()
 }
 
+/// A full backlog means a daemon too.
 fn is_served(path: &Path) -> bool {
-    let Ok(address) = SocketAddrUnix::new(path) else { return false };
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let Ok(probe) = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None) else {
-        return false;
-    };
-    // A full backlog (EAGAIN) means a daemon too.
-    matches!(rustix::net::connect(&probe, &address), Ok(()) | Err(rustix::io::Errno::AGAIN))
+    matches!(neighbours::knock(path), Ok(_) | Err(rustix::io::Errno::AGAIN))
 }
 
 #[cfg(test)]

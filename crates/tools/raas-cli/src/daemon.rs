@@ -119,7 +119,7 @@ fn report_lines(report: &raasd::Report) -> Vec<String> {
     lines.extend(report.decision.alternatives.iter().map(|other| format!("  not: {other}")));
     lines.push(report.keys.clone());
     lines.extend(report.fit.words.iter().cloned());
-    lines.extend(report.fit.too_much.iter().map(|words| format!("warning: {words}")));
+    lines.extend(report.fit.too_much.iter().chain(&report.served).map(|words| format!("warning: {words}")));
     lines
 }
 
