@@ -183,7 +183,10 @@ async fn serve(stream: TcpStream, source: SocketAddr, context: Arc<LinkContext>,
     let Some(NotOpened { refusal, says_why }) = refused else {
         return wire.dismiss(&Refusal::new(Reason::PeerBusy, "too many others want a link to this daemon: try again"));
     };
-    if refusal.reason != Reason::Closed {
+    if refusal.reason == Reason::PeerLost && !wire.has_heard() {
+        // Somebody has looked whether the port is open, as `raas doctor` and monitors do.
+        tracing::debug!(%source, "a connection ended before its first byte");
+    } else if refusal.reason != Reason::Closed {
         log_line(&at.door, |left_out| {
             tracing::warn!(%source, why = %refusal, left_out, "refused a control link");
         });

@@ -146,6 +146,8 @@ pub(crate) struct Wire {
     path: LinkPath,
     /// Bytes of the next frame; kept here so that a read that is given up loses none.
     buffer: Vec<u8>,
+    /// The peer has said something.
+    heard: bool,
     frame_bytes_max: usize,
     /// From the end of the handshake on.
     seal: Option<Seal>,
@@ -162,6 +164,7 @@ impl Wire {
             read,
             write,
             buffer: Vec::new(),
+            heard: false,
             frame_bytes_max: HANDSHAKE_FRAME_BYTES_MAX,
             seal: None,
         })
@@ -197,10 +200,15 @@ impl Wire {
             }
             match self.read.read_buf(&mut self.buffer).await {
                 Ok(0) => return Err(lost("the peer closed the link".into())),
-                Ok(_) => {}
+                Ok(_) => self.heard = true,
                 Err(e) => return Err(lost(e.to_string())),
             }
         }
+    }
+
+    /// Whether the peer has said anything at all.
+    pub(crate) fn has_heard(&self) -> bool {
+        self.heard
     }
 
     pub(crate) async fn send(&mut self, message: &PeerMessage) -> Result<(), Refusal> {
