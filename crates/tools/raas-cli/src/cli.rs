@@ -42,6 +42,9 @@ pub(crate) struct Cli {
     /// What to log on stderr, such as `info` or `raasd=debug` [default: $RUST_LOG, else warn; info for the daemon]
     #[arg(long, global = true, value_name = "FILTER")]
     pub(crate) log: Option<String>,
+    /// Before or after the command.
+    #[command(flatten)]
+    pub(crate) socket: SocketArgs,
     /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -110,8 +113,26 @@ pub(crate) enum Command {
 pub(crate) struct SocketArgs {
     /// Control socket of this host's daemon [default: $RAAS_SOCKET, else the first that is served of
     /// $XDG_RUNTIME_DIR/raas/raasd.sock, /tmp/raas-$UID/raasd.sock (not for root) and /run/raas/raasd.sock]
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, global = true, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
+}
+
+impl Command {
+    /// Whether it has to do with a daemon's socket.
+    pub(crate) fn has_socket(&self) -> bool {
+        use Command as C;
+        !matches!(
+            self,
+            C::Demo(_)
+                | C::Device(_)
+                | C::Calibrate(_)
+                | C::Policy(_)
+                | C::Man(_)
+                | C::Completions(_)
+                | C::DemoApp(_)
+                | C::DemoEcho(_)
+        )
+    }
 }
 
 /// Whether something is done.
@@ -351,7 +372,7 @@ pub(crate) struct DaemonArgs {
     pub(crate) until_stdin_closes: bool,
     /// Control socket to serve [default: $RAAS_SOCKET, else $XDG_RUNTIME_DIR/raas/raasd.sock, else /run/raas/raasd.sock
     /// for root and /tmp/raas-$UID/raasd.sock for others]
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, global = true, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
 }
 
@@ -468,5 +489,35 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// Of every command that has to do with a daemon, also of a command of a command.
+    #[test]
+    fn the_socket_is_named_before_or_after_the_command() {
+        let parsed = |words: &[&str]| Cli::try_parse_from(words).unwrap_or_else(|e| panic!("{words:?}: {e}"));
+        let given = |cli: Cli| {
+            assert_eq!(cli.socket.path(), Some(Path::new("/s")));
+            let own = match cli.command {
+                Command::Daemon(args) => args.socket,
+                Command::Ss(args) => args.socket.socket,
+                Command::Run(args) => args.socket.socket,
+                Command::Perf(PerfCommand::Lat(args)) => args.socket.socket,
+                Command::Region(RegionCommand::Ls(args)) => args.socket.socket,
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(own.as_deref(), Some(Path::new("/s")));
+        };
+        for command in [&["daemon"][..], &["ss"], &["perf", "lat", "h:1"], &["region", "ls"]] {
+            for at in 0..=command.len() {
+                let mut words = vec!["raas"];
+                words.extend(&command[..at]);
+                words.extend(["--socket", "/s"]);
+                words.extend(&command[at..]);
+                given(parsed(&words));
+            }
+        }
+        given(parsed(&["raas", "--socket", "/s", "run", "ls", "--socket", "/other"]));
+        given(parsed(&["raas", "run", "--socket=/s", "ls", "-l"]));
+        assert!(!parsed(&["raas", "--socket", "/s", "device"]).command.has_socket());
     }
 }

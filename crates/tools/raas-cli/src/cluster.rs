@@ -17,8 +17,14 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<(), Failure> {
     if let Some(name) = &args.name {
         state.hosts.retain(|host| has(host, name));
     }
-    let told = if args.json { out::line(to_json(&state)) } else { out::print(to_text(&state)) };
-    told.map(drop)
+    let not_there = |name| format!("no host of the cluster has or serves the name `{name}`: `raas cluster` lists all");
+    let missing = args.name.as_ref().filter(|_| state.hosts.is_empty()).map(not_there);
+    if args.json {
+        out::line(to_json(&state))?;
+    } else if missing.is_none() {
+        out::print(to_text(&state))?;
+    }
+    missing.map_or(Ok(()), |told| Err(Failure::Failed(told)))
 }
 
 fn has(host: &MemberRow, name: &str) -> bool {

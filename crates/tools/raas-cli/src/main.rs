@@ -112,6 +112,9 @@ fn start_log(given: Option<&str>, default: &str, format: LogFormat, queue: Optio
 }
 
 fn run(cli: Cli) -> Result<(), Failure> {
+    if cli.socket.path().is_some() && !cli.command.has_socket() {
+        return Err(Failure::Usage("--socket: this command has nothing to do with a daemon's socket".into()));
+    }
     let log = cli.log;
     // The daemon's configuration may name a filter, so it starts its log itself.
     if !matches!(cli.command, Command::Daemon(_)) {

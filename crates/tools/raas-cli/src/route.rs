@@ -35,7 +35,6 @@ pub(crate) enum Route {
 
 /// Host and, if given, port. A name counts as its first address; it may be one of the cluster.
 pub(crate) fn target(text: &str, socket: Option<&Path>) -> Result<(IpAddr, Option<u16>), Failure> {
-    let unusable = |e: String| Failure::Usage(format!("`{text}`: {e}; use a connection's number, HOST or HOST:PORT"));
     if let Ok(ip) = text.parse::<IpAddr>() {
         return Ok((ip, None));
     }
@@ -44,8 +43,8 @@ pub(crate) fn target(text: &str, socket: Option<&Path>) -> Result<(IpAddr, Optio
     }
     let has_port = text.contains(':');
     let whole = if has_port { text.to_owned() } else { format!("{text}:{PROBE_PORT}") };
-    let found = raas::resolve(socket, &whole).map_err(|e| unusable(e.to_string()))?;
-    let first = found.first().ok_or_else(|| unusable("the name has no address".into()))?;
+    let found = crate::cli::resolve(&whole, socket)?;
+    let first = found.first().ok_or_else(|| Failure::Failed(format!("`{text}`: the name has no address")))?;
     Ok((first.ip(), has_port.then_some(first.port())))
 }
 
@@ -97,7 +96,7 @@ mod tests {
         assert_eq!(target("[::1]:9", NOWHERE).unwrap().1, Some(9));
         assert!(target("localhost", NOWHERE).unwrap().0.is_loopback());
         assert!(target("localhost:7", NOWHERE).unwrap().1 == Some(7));
-        for bad in ["", "no such host", "localhost:port", "1.2.3.4:99999"] {
+        for bad in ["", "localhost:port", "1.2.3.4:99999"] {
             assert!(matches!(target(bad, NOWHERE), Err(Failure::Usage(_))), "{bad}");
         }
     }

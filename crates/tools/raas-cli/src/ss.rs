@@ -3,6 +3,7 @@
 mod filter;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use control::{AppRow, ConnectionRow, DatagramRow};
 use serde_json::{Map, Value, json};
@@ -31,6 +32,13 @@ pub(crate) fn run(args: &SsArgs) -> Result<(), Failure> {
         text += &format!("\ndatagram sockets\n{}", datagrams_to_text(&datagrams, &programs));
     }
     out::print(text).map(drop)
+}
+
+/// The connection of this number; without one the command has failed.
+pub(crate) fn connection(socket: Option<&Path>, id: u64) -> Result<ConnectionRow, Failure> {
+    let rows = raas::inspect::connections(socket).map_err(session_failure)?;
+    let row = rows.into_iter().find(|row| row.id == id);
+    row.ok_or_else(|| Failure::Failed(format!("there is no connection {id}; `raas ss` lists them")))
 }
 
 /// The names that programs gave themselves, by process. A process with several sessions may have several.

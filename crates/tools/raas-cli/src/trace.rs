@@ -10,6 +10,7 @@ use control::{StageRow, TraceRow};
 use serde_json::{Value, json};
 
 use crate::cli::TraceArgs;
+use crate::ss;
 use terminal::table::{self, Align, Table};
 use terminal::{Failure, out};
 use transport::session_failure;
@@ -34,7 +35,14 @@ type Messages = BTreeMap<(u32, u64), TraceRow>;
 /// Asks the daemon and prints what it saw.
 pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
     let socket = args.socket.path();
+    if let (Some(id), Some(_)) = (args.id, args.seconds) {
+        ss::connection(socket, id)?;
+    }
     let messages = gather(socket, args.id, args.seconds)?;
+    // Of a connection that ended the daemon may still have messages.
+    if let Some(id) = args.id.filter(|_| messages.is_empty()) {
+        ss::connection(socket, id)?;
+    }
     if let Some(file) = &args.perfetto {
         let text = perfetto::to_json(messages.values()).to_string();
         std::fs::write(file, text).map_err(|e| Failure::failed(file.display(), e))?;

@@ -1,6 +1,6 @@
 //! `raas why`: the path of one connection, or of one that would be made, with the reason, and why not another path.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use control::{ConnectionRow, LaneRow, PathKind, Reason};
@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::cli::WhyArgs;
 use crate::route::{self, Route};
+use crate::ss;
 use terminal::Failure;
 use terminal::out;
 use transport::{Raas, reason_failure, session_failure};
@@ -22,6 +23,8 @@ struct Explanation {
     connection: Option<ConnectionRow>,
     /// The host at the other end.
     host: IpAddr,
+    /// The port there, of a connection that would be made, if it was named.
+    port: Option<u16>,
     /// `None`: there is no way.
     path: Option<PathKind>,
     reason: Reason,
@@ -50,7 +53,10 @@ pub(crate) fn run(args: &WhyArgs) -> Result<(), Failure> {
     let raas = Raas::attach(socket, "raas why")?;
     let explanation = match args.what.parse::<u64>() {
         Ok(id) => of_connection(&raas, id)?,
-        Err(_) => of_host(&raas, route::target(&args.what, socket)?.0)?,
+        Err(_) => {
+            let (host, port) = route::target(&args.what, socket)?;
+            Explanation { port, ..of_host(&raas, host)? }
+        }
     };
     if args.json {
         out::line(explanation.to_json())?;
@@ -59,15 +65,13 @@ pub(crate) fn run(args: &WhyArgs) -> Result<(), Failure> {
     }
     match explanation.path {
         Some(_) => Ok(()),
-        None => Err(reason_failure(explanation.reason, format!("{}: {}", explanation.host, explanation.reason))),
+        None => Err(reason_failure(explanation.reason, format!("{}: {}", explanation.to(), explanation.reason))),
     }
 }
 
 fn of_connection(raas: &Raas, id: u64) -> Result<Explanation, Failure> {
     let socket = Some(raas.session().socket());
-    let rows = raas::inspect::connections(socket).map_err(session_failure)?;
-    let row = rows.into_iter().find(|row| row.id == id);
-    let row = row.ok_or_else(|| Failure::Usage(format!("there is no connection {id}; `raas ss` lists them")))?;
+    let row = ss::connection(socket, id)?;
     let (host, path, reason) = (row.peer.ip(), row.path, row.reason);
     let lane = match &row.lane {
         Some(name) => {
@@ -106,7 +110,7 @@ fn explain(
     let on_lane = matches!(path, Some(PathKind::Lane | PathKind::Leased | PathKind::TcpDirect));
     let device = if on_lane { Some(device(raas)?) } else { None };
     let alternatives = alternatives(path, reason, host, own);
-    Ok(Explanation { connection, host, path, reason, device, lane, round_trip, alternatives })
+    Ok(Explanation { connection, host, port: None, path, reason, device, lane, round_trip, alternatives })
 }
 
 fn device(raas: &Raas) -> Result<Device, Failure> {
@@ -176,6 +180,11 @@ fn secrecy(lane: &LaneRow) -> Option<String> {
 }
 
 impl Explanation {
+    /// The other end of a connection that would be made.
+    fn to(&self) -> String {
+        self.port.map_or_else(|| self.host.to_string(), |port| SocketAddr::new(self.host, port).to_string())
+    }
+
     fn verb(&self) -> Option<&str> {
         let used = self.connection.as_ref().and_then(|c| c.verb.as_deref());
         matches!(self.path, Some(PathKind::Lane)).then_some(used.unwrap_or(USUAL_VERB))
@@ -207,7 +216,7 @@ impl Explanation {
             "schema": "raas.why/1",
             "id": c.map(|c| c.id),
             "local": c.map(|c| c.local),
-            "peer": c.map(|c| c.peer.to_string()).unwrap_or_else(|| self.host.to_string()),
+            "peer": c.map(|c| c.peer.to_string()).unwrap_or_else(|| self.to()),
             "path": self.path.map(PathKind::as_str),
             "verb": self.verb(),
             "verb_asked": c.and_then(|c| c.verb_asked.as_ref()),
@@ -240,7 +249,7 @@ impl Explanation {
                 format!("handle {} to a region of {}, process {}\n", c.id, c.peer.ip(), c.app_pid)
             }
             Some(c) => format!("connection {}: {} to {}, process {}\n", c.id, c.local, c.peer, c.app_pid),
-            None => format!("a connection to {}\n", self.host),
+            None => format!("a connection to {}\n", self.to()),
         };
         let mut line = |name: &str, text: String| out += &format!("  {name:<8}  {text}\n");
         line("path", self.path.map_or("none", PathKind::as_str).to_owned());
@@ -273,6 +282,9 @@ impl Explanation {
         }
         if let Some(t) = self.round_trip {
             line("probe", format!("the peer's daemon answered over the lane after {:.0} us", t.as_secs_f64() * 1e6));
+        }
+        if self.port.is_some() {
+            line("port", "nobody there is asked, so that no program sees a probe: it may have no listener".into());
         }
         for (path, why) in &self.alternatives {
             line("not", format!("{}: {why}", path.as_str()));
@@ -320,6 +332,7 @@ mod tests {
             alternatives: alternatives(Some(path), reason, host, &["10.0.0.1".parse().unwrap()]),
             connection: Some(row),
             host,
+            port: None,
             path: Some(path),
             reason,
             device: None,

@@ -6,7 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::perf::SIZE_BYTES_MAX;
+use raas::LookupError;
 use terminal::Failure;
+use transport::session_failure;
 
 pub(super) fn two_addresses(text: &str) -> Result<[IpAddr; 2], String> {
     let parsed: Result<Vec<IpAddr>, _> = text.split(',').map(|part| part.trim().parse::<IpAddr>()).collect();
@@ -42,7 +44,19 @@ pub(super) fn period(text: &str) -> Result<Duration, String> {
 
 /// The addresses that a user's HOST:PORT or SERVICE:PORT means, to be tried in turn; one at least.
 pub(crate) fn resolve(text: &str, socket: Option<&Path>) -> Result<Vec<SocketAddr>, Failure> {
-    raas::resolve(socket, text).map_err(|e| Failure::Usage(e.to_string()))
+    raas::resolve(socket, text).map_err(|e| {
+        let told = e.to_string();
+        match e {
+            LookupError::Form(_) => Failure::Usage(told),
+            LookupError::Session { error, .. } => match session_failure(error) {
+                Failure::Refused(_) => Failure::Refused(told),
+                Failure::NoDaemon(_) => Failure::NoDaemon(told),
+                _ => Failure::Failed(told),
+            },
+            // It is a name, and nobody has it.
+            _ => Failure::Failed(told),
+        }
+    })
 }
 
 #[cfg(test)]
