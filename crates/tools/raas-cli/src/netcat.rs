@@ -2,6 +2,7 @@
 //! last byte and ends well only after the receiver has taken everything and closed in order. Over kernel TCP, where a
 //! process that was killed closes in order too, the receiver says with one byte that everything is written.
 
+mod leftover;
 mod target;
 
 use std::fs::File;

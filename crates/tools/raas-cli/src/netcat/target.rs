@@ -2,6 +2,7 @@
 //! which gets the name at the end and is removed on any failure. A target that is no file (a terminal, a pipe,
 //! /dev/null) is written directly.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -9,15 +10,15 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tempfile::TempPath;
+use tempfile::{NamedTempFile, TempPath};
 
-use terminal::Failure;
-use terminal::signals;
+use super::leftover;
+use terminal::{Failure, out, signals};
 
 /// Links that lead to a file at most, as in the kernel.
 const LINKS_MAX: usize = 40;
-/// The end of the name of a file that is not whole.
-const PARTIAL_SUFFIX: &str = ".raas-partial";
+/// Files that are made at most until one is this receiver's.
+const TRIES_MAX: usize = 100;
 /// Mode of a new file; the umask takes bits away.
 const FILE_MODE: u32 = 0o666;
 
@@ -109,21 +110,20 @@ fn beside(target: PathBuf, mode: Option<Permissions>, name: &str) -> Result<(Fil
     if mode.is_some() && rustix::fs::access(&target, rustix::fs::Access::WRITE_OK).is_err() {
         return Err(Failure::Usage(format!("{name}: {}", io::Error::from(io::ErrorKind::PermissionDenied))));
     }
-    let mut prefix = std::ffi::OsString::from(".");
+    let mut prefix = OsString::from(".");
     prefix.push(file_name);
     prefix.push(".");
-    let new = tempfile::Builder::new()
-        .prefix(&prefix)
-        .suffix(PARTIAL_SUFFIX)
-        .permissions(Permissions::from_mode(FILE_MODE))
-        .tempfile_in(parent(&target))
-        .map_err(|e| {
-            let directory = parent(&target).display();
-            Failure::Usage(format!(
-                "{name}: the file is written beside its name and cannot be made in {directory}: {e}; \
-                 `raas recv PORT > FILE` writes to the file itself"
-            ))
-        })?;
+    let cannot = |e: io::Error| {
+        let directory = parent(&target).display();
+        Failure::Usage(format!(
+            "{name}: the file is written beside its name and cannot be made in {directory}: {e}; \
+             `raas recv PORT > FILE` writes to the file itself"
+        ))
+    };
+    for left in leftover::sweep(parent(&target)) {
+        out::say(format_args!("raas: removed {left}, which a receiver that was killed had left"));
+    }
+    let new = held(&prefix, parent(&target)).map_err(cannot)?;
     let (file, path) = new.into_parts();
     if let Some(mode) = mode {
         file.set_permissions(mode).map_err(|e| Failure::failed(name, e))?;
@@ -136,6 +136,22 @@ fn beside(target: PathBuf, mode: Option<Permissions>, name: &str) -> Result<(Fil
     })
     .map_err(|e| Failure::failed("signal handling", e))?;
     Ok((file, Partial { path, target }))
+}
+
+/// A new file that other receivers see to be written.
+fn held(prefix: &OsStr, directory: &Path) -> io::Result<NamedTempFile> {
+    for _ in 0..TRIES_MAX {
+        let new = tempfile::Builder::new()
+            .prefix(prefix)
+            .rand_bytes(leftover::RANDOM_LETTERS)
+            .suffix(leftover::PARTIAL_SUFFIX)
+            .permissions(Permissions::from_mode(FILE_MODE))
+            .tempfile_in(directory)?;
+        if leftover::hold(new.as_file())? {
+            return Ok(new);
+        }
+    }
+    Err(io::Error::other("other receivers take it away"))
 }
 
 /// What a path leads to.
