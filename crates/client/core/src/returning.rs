@@ -68,8 +68,7 @@ impl Session {
 
     /// What the new daemon is told after Hello, with a descriptor each if there is one; `segment` is the session segment's.
     pub fn return_messages(&mut self, segment: &Arc<OwnedFd>) -> Vec<(Request, Option<Arc<OwnedFd>>)> {
-        let SessionShape { slots, engines } = self.memory().shape();
-        let session_bytes = shm::Session::bytes(self.memory().shape());
+        let slots = self.memory().shape().slots;
         let mut used = vec![0_u8; slots.div_ceil(8) as usize];
         for slot in self.used_slots() {
             if let Some(byte) = used.get_mut((slot / 8) as usize) {
@@ -79,8 +78,7 @@ impl Session {
         while used.last() == Some(&0) {
             used.pop();
         }
-        let session = Request::Return { slots, engines, session_bytes, next_chunk: self.next_chunk, used };
-        let mut messages = vec![(session, Some(Arc::clone(segment)))];
+        let mut messages = vec![self.session_message(segment, used)];
         let tickets = self.live_tickets();
         if !tickets.is_empty() {
             messages.extend(self.chunks.iter().filter_map(|(&chunk, place)| {
@@ -90,11 +88,35 @@ impl Session {
         }
         let tickets = tickets.chunks(RETURNED_MAX).map(|some| Request::ReturnConnections { tickets: some.to_vec() });
         messages.extend(tickets.map(|tickets| (tickets, None)));
-        let ends: Vec<_> = self.returned_ends().collect();
-        let pairs = ends.chunks(RETURNED_MAX).map(|ends| Request::ReturnPairs { ends: ends.to_vec() });
-        messages.extend(pairs.map(|pairs| (pairs, None)));
+        messages.extend(self.pair_messages());
         messages.push((Request::ReturnEnd, None));
         messages
+    }
+
+    /// What a daemon is told after Hello to show the connections of pairs, which go on though the session is lost: of all
+    /// else it is told nothing. Empty if there are none.
+    pub fn show_messages(&self, segment: &Arc<OwnedFd>) -> Vec<(Request, Option<Arc<OwnedFd>>)> {
+        let pairs = self.pair_messages();
+        if pairs.is_empty() {
+            return pairs;
+        }
+        let mut messages = vec![self.session_message(segment, Vec::new())];
+        messages.extend(pairs);
+        messages.push((Request::ReturnEnd, None));
+        messages
+    }
+
+    fn session_message(&self, segment: &Arc<OwnedFd>, used: Vec<u8>) -> (Request, Option<Arc<OwnedFd>>) {
+        let SessionShape { slots, engines } = self.memory().shape();
+        let session_bytes = shm::Session::bytes(self.memory().shape());
+        let session = Request::Return { slots, engines, session_bytes, next_chunk: self.next_chunk, used };
+        (session, Some(Arc::clone(segment)))
+    }
+
+    fn pair_messages(&self) -> Vec<(Request, Option<Arc<OwnedFd>>)> {
+        let ends: Vec<_> = self.returned_ends().collect();
+        let pairs = ends.chunks(RETURNED_MAX).map(|ends| Request::ReturnPairs { ends: ends.to_vec() });
+        pairs.map(|pairs| (pairs, None)).collect()
     }
 
     /// Slots that the application uses.

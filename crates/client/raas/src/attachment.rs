@@ -27,6 +27,7 @@ use crate::park::lock;
 use crate::patience::{WaitPolicy, YieldTurns};
 use crate::reactor::Reactor;
 use crate::region_table::RegionTable;
+use crate::showing::Showing;
 use crate::tables::Tables;
 #[cfg(feature = "tokio")]
 use crate::task_patience::Reads;
@@ -81,6 +82,7 @@ pub(crate) struct Attachment {
     pub(crate) release: String,
     pub(crate) requires_encryption: bool,
     pub(crate) returning: Kept,
+    pub(crate) showing: Showing,
     pub(crate) daemon: Arc<Daemon>,
     pub(crate) tables: Mutex<Tables>,
     pub(crate) bells: Mutex<Bells>,
@@ -138,6 +140,7 @@ impl Attachment {
             release,
             requires_encryption,
             returning: Kept::new(segment, page, wakes, number),
+            showing: Showing::default(),
             daemon: Arc::clone(session.daemon()),
             app_sleep: session.memory().app_sleep(),
             driver: Mutex::new(Driver::new(session.memory())),
@@ -204,6 +207,9 @@ impl Attachment {
 
     /// Sends what the daemon need not know if it is gone.
     pub(crate) fn tell(&self, request: &Request) {
+        if self.lost().is_some() {
+            return self.tell_shown(request);
+        }
         // An error means that the session is over or the daemon hangs; either way it forgets this session as a whole.
         let _ = self.send(request, &[]);
     }
@@ -251,10 +257,11 @@ impl Attachment {
             return;
         }
         tracing::debug!(socket = %self.config.path.display(), %error, "the session is lost");
-        self.daemon.life().lose(match &error {
+        let reason = match &error {
             SessionError::Lost { reason } | SessionError::Refused { reason, .. } => *reason,
             _ => Reason::DaemonLost,
-        });
+        };
+        self.daemon.life().lose(reason);
         // Explicitly: a forked child may hold the descriptors open, and then closing would not take them out.
         let _ = epoll::delete(&self.epoll, &self.control);
         let _ = epoll::delete(&self.epoll, self.wake.fd());
@@ -265,6 +272,7 @@ impl Attachment {
         let bells = lock(&self.bells).of_session();
         bells.iter().for_each(|bell| bell.notify());
         self.regions.wake_all();
+        self.begin_showing(reason);
         self.kick();
     }
 

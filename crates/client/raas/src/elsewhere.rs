@@ -95,6 +95,7 @@ impl<'a> Sleeper<'a> {
             }
         }
         self.attachment.try_return();
+        self.attachment.try_show();
         self.attachment.take_doorbells(driver);
         self.attachment.sweep(driver);
     }

@@ -70,12 +70,13 @@ impl Attachment {
                 return end_sleep(&self.app_sleep);
             }
             let bound = sleep_bound(deadline);
-            let woken = driver.sleep(self.epoll.as_fd(), self.return_due().map_or(bound, |due| due.min(bound)));
+            let woken = driver.sleep(self.epoll.as_fd(), self.look_due().map_or(bound, |due| due.min(bound)));
             end_sleep(&self.app_sleep);
             if woken {
                 self.handle_events(driver);
             }
             self.try_return();
+            self.try_show();
             self.sweep(driver);
             if parker.is_notified() || ready() || deadline.is_some_and(|d| Instant::now() >= d) {
                 return;
@@ -97,6 +98,7 @@ impl Attachment {
                 self.handle_events(&mut driver);
             }
             self.try_return();
+            self.try_show();
             self.sweep(&mut driver);
             drop(driver);
             drop(leadership);

@@ -109,6 +109,7 @@ mod region_table;
 mod returning;
 mod ring_size;
 mod session;
+mod showing;
 mod socket_watch;
 mod stream;
 mod successor;

@@ -24,11 +24,11 @@ use crate::park::lock;
 use crate::region_table::RegionUser;
 
 /// Pause after the first try; each further one is twice as long, and a part of each is random.
-const PAUSE_FIRST: Duration = Duration::from_millis(5);
+pub(crate) const PAUSE_FIRST: Duration = Duration::from_millis(5);
 /// Longest pause between two tries.
 const PAUSE_MAX: Duration = Duration::from_millis(160);
 /// How long a daemon may take to answer one try.
-const TRY_MAX: Duration = Duration::from_secs(2);
+pub(crate) const TRY_MAX: Duration = Duration::from_secs(2);
 
 impl Attachment {
     /// Whether the daemon has ended, and the next one is waited for.
@@ -182,7 +182,7 @@ impl Attachment {
 }
 
 /// Whether another daemon, or the same one a moment later, may do what this one did not.
-fn is_worth_a_try(error: &SessionError) -> bool {
+pub(crate) fn is_worth_a_try(error: &SessionError) -> bool {
     matches!(error, SessionError::NoDaemon { .. } | SessionError::Silent { .. } | SessionError::Lost { .. })
 }
 
@@ -192,7 +192,7 @@ fn pauses(pause: Duration) -> (Duration, Duration) {
 }
 
 /// From half of a pause to the whole of it, so that many programs do not come back at one moment.
-fn jittered(pause: Duration) -> Duration {
+pub(crate) fn jittered(pause: Duration) -> Duration {
     let any = std::hash::RandomState::new().build_hasher().finish() % 1024;
     pause / 2 + pause.mul_f64(any as f64 / 2048.0)
 }

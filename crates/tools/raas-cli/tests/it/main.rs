@@ -8,6 +8,7 @@ mod etcd;
 mod explain;
 mod failover;
 mod fallback;
+mod first_hour;
 mod inspect;
 mod ipv6;
 mod lane;
