@@ -117,7 +117,7 @@ fn serve(name: &str, bytes: u64, has_pattern: bool) -> Result<()> {
     if has_pattern {
         pattern::pages(bytes).try_for_each(|page| region.write(page, &pattern::word(page).to_le_bytes()))?;
     }
-    println!("ready {}", region.key().to_hex());
+    println!("ready {}", region.key());
     std::io::stdin().read_to_end(&mut vec![])?;
     Ok(())
 }

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 pub const FRAME_BYTES_MAX: usize = 64 * 1024;
 
 /// A frame could not be made or understood.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
     /// Longer than [`FRAME_BYTES_MAX`].
@@ -21,6 +21,8 @@ pub enum FrameError {
     #[error("{0} bytes follow the message")]
     Trailing(usize),
 }
+
+crate::debug_says_the_words!(FrameError);
 
 /// One message as bytes.
 pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {

@@ -7,6 +7,7 @@
 #![deny(missing_docs)]
 
 mod app;
+mod debug_words;
 mod frame;
 mod inspect;
 mod meet;

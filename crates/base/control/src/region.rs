@@ -1,14 +1,14 @@
 //! Regions: memory with a name that other programs read and write (docs/use/regions.md). What both control protocols say
 //! of them.
 
-use std::fmt;
 use std::ops::BitOr;
 use std::str::FromStr;
+use std::{fmt, io};
 
 use serde::{Deserialize, Serialize};
 
-use crate::Reason;
 use crate::words::foreign;
+use crate::{Reason, debug_says_the_words};
 
 /// Bytes of a region's name at most.
 pub const REGION_NAME_BYTES_MAX: usize = 64;
@@ -23,8 +23,10 @@ pub const REGION_EPOCH_MAX: u64 = 1 << 48;
 /// Notifications of one region that the daemon sends to its owner before the owner says that it took some.
 pub const NOTIFICATIONS_UNTAKEN_MAX: u32 = 64;
 
-/// What a program must know, beside the name, to open a region. It is 128 bits that nobody can guess, and is never
-/// printed by `Debug`.
+/// What a program must know, beside the name, to open a region: 128 bits that nobody can guess.
+///
+/// `Display` says it, as 32 hexadecimal digits for people and files, and `FromStr` reads them. `Debug` never says it, so
+/// that no log has it by accident.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RegionKey([u8; REGION_KEY_BYTES]);
 
@@ -38,10 +40,11 @@ impl RegionKey {
     pub const fn as_bytes(&self) -> &[u8; REGION_KEY_BYTES] {
         &self.0
     }
+}
 
-    /// As 32 hexadecimal digits, for people and files. [`RegionKey::from_str`] reads them.
-    pub fn to_hex(&self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+impl fmt::Display for RegionKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{:032x}", u128::from_be_bytes(self.0)))
     }
 }
 
@@ -52,9 +55,23 @@ impl fmt::Debug for RegionKey {
 }
 
 /// A text is no key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a key is {} hexadecimal digits", 2 * REGION_KEY_BYTES)]
 pub struct NotAKey;
+
+debug_says_the_words!(NotAKey, NotAnAccess, RegionRefusal);
+
+impl From<NotAKey> for io::Error {
+    fn from(e: NotAKey) -> Self {
+        Self::new(io::ErrorKind::InvalidInput, e)
+    }
+}
+
+impl From<NotAnAccess> for io::Error {
+    fn from(e: NotAnAccess) -> Self {
+        Self::new(io::ErrorKind::InvalidInput, e)
+    }
+}
 
 impl FromStr for RegionKey {
     type Err = NotAKey;
@@ -146,7 +163,7 @@ impl fmt::Display for RegionAccess {
 }
 
 /// A text is no access mask.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no access: give some of read, write, atomic, execute, with commas between, or none")]
 pub struct NotAnAccess(String);
 
@@ -314,7 +331,7 @@ fn of_user(uid: Option<u32>) -> String {
 }
 
 /// Why a region was not made, opened or revoked, or an operation on it was refused.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegionRefusal {
     /// The name is empty, too long, or has control characters.
@@ -457,7 +474,11 @@ mod tests {
     #[test]
     fn keys_and_access_are_read_as_they_are_written() {
         let key = RegionKey::new(std::array::from_fn(|i| (i * 17) as u8));
-        assert_eq!(key.to_hex().parse(), Ok(key));
+        assert_eq!(key.to_string(), "00112233445566778899aabbccddeeff");
+        assert_eq!(key.to_string().parse(), Ok(key));
+        let small = RegionKey::new([0; REGION_KEY_BYTES]);
+        assert_eq!(small.to_string().parse(), Ok(small), "zeroes in front are digits too");
+        assert_eq!(format!("{NotAKey:?}"), "a key is 32 hexadecimal digits");
         assert_eq!(format!("{key:?}"), "RegionKey(..)", "no log has a key");
         for wrong in ["", "0", "zz112233445566778899aabbccddeeff", "00112233445566778899aabbccddeeff0", "00 12"] {
             assert_eq!(wrong.parse::<RegionKey>(), Err(NotAKey), "{wrong}");

@@ -17,7 +17,7 @@ use crate::{FRAME_BYTES_MAX, FrameError, decode, encode};
 pub const FDS_MAX: usize = 18;
 
 /// A message could not be sent or received.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ChannelError {
     /// The other side closed or died.
@@ -46,6 +46,8 @@ pub enum ChannelError {
     #[error("control socket: {0}")]
     Io(io::Error),
 }
+
+crate::debug_says_the_words!(ChannelError);
 
 impl From<rustix::io::Errno> for ChannelError {
     fn from(e: rustix::io::Errno) -> Self {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::limits::{NAME_BYTES_MAX, WORDS_BYTES_MAX};
 
 /// Why a run has no answer. What it had written before stays.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
     /// No kernel has this name. Nothing was done.
@@ -87,6 +87,8 @@ pub enum Failure {
         capacity: u64,
     },
 }
+
+control::debug_says_the_words!(Failure);
 
 impl Failure {
     /// Bad arguments, with what is wrong with them.

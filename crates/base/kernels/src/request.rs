@@ -16,7 +16,7 @@ pub struct Request<'a> {
 }
 
 /// A request cannot be sent, or cannot be read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadRequest {
     /// The name is empty or too long.
     #[error("a kernel's name has 1 to {NAME_BYTES_MAX} bytes, and this one {0}")]
@@ -28,6 +28,8 @@ pub enum BadRequest {
     #[error("the bytes do not begin with a name")]
     NoName,
 }
+
+control::debug_says_the_words!(BadRequest);
 
 impl<'a> Request<'a> {
     /// The bytes: the name's length, the name, the arguments.

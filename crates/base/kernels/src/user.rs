@@ -53,7 +53,7 @@ pub struct UserKernel {
 }
 
 /// Bytes are no kernel.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotAKernel {
     /// The module is too long.
     #[error("the module has {bytes} bytes, and {max} can be")]
@@ -89,6 +89,8 @@ pub enum NotAKernel {
     #[error("the module must export a function `run` without parameters and results, and a memory `memory`")]
     Exports,
 }
+
+control::debug_says_the_words!(NotAKernel);
 
 /// What the imports of one run reach.
 struct Host {

@@ -122,7 +122,7 @@ impl Region {
 
     #[getter]
     fn key(&self, py: Python<'_>) -> PyResult<String> {
-        Ok(self.get(py)?.key().to_hex())
+        Ok(self.get(py)?.key().to_string())
     }
 
     #[getter]

@@ -11,7 +11,7 @@ fn main() -> Result<(), raas::Error> {
     match args[..] {
         ["create", name] => {
             let region = RegionOptions::new().create(&session, name, 4096)?;
-            println!("region {name}, key {}", region.key().to_hex());
+            println!("region {name}, key {}", region.key());
             loop {
                 let tag = region.recv_notification()?;
                 println!("somebody added {tag}: the sum is {}", region.load(0)?);

@@ -4,8 +4,9 @@
 
 use std::io;
 
+use control::{NotAKey, NotAnAccess, debug_says_the_words};
+
 use crate::datagram_error::DatagramError;
-use crate::debug_words::debug_says_the_words;
 use crate::error::{AcceptError, BindError, ConnectError, SessionError};
 use crate::fallback::NotOverTcp;
 use crate::flags::FlagsError;
@@ -61,5 +62,7 @@ into_any!(
     FlagsError,
     MessageError,
     DatagramError,
-    RegionError
+    RegionError,
+    NotAKey,
+    NotAnAccess
 );

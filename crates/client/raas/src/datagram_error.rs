@@ -5,9 +5,8 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use control::Reason;
+use control::{Reason, debug_says_the_words};
 
-use crate::debug_words::debug_says_the_words;
 use crate::error::reason_kind;
 
 /// What is inside the [`io::Error`] of a datagram that could not be sent or received.

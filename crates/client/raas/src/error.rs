@@ -8,10 +8,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use control::Reason;
+use control::{Reason, debug_says_the_words};
 use raas_core::{Forked, SessionFault, at_descriptor_limit, other_release};
 
-use crate::debug_words::debug_says_the_words;
 use crate::fallback::{FallbackCause, NotOverTcp};
 use crate::flags::FlagsError;
 

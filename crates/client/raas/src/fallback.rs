@@ -4,9 +4,7 @@
 
 use std::io;
 
-use control::Kind;
-
-use crate::debug_words::debug_says_the_words;
+use control::{Kind, debug_says_the_words};
 
 /// What to do where no daemon can carry a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -31,7 +29,7 @@ impl Fallback {
 }
 
 /// Why a connection goes over kernel TCP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum FallbackCause {
     /// Nobody serves the daemon's socket on this host.
@@ -68,7 +66,7 @@ pub enum NotOverTcp {
     Polling,
 }
 
-debug_says_the_words!(NotOverTcp);
+debug_says_the_words!(FallbackCause, NotOverTcp);
 
 impl From<NotOverTcp> for io::Error {
     fn from(e: NotOverTcp) -> Self {

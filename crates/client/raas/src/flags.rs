@@ -7,10 +7,8 @@ use std::fmt;
 use std::io;
 
 use bitflags::bitflags;
-use control::Kind;
+use control::{Kind, debug_says_the_words};
 use shm::slot_verb;
-
-use crate::debug_words::debug_says_the_words;
 
 bitflags! {
     /// What a program asks of the service: at most one transport and at most one verb (docs/proof/paper.md). Empty, the

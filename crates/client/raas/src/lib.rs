@@ -70,7 +70,6 @@ mod datagram;
 mod datagram_error;
 mod datagram_making;
 mod datagram_paths;
-mod debug_words;
 mod descriptor;
 mod dial;
 mod direct_tcp;
@@ -125,7 +124,9 @@ mod with_fd;
 
 pub use any_error::Error;
 pub use connecting::Connecting;
-pub use control::{PathKind, Reason, RegionAccess, RegionKey, RegionRefusal};
+#[doc(hidden)]
+pub use control::debug_says_the_words;
+pub use control::{NotAKey, NotAnAccess, PathKind, Reason, RegionAccess, RegionKey, RegionRefusal};
 pub use datagram::DatagramSocket;
 pub use datagram_error::DatagramError;
 pub use datagram_making::DatagramOptions;

@@ -4,9 +4,8 @@
 
 use std::io;
 
+use control::debug_says_the_words;
 use raas_core::{FramingError, LOAN_BYTES_MAX, MESSAGE_BYTES_MAX, ReceiveError};
-
-use crate::debug_words::debug_says_the_words;
 
 /// What is inside the [`io::Error`] of a message that could not be sent or received.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -7,9 +7,8 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 
-use control::DirectoryRow;
+use control::{DirectoryRow, debug_says_the_words};
 
-use crate::debug_words::debug_says_the_words;
 use crate::dial::ConnectOptions;
 use crate::error::{ConnectError, SessionError};
 use crate::inspect;

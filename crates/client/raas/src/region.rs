@@ -62,7 +62,7 @@ use way::Way;
 /// fn main() -> Result<(), raas::RegionError> {
 ///     let session = Session::global()?;
 ///     let counters = RegionOptions::new().create(&session, "counters", 4096)?;
-///     println!("the key is {}", counters.key().to_hex());
+///     println!("the key is {}", counters.key());
 ///     // Another program, with that key:
 ///     let other = Region::open(&session, "127.0.0.1".parse().expect("an address"), "counters", counters.key())?;
 ///     assert_eq!(other.fetch_add(8, 5)?, 0);

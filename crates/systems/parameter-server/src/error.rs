@@ -8,7 +8,7 @@ use raas::{BindError, ConnectError, RegionError};
 use crate::wire::{PAIRS_MAX, WireError};
 
 /// A server could not begin.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
     /// The address cannot be listened at over TCP.
@@ -41,7 +41,7 @@ pub enum ServeError {
 }
 
 /// A worker's call failed. After any of these but `Refused`, `Order` and `KeyOutside` the worker must connect again.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkError {
     /// No connection.
@@ -141,7 +141,7 @@ pub enum WorkError {
 }
 
 /// The file of digits cannot be used.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum DigitsError {
     /// It cannot be read.
@@ -167,3 +167,5 @@ pub enum DigitsError {
         min: usize,
     },
 }
+
+raas::debug_says_the_words!(ServeError, WorkError, DigitsError);

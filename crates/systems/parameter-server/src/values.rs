@@ -13,13 +13,15 @@ use crate::wire::{Floats, Keys, VALUE_BYTES};
 pub(crate) const KEYS_MAX: u64 = 1 << 24;
 
 /// A request that changed nothing.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub(crate) enum ValuesError {
     #[error("key {key}: this server holds {keys} keys")]
     Key { key: u64, keys: usize },
     #[error("the values cannot be published any more: {0}")]
     Region(#[from] RegionError),
 }
+
+raas::debug_says_the_words!(ValuesError);
 
 /// The values of a server.
 #[derive(Debug)]

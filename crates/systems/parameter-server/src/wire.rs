@@ -33,7 +33,7 @@ const REFUSED: u8 = 3;
 const WELCOME: u8 = 4;
 
 /// Bytes that are no message of this protocol.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
     /// Shorter than a header.
@@ -68,6 +68,8 @@ pub enum WireError {
     #[error("a text is not UTF-8")]
     Text,
 }
+
+raas::debug_says_the_words!(WireError);
 
 /// What a worker asks.
 #[derive(Debug, Clone, Copy, PartialEq)]

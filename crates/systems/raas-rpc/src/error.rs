@@ -10,7 +10,7 @@ use raas::{BindError, ConnectError, RegionError, SessionError};
 use crate::hello::Refusal;
 
 /// A client could not be connected.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// The server could not be reached.
@@ -53,7 +53,7 @@ pub enum OpenError {
 }
 
 /// A call did not end with a response of the service.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
     /// The service returned this error.
@@ -108,7 +108,7 @@ pub enum CallError {
 }
 
 /// A server could not be made.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
     /// The port, or one for datagrams, could not be had.
@@ -134,3 +134,5 @@ pub enum ServeError {
         range: &'static str,
     },
 }
+
+raas::debug_says_the_words!(OpenError, CallError, ServeError);

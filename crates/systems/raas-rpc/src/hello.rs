@@ -135,7 +135,7 @@ pub(crate) struct Welcome {
 }
 
 /// Why a server takes no client.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Refusal {
     /// The server speaks another version.
@@ -173,6 +173,8 @@ pub enum Refusal {
     #[error("what the client said first is not of this protocol")]
     NotHello,
 }
+
+raas::debug_says_the_words!(Refusal);
 
 /// The server's first message.
 pub(crate) type HelloAnswer = Result<Welcome, Refusal>;

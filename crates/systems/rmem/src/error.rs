@@ -7,7 +7,7 @@ use raas::RegionError;
 use crate::ptr::Address;
 
 /// An operation on remote memory did not succeed.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The node's memory is gone, or its host cannot be reached.
@@ -155,4 +155,17 @@ pub enum Error {
         /// How many.
         waiting: usize,
     },
+}
+
+raas::debug_says_the_words!(Error);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_main_that_fails_prints_a_sentence() {
+        let error = Error::NoMemory { node: 2, size: 4096 };
+        assert_eq!(format!("{error:?}"), "node 2 has no memory for a block of 4096 bytes: free some, or add a node");
+    }
 }

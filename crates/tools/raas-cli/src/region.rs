@@ -43,7 +43,7 @@ fn create(args: &RegionCreateArgs) -> Result<(), Failure> {
     }
     let session = attach(&args.socket)?;
     let region = options.create(&session, &args.name, args.bytes).map_err(failure)?;
-    let key = region.key().to_hex();
+    let key = region.key().to_string();
     if args.json {
         let rows = described(args.socket.path(), &region)?;
         return out::line(json!({ "schema": SCHEMA, "regions": rows, "key": key })).map(drop);

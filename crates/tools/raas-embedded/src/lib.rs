@@ -62,7 +62,7 @@ use raasd::DaemonError;
 pub use raasd::{Config, Daemon};
 
 /// The daemon could not be put inside this process.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum EmbeddedError {
     /// Its directory or key file could not be made.
@@ -75,6 +75,8 @@ pub enum EmbeddedError {
     #[error("the embedded daemon started, but: {0}")]
     Session(#[from] SessionError),
 }
+
+raas::debug_says_the_words!(EmbeddedError);
 
 /// A daemon in this process and a session with it. Dropping it stops the daemon in order; streams that it carried to
 /// other hosts fail then, those between processes of this host go on.

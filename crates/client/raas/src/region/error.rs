@@ -4,10 +4,9 @@
 
 use std::io;
 
-use control::{RegionAccess, RegionRefusal};
+use control::{RegionAccess, RegionRefusal, debug_says_the_words};
 use raas_core::Forked;
 
-use crate::debug_words::debug_says_the_words;
 use crate::error::{SessionError, reason_kind};
 
 /// A region could not be made, opened or used.

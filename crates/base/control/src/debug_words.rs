@@ -1,8 +1,9 @@
-//! What the errors of the library print where a program's `main` returns them.
+//! What the errors of libraries print where a program's `main` returns them.
 //!
 //! Owns that `Debug` is words. It must never print the fields.
 
 /// A program whose `main` returns an error prints its `Debug` form: the words, not the fields.
+#[macro_export]
 macro_rules! debug_says_the_words {
     ($($error:ty),*) => { $(
         impl std::fmt::Debug for $error {
@@ -12,4 +13,3 @@ macro_rules! debug_says_the_words {
         }
     )* };
 }
-pub(crate) use debug_says_the_words;
