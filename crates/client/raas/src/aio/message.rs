@@ -3,7 +3,7 @@
 //! Owns nothing beyond the waiting. A future that is dropped loses nothing: a message is sent whole or not at all, and
 //! what was taken of one that comes is kept. It must never block a task.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 
@@ -81,15 +81,24 @@ impl MessageStream {
         poll_fn(|context| self.0.poll_receive_view(context)).await
     }
 
-    /// As [`crate::MessageStream::call_vec`]: sends `request` and receives its reply. A future that is dropped after it
-    /// sent (for instance by a timeout) leaves the connection out of step too. A second call fails in this way while
-    /// one is under way.
-    pub async fn call(&self, request: &[u8]) -> io::Result<Vec<u8>> {
+    /// As [`crate::MessageStream::call`]: sends `request` and receives its reply into `reply`; says how long it is. A
+    /// future that is dropped after it sent (for instance by a timeout) leaves the connection out of step too. A second
+    /// call fails in this way while one is under way.
+    pub async fn call(&self, request: &[u8], reply: &mut [u8]) -> io::Result<usize> {
+        self.call_by(request, self.receive(reply)).await
+    }
+
+    /// As [`MessageStream::call`], for a reply of any length.
+    pub async fn call_vec(&self, request: &[u8]) -> io::Result<Vec<u8>> {
+        self.call_by(request, self.receive_vec()).await
+    }
+
+    async fn call_by<T>(&self, request: &[u8], receive: impl Future<Output = io::Result<Option<T>>>) -> io::Result<T> {
         let mut call = self.0.calls.begin().map_err(io::Error::from)?;
         // Whether it was sent is known when it is awaited to its end: a message is sent whole or not at all.
         self.send(request).await?;
         call.sending();
-        let reply = self.receive_vec().await?.ok_or(MessageError::NoReply)?;
+        let reply = receive.await?.ok_or(MessageError::NoReply)?;
         call.in_step();
         Ok(reply)
     }

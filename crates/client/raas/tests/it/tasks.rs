@@ -274,12 +274,19 @@ fn a_call_that_was_given_up_leaves_the_connection_out_of_step() {
             let request = server.receive_vec().await.unwrap().unwrap();
             server.send(&request).await.unwrap();
         };
-        let (reply, ()) = tokio::join!(client.call(b"first"), answering);
+        let (reply, ()) = tokio::join!(client.call_vec(b"first"), answering);
         assert_eq!(reply.unwrap(), b"first");
+        let answering = async {
+            let request = server.receive_vec().await.unwrap().unwrap();
+            server.send(&request).await.unwrap();
+        };
+        let mut buffer = [0; 64];
+        let (len, ()) = tokio::join!(client.call(b"into a buffer", &mut buffer), answering);
+        assert_eq!(&buffer[..len.unwrap()], b"into a buffer");
         let soon = Duration::from_millis(20);
-        assert!(tokio::time::timeout(soon, client.call(b"second")).await.is_err());
+        assert!(tokio::time::timeout(soon, client.call_vec(b"second")).await.is_err());
         server.send(b"late").await.unwrap();
-        let error = client.call(b"third").await.unwrap_err();
+        let error = client.call_vec(b"third").await.unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::NotConnected, "{error}");
     });
 }
