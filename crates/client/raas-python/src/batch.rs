@@ -11,6 +11,7 @@ use crate::bytes::Source;
 use crate::failure::OrRaise;
 use crate::held::lock;
 use crate::region::Region;
+use crate::shown::Shown;
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
@@ -44,6 +45,10 @@ impl Batch {
     #[new]
     fn new() -> Self {
         Self::default()
+    }
+
+    fn __repr__(&self) -> String {
+        Shown::of("raas.Batch").fact("operations", self.__len__()).end()
     }
 
     fn __len__(&self) -> usize {

@@ -58,6 +58,12 @@ impl DatagramSocket {
         Held::new(py, socket).map(Self)
     }
 
+    fn __repr__(&self) -> String {
+        self.0.shown("raas.DatagramSocket", |socket, shown| {
+            shown.address("laddr", socket.local_addr()).failure(socket.failure())
+        })
+    }
+
     fn sendto(&self, py: Python<'_>, data: &Bound<'_, PyAny>, to: Pair) -> PyResult<usize> {
         let (source, to) = (Source::get(data)?, address(&to)?);
         let bytes = source.as_slice();

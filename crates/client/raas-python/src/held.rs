@@ -15,6 +15,7 @@ use raas::{Readiness, StreamError};
 
 use crate::address::seconds;
 use crate::failure::{OrRaise, closed, exception};
+use crate::shown::Shown;
 
 /// A wait comes back so often.
 pub(crate) const SLICE: Duration = Duration::from_millis(250);
@@ -69,6 +70,12 @@ impl<T: Waits> Held<T> {
     pub(crate) fn get(&self, py: Python<'_>) -> PyResult<Arc<T>> {
         let inner = lock(&self.inner).clone();
         inner.ok_or_else(|| closed(py))
+    }
+
+    /// What it says of itself.
+    pub(crate) fn shown(&self, class: &str, facts: impl FnOnce(&T, Shown) -> Shown) -> String {
+        let inner = lock(&self.inner).clone();
+        inner.map_or_else(|| Shown::closed(class), |inner| facts(&inner, Shown::of(class)).end())
     }
 
     /// Operations under way in other threads come to their end first.

@@ -14,6 +14,7 @@ use crate::address::seconds;
 use crate::exports::{Bytes, Exports, hand_out, take_back};
 use crate::failure::OrRaise;
 use crate::held::{SLICE, lock};
+use crate::shown::Shown;
 
 /// A slice that was lent, as its lender has it: not to be written to until it is back.
 #[pyclass(frozen, module = "raas")]
@@ -22,6 +23,15 @@ pub(crate) struct Lent(pub(crate) raas::Lent);
 
 #[pymethods]
 impl Lent {
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let how = match py.detach(|| self.0.is_back()) {
+            Ok(true) => "back",
+            Ok(false) => "out",
+            Err(_) => "lost",
+        };
+        Shown::of("raas.Lent").word(how).end()
+    }
+
     /// Whether the receiver gave it back, or ended.
     fn is_back(&self, py: Python<'_>) -> PyResult<bool> {
         py.detach(|| self.0.is_back()).or_raise(py)
@@ -83,6 +93,15 @@ impl View {
 
 #[pymethods]
 impl View {
+    fn __repr__(&self) -> String {
+        let how = match self.content() {
+            Some(Content::Lent(_)) => "lent",
+            Some(Content::Copy(_)) => "copied",
+            None => "released",
+        };
+        Shown::of("raas.View").fact("nbytes", self.len).word(how).end()
+    }
+
     #[getter]
     fn nbytes(&self) -> u64 {
         self.len

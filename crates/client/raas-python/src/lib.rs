@@ -16,6 +16,7 @@ mod listener;
 mod message;
 mod region;
 mod session;
+mod shown;
 mod stream;
 
 use pyo3::prelude::*;

@@ -101,6 +101,10 @@ impl Listener {
         Held::new(py, Accepting::new(listener)).map(Self)
     }
 
+    fn __repr__(&self) -> String {
+        self.0.shown("raas._raas.Listener", |accepting, shown| shown.address("laddr", accepting.listener.local_addr()))
+    }
+
     /// The next connection and the address of its other end.
     fn accept(&self, py: Python<'_>) -> PyResult<(Stream, Pair)> {
         let (stream, peer): (raas::Stream, SocketAddr) = accept!(self.0, py)?;

@@ -49,6 +49,13 @@ pub(crate) struct MessageStream(pub(crate) Held<raas::MessageStream>);
 
 #[pymethods]
 impl MessageStream {
+    fn __repr__(&self) -> String {
+        self.0.shown("raas.MessageStream", |stream, shown| {
+            let shown = shown.address("laddr", stream.local_addr()).address("raddr", stream.peer_addr());
+            shown.fact("path", stream.path().as_str()).failure(stream.failure())
+        })
+    }
+
     /// Sends one message, which may be empty. On an error none of it was sent.
     fn send(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let source = Source::get(data)?;
@@ -184,6 +191,10 @@ impl MessageListener {
         let options = ListenOptions::new().backlog(backlog).ring_bytes(ring_bytes);
         let listener = py.detach(|| raas::MessageListener::bind_with(&session, at, options)).or_raise(py)?;
         Held::new(py, Accepting::new(listener)).map(Self)
+    }
+
+    fn __repr__(&self) -> String {
+        self.0.shown("raas.MessageListener", |accepting, shown| shown.address("laddr", accepting.listener.local_addr()))
     }
 
     /// The next connection and the address of its other end.

@@ -18,6 +18,7 @@ use crate::exports::{Bytes, Exports, hand_out, take_back};
 use crate::failure::{OrRaise, closed};
 use crate::held::{SLICE, lock};
 use crate::session::{Session, session_of};
+use crate::shown::Shown;
 
 /// Memory with a name, which programs of this host and of others read and write.
 ///
@@ -104,6 +105,15 @@ impl Region {
     }
 
     // ---- what it is
+
+    /// All but the key.
+    fn __repr__(&self) -> String {
+        const CLASS: &str = "raas.Region";
+        let Some(region) = lock(&self.inner).clone() else { return Shown::closed(CLASS) };
+        let shown = Shown::of(CLASS).fact("name", format_args!("{:?}", region.name())).fact("nbytes", region.bytes());
+        let shown = shown.fact("epoch", region.epoch()).fact("access", region.access());
+        if region.is_owner() { shown.word("owner").end() } else { shown.end() }
+    }
 
     #[getter]
     fn name(&self, py: Python<'_>) -> PyResult<String> {

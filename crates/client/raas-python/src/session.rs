@@ -5,6 +5,7 @@
 use pyo3::prelude::*;
 
 use crate::failure::OrRaise;
+use crate::shown::Shown;
 
 /// A session with a daemon; without one of its own a call uses the process-wide session.
 #[pyclass(frozen, module = "raas")]
@@ -25,6 +26,11 @@ impl Session {
             builder = builder.name(name);
         }
         py.detach(|| builder.connect()).or_raise(py).map(Self)
+    }
+
+    fn __repr__(&self) -> String {
+        let shown = Shown::of("raas.Session").fact("socket", format_args!("{:?}", self.0.socket()));
+        shown.word(if self.0.is_usable() { "usable" } else { "lost" }).end()
     }
 
     /// The addresses that name this host, as the daemon says.

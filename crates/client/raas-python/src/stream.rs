@@ -18,6 +18,7 @@ use crate::bytes::{Source, Target};
 use crate::failure::{OrRaise, closed};
 use crate::held::{Held, Waits, Way, lock};
 use crate::session::{Session, session_of};
+use crate::shown::Shown;
 
 /// `recv` takes no more at a time, however much it may.
 const RECV_MAX: usize = 1 << 20;
@@ -78,6 +79,13 @@ impl Stream {
 
 #[pymethods]
 impl Stream {
+    fn __repr__(&self) -> String {
+        self.0.shown("raas._raas.Stream", |stream, shown| {
+            let shown = shown.address("laddr", stream.local_addr()).address("raddr", stream.peer_addr());
+            shown.fact("path", stream.path().as_str()).failure(stream.failure())
+        })
+    }
+
     fn send(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<usize> {
         let source = Source::get(data)?;
         let bytes = source.as_slice();
@@ -217,6 +225,12 @@ pub(crate) struct Connecting(Mutex<Option<raas::Connecting>>);
 
 #[pymethods]
 impl Connecting {
+    fn __repr__(&self) -> String {
+        const CLASS: &str = "raas._raas.Connecting";
+        let to = lock(&self.0).as_ref().map(raas::Connecting::peer_addr);
+        to.map_or_else(|| Shown::closed(CLASS), |to| Shown::of(CLASS).address("raddr", Ok(to)).end())
+    }
+
     /// A descriptor that turns readable when `finish` has something to say.
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
         let number = lock(&self.0).as_ref().map(|connecting| connecting.ready_fd().map(|fd| fd.as_raw_fd()));

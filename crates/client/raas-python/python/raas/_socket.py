@@ -344,9 +344,10 @@ class socket:
 
     def __repr__(self) -> str:
         if self._native is None:
-            return f"<raas.socket {'closed' if self._closed else 'new'}>"
+            state = "closed" if self._closed else "connecting" if self._connecting is not None else "new"
+            return f"<raas.socket {state}>"
         kind = "connection" if isinstance(self._native, _raas.Stream) else "listener"
-        return f"<raas.socket {kind} laddr={self._native.getsockname()}>"
+        return f"<raas.socket {kind} {repr(self._native).split(' ', 1)[1]}"
 
 
 _HARMLESS = {

@@ -40,6 +40,11 @@ class Transport(asyncio.Transport):
         self._fd = stream.fileno()
         loop.call_soon(self._begin)
 
+    def __repr__(self) -> str:
+        if self._lost:
+            return "<raas.aio.Transport closed>"
+        return f"<raas.aio.Transport {'closing' if self._closing else 'open'} {repr(self._stream).split(' ', 1)[1]}"
+
     def _begin(self) -> None:
         if self._lost:
             return
@@ -300,6 +305,11 @@ class Server:
         self._fd = listener.fileno()
         loop.add_reader(self._fd, self._on_change)
         loop.call_soon(self._on_change)
+
+    def __repr__(self) -> str:
+        if not self.is_serving():
+            return "<raas.aio.Server closed>"
+        return f"<raas.aio.Server serving {repr(self._listener).split(' ', 1)[1]}"
 
     def _on_change(self) -> None:
         if self._closed.done():
