@@ -18,7 +18,8 @@ pub(super) const NEEDED: &[Need] = &[(PYTHON, "python3"), ("/usr/share/python-wh
 const VALIDATOR: &str = "kubernetes-validate>=1.37,<2";
 /// The oldest release whose schema the manifests must keep, and the newest that is known.
 const RELEASES: [&str; 2] = ["1.28", "1.37"];
-const MANIFESTS: [&str; 2] = ["packaging/kubernetes/raas.yaml", "packaging/kubernetes/pod.yaml"];
+const MANIFESTS: [&str; 3] =
+    ["packaging/kubernetes/raas.yaml", "packaging/kubernetes/pod.yaml", "packaging/kubernetes/sidecar.yaml"];
 const LIMIT: Duration = Duration::from_secs(5 * 60);
 
 pub(super) fn judge(repo: &Repo, tally: &mut Tally) -> Result<()> {

@@ -34,5 +34,6 @@ mod service;
 mod stillness;
 mod top;
 mod trace;
+mod uninstall;
 mod users;
 mod web;

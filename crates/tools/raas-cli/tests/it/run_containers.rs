@@ -2,6 +2,7 @@
 //! veth pairs between the namespaces. Each program has a user, mount and PID namespace of its own too.
 
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -9,6 +10,7 @@ use serde_json::Value;
 use crate::rig::namespace::in_namespace;
 use crate::rig::{Cluster, Daemon, Running, run, wait_until};
 
+const SIDECAR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../packaging/kubernetes/sidecar.yaml");
 const CLIENT: &str = "10.77.0.2";
 const SERVER: &str = "10.77.0.3";
 
@@ -135,6 +137,43 @@ fn programs_of_one_container_share_memory() {
         let client = client(&net, daemon, true, ("127.0.0.1", &port), ("127.0.0.1", "0"));
         await_rows(daemon, "shm", "same-host");
         end(client, server);
+    });
+}
+
+/// The pod of packaging/kubernetes/sidecar.yaml, with its own commands: a daemon beside two programs, each in a container
+/// of its own, with one network and a directory that all may write to.
+#[test]
+fn programs_of_a_pod_with_a_daemon_of_its_own_share_memory() {
+    in_containers("programs_of_a_pod_with_a_daemon_of_its_own_share_memory", |outer| {
+        let (pod, volume) = (Net::new(), tempfile::tempdir().unwrap());
+        std::fs::set_permissions(volume.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+        pod.sh(&format!("ip addr add {SERVER}/32 dev lo"));
+        let here = |text: &str| {
+            let text = text.replace("/usr/bin/raas", env!("CARGO_BIN_EXE_raas")).replace("$(POD_IP)", SERVER);
+            text.replace("/run/raas", volume.path().to_str().unwrap())
+        };
+        let manifest = std::fs::read_to_string(SIDECAR).unwrap();
+        let commands = manifest.lines().filter_map(|line| line.trim().strip_prefix("command: "));
+        let commands: Vec<Vec<String>> = commands.map(|words| serde_json::from_str(&here(words)).unwrap()).collect();
+        let socket = manifest.lines().find_map(|line| line.trim().strip_prefix("value: ")).unwrap();
+        let container = |words: &[String]| {
+            let mut command = pod.program(outer, false, &words.iter().map(String::as_str).collect::<Vec<_>>());
+            command.env("RAAS_SOCKET", here(socket));
+            command
+        };
+        let [daemon, probe, server, client] = &commands[..] else { panic!("{commands:?}") };
+        let mut daemon = Running::start(&mut container(daemon));
+        daemon.wait_for("ready");
+        assert_eq!(run(&mut container(probe)).code(), 0);
+        let mut server = Running::start(&mut container(server));
+        server.wait_for("listening");
+        let client = Running::start(&mut container(client));
+        let ss = ["/usr/bin/raas", "ss", "--json", "--path", "shm"].map(here);
+        wait_until("both ends to share memory", || {
+            run(&mut container(&ss)).json()["connections"].as_array().unwrap().len() == 2
+        });
+        let ended = client.end();
+        assert_eq!(ended.code(), 0, "{ended:?}");
     });
 }
 
