@@ -23,10 +23,9 @@ use crate::dial::connect;
 use crate::link::{LinkContext, LinkInput, Wire};
 
 /// Silence after which the kernel asks the peer's host whether it is there, the pause between such questions, and how
-/// many may stay without an answer.
-const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(10), Duration::from_secs(5), 6);
-/// How long sent bytes may stay without an acknowledgement.
-const UNACKNOWLEDGED_MS: u32 = 40_000;
+/// many may stay without an answer. They are for firewalls on the way, which forget connections that rest; what they
+/// would find the lane has found long before.
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(60), Duration::from_secs(60), 127);
 /// Longest answer of the daemon that offered.
 const ANSWER_BYTES_MAX: usize = 256;
 
@@ -105,7 +104,9 @@ pub(crate) async fn accept_direct(mut wire: Wire, context: &LinkContext, hello: 
     Ok(())
 }
 
-/// The socket as applications get it: marked as the device's packets are, and whoever is silent for long counts as gone.
+/// The socket as applications get it: marked as the device's packets are. It has no `TCP_USER_TIMEOUT`, which would also
+/// break the connection to a reader that takes nothing for so long, because it rests, or because the daemons that owe it
+/// the bytes before the switch are away. Whether the other host is there the lane knows.
 fn into_socket(stream: TcpStream, marks: PathMarks) -> io::Result<OwnedFd> {
     let is_ipv4 = stream.local_addr()?.is_ipv4();
     let socket = OwnedFd::from(stream.into_std()?);
@@ -114,9 +115,27 @@ fn into_socket(stream: TcpStream, marks: PathMarks) -> io::Result<OwnedFd> {
     sockopt::set_tcp_keepidle(&socket, idle)?;
     sockopt::set_tcp_keepintvl(&socket, pause)?;
     sockopt::set_tcp_keepcnt(&socket, count)?;
-    sockopt::set_tcp_user_timeout(&socket, UNACKNOWLEDGED_MS)?;
     sockopt::set_tcp_nodelay(&socket, true)?;
     softnic::mark_socket(&socket, is_ipv4, marks)?;
     softnic::settle_pacing(&socket);
     Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The longest time for which connections may be told to wait for the other host's daemon.
+    const WAIT_MAX: Duration = Duration::from_secs(3600);
+
+    #[tokio::test]
+    async fn no_silence_for_which_the_lane_waits_breaks_it() {
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let socket = into_socket(stream, PathMarks::default()).unwrap();
+        assert_eq!(sockopt::tcp_user_timeout(&socket).unwrap(), 0);
+        assert!(sockopt::socket_keepalive(&socket).unwrap());
+        let (idle, pause) = (sockopt::tcp_keepidle(&socket).unwrap(), sockopt::tcp_keepintvl(&socket).unwrap());
+        assert!(idle + pause * sockopt::tcp_keepcnt(&socket).unwrap() > WAIT_MAX);
+    }
 }
