@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
 use hostile::descriptors::stranger::Door;
 use hostile::forger::field::Entered;
@@ -272,11 +272,11 @@ fn main() -> Result<ExitCode> {
             judged(&judge, |raas, seed, verdict| hostile::restarts::run(raas, seed, count, verdict))
         }
         Task::FlowFrom { flow, socket, to, seed } => {
-            hostile::restarts::send(flow, &socket, to, seed)?;
+            hostile::restarts::send(flow, &socket, to, seed).with_context(|| format!("{flow:?} to {to}"))?;
             Ok(ExitCode::SUCCESS)
         }
         Task::FlowTo { flow, socket, ip } => {
-            hostile::restarts::receive(flow, &socket, ip)?;
+            hostile::restarts::receive(flow, &socket, ip).with_context(|| format!("{flow:?} at {ip}"))?;
             Ok(ExitCode::SUCCESS)
         }
         Task::Victim { step, socket, far, near } => {

@@ -24,12 +24,13 @@ use crate::host::{Host, Program, WATCHDOG, address, eventually};
 use crate::verdict::Verdict;
 use regions::{Uses, found, said};
 
-/// Daemons and programs wait long: what is judged is bytes.
-const LIMITS: &str = "[limits]\npeer_return_ms = 60000\n";
+/// Daemons and programs wait long, also where a machine is so busy that programs need several lives of a daemon to come
+/// back: what is judged is bytes.
+const LIMITS: &str = "[limits]\npeer_return_ms = 300000\nconnect_timeout_ms = 60000\n";
 /// In a part of the runs.
 const TCP_DIRECT: &str = "tcp_direct = \"auto\"\n";
 /// As long as that.
-const DAEMON_WAIT: Duration = Duration::from_secs(60);
+const DAEMON_WAIT: Duration = Duration::from_secs(300);
 /// Longest time between two deaths.
 const PAUSE_MS_MAX: u64 = 120;
 /// Longest piece that a writer writes at once.
@@ -108,13 +109,14 @@ pub fn run(raas: Program<'_>, seed: u64, count: u32, verdict: &mut Verdict) -> R
     if is_direct {
         verdict.case("a stream between two hosts has a TCP connection of its own", has_own_tcp(&hosts));
     }
-    let mut deaths = [0_u32; 3];
+    let (mut deaths, mut told) = ([0_u32; 3], Told::default());
     let died = (0..count).try_for_each(|_| {
         std::thread::sleep(Duration::from_millis(rng.random_range(0..PAUSE_MS_MAX)));
         let which = rng.random_range(0..3_usize);
         deaths[which] += 1;
         for side in (0..2).filter(|side| which == 2 || which == *side) {
             hosts[side].kill()?;
+            told.note(side, &hosts[side], "was killed");
         }
         for side in (0..2).filter(|side| which == 2 || which == *side) {
             hosts[side] = start(side)?;
@@ -132,7 +134,23 @@ pub fn run(raas: Program<'_>, seed: u64, count: u32, verdict: &mut Verdict) -> R
         verdict.case(&name, pair.finish());
     }
     verdict.case("afterwards nothing is left of the programs", all_gone(&hosts));
+    if !verdict.is_clean() {
+        hosts.iter().enumerate().for_each(|(side, host)| told.note(side, host, "lives"));
+        told.lives.iter().for_each(|life| eprintln!("{life}"));
+    }
     hosts.into_iter().try_for_each(Host::stop)
+}
+
+/// The last words of each daemon, for whoever looks for the cause of a failure.
+#[derive(Default)]
+struct Told {
+    lives: Vec<String>,
+}
+
+impl Told {
+    fn note(&mut self, side: usize, host: &Host, end: &str) {
+        self.lives.push(format!("daemon {side}, process {}, {end}:\n{}", host.pid(), host.words()));
+    }
 }
 
 /// Streams that are shown with a TCP connection of their own, at both ends.
@@ -277,14 +295,14 @@ pub fn send(flow: Flow, socket: &Path, to: SocketAddr, seed: u64) -> Result<()> 
             let mut stream = Stream::connect_with(&session, to)?;
             let uses = (flow == Flow::Regions).then(|| Uses::theirs(session.clone(), to));
             println!("{CONNECTED}");
-            stream.set_write_timeout(Some(WATCHDOG))?;
+            stream.set_write_timeout(Some(DAEMON_WAIT))?;
             while goes_on() {
                 stream.write_all(&next(&mut hash, &mut bytes))?;
             }
             // The owner's lives until the stream ends.
             behind = uses.map(Uses::stop).transpose()?.map(said).unwrap_or_default();
             stream.shutdown(std::net::Shutdown::Write)?;
-            stream.set_read_timeout(Some(WATCHDOG))?;
+            stream.set_read_timeout(Some(DAEMON_WAIT))?;
             ensure!(stream.read(&mut [0; 1])? == 0, "the receiver said something");
         }
         Flow::Messages => {
@@ -325,7 +343,7 @@ pub fn receive(flow: Flow, socket: &Path, ip: std::net::IpAddr) -> Result<()> {
             let uses = (flow == Flow::Regions).then(|| Uses::own(session.clone(), at));
             println!("at {at}");
             let (mut stream, _) = listener.accept_timeout(WATCHDOG)?;
-            stream.set_read_timeout(Some(WATCHDOG))?;
+            stream.set_read_timeout(Some(DAEMON_WAIT))?;
             let mut piece = vec![0; PIECE_BYTES_MAX];
             loop {
                 let count = stream.read(&mut piece)?;

@@ -15,8 +15,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng as _, RngExt as _};
 use sha2::{Digest as _, Sha256};
 
-use super::CONNECTED;
-use crate::host::WATCHDOG;
+use super::{CONNECTED, DAEMON_WAIT};
 
 /// Bytes of a number.
 const NUMBER_BYTES: usize = 8;
@@ -64,7 +63,7 @@ fn is_passing(error: &std::io::Error) -> bool {
 pub(super) fn send(session: &Session, to: SocketAddr, rng: &mut SmallRng, stopped: &Receiver<()>) -> Result<String> {
     let any = if to.ip().is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
     let socket = DatagramSocket::bind_with(session, (any, 0))?;
-    socket.set_write_timeout(Some(WATCHDOG))?;
+    socket.set_write_timeout(Some(DAEMON_WAIT))?;
     socket.set_read_timeout(Some(LOOK))?;
     println!("{CONNECTED}");
     let mut sent = 0_u64;
@@ -79,7 +78,7 @@ pub(super) fn send(session: &Session, to: SocketAddr, rng: &mut SmallRng, stoppe
         std::thread::sleep(PACE);
     }
     let stop = Instant::now();
-    while stop.elapsed() < WATCHDOG {
+    while stop.elapsed() < DAEMON_WAIT {
         if let Err(error) = socket.send_to(&letter(END, b""), to) {
             ensure!(is_passing(&error), "the end could not be sent: {error}");
         }
@@ -92,7 +91,7 @@ pub(super) fn send(session: &Session, to: SocketAddr, rng: &mut SmallRng, stoppe
             Err(error) => ensure!(is_passing(&error), "no answer can be received: {error}"),
         }
     }
-    Err(anyhow!("the end was not answered in {WATCHDOG:?}, after {sent} datagrams"))
+    Err(anyhow!("the end was not answered in {DAEMON_WAIT:?}, after {sent} datagrams"))
 }
 
 /// Receives until it is to stop; says what came when the end is seen.

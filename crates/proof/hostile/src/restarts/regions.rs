@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use raas::{Region, RegionError, RegionKey, RegionOptions, RegionRefusal, Session};
 
-use crate::host::WATCHDOG;
+use super::DAEMON_WAIT;
 
 const KEY: RegionKey = RegionKey::new([0x5a; 16]);
 const BYTES: u64 = 64 << 10;
@@ -143,7 +143,7 @@ fn again(mut make: impl FnMut() -> Result<Region, RegionError>) -> Result<Region
     let begun = Instant::now();
     loop {
         match make() {
-            Err(error) if is_passing(&error) && begun.elapsed() < WATCHDOG => std::thread::sleep(PAUSE),
+            Err(error) if is_passing(&error) && begun.elapsed() < DAEMON_WAIT => std::thread::sleep(PAUSE),
             made => return made,
         }
     }
