@@ -3,6 +3,7 @@
 //! Owns whose socket may be believed, and the bound in time. It must never trust a socket that any user could have
 //! made.
 
+use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -53,40 +54,56 @@ pub(crate) fn attach(
     }
 }
 
-/// Introduces this process to another daemon, and brings its session along. Its answer.
-pub(crate) fn ask_to_return(
-    socket: &OwnedFd,
-    messages: &[(Request, Option<Arc<OwnedFd>>)],
-    deadline: Instant,
-    silent: impl Fn() -> SessionError,
-) -> Result<(Reply, Vec<OwnedFd>), SessionError> {
-    for (message, fd) in messages {
-        let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();
-        loop {
-            match control::send_message(socket.as_fd(), message, &fds) {
-                Ok(()) => break,
-                // Its reason is still there to be received.
-                Err(ChannelError::Closed) => break,
-                Err(ChannelError::WouldBlock) if wait_for(socket.as_fd(), PollFlags::OUT, deadline)? => {}
-                Err(ChannelError::WouldBlock) => return Err(silent()),
+/// A session on its way to another daemon.
+#[derive(Debug)]
+pub(crate) struct Bringing {
+    socket: OwnedFd,
+    /// What the daemon has not taken yet.
+    unsaid: VecDeque<(Request, Option<Arc<OwnedFd>>)>,
+}
+
+impl Bringing {
+    /// These messages, each with its descriptor if there is one, introduce this process and bring its session along.
+    pub(crate) fn new(socket: OwnedFd, messages: impl IntoIterator<Item = (Request, Option<Arc<OwnedFd>>)>) -> Self {
+        Self { socket, unsaid: messages.into_iter().collect() }
+    }
+
+    pub(crate) fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    pub(crate) fn into_socket(self) -> OwnedFd {
+        self.socket
+    }
+
+    /// The daemon's answer, for which it has until `deadline`. `None`: it is not there yet, and may be asked for again.
+    pub(crate) fn answer(&mut self, deadline: Instant) -> Result<Option<(Reply, Vec<OwnedFd>)>, SessionError> {
+        let socket = self.socket.as_fd();
+        while let Some((message, fd)) = self.unsaid.front() {
+            let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();
+            match control::send_message(socket, message, &fds) {
+                // Of one that closed the reason is still there to be received.
+                Ok(()) | Err(ChannelError::Closed) => drop(self.unsaid.pop_front()),
+                Err(ChannelError::WouldBlock) if wait_for(socket, PollFlags::OUT, deadline)? => {}
+                Err(ChannelError::WouldBlock) => return Ok(None),
                 // The kernel refuses descriptors until the daemon has read who this is.
                 Err(ChannelError::Io(e)) if !fds.is_empty() && e.kind() == ErrorKind::PermissionDenied => {
                     if Instant::now() >= deadline {
-                        return Err(silent());
+                        return Ok(None);
                     }
                     std::thread::sleep(INTRODUCED);
                 }
                 Err(e) => return Err(SessionFault::from(e).into()),
             }
         }
-    }
-    let mut buffer = Vec::new();
-    loop {
-        match control::recv_message::<Reply>(socket.as_fd(), &mut buffer) {
-            Ok(answer) => return Ok(answer),
-            Err(ChannelError::WouldBlock) if wait_for(socket.as_fd(), PollFlags::IN, deadline)? => {}
-            Err(ChannelError::WouldBlock) => return Err(silent()),
-            Err(e) => return Err(SessionFault::from(e).into()),
+        let mut buffer = Vec::new();
+        loop {
+            match control::recv_message::<Reply>(socket, &mut buffer) {
+                Ok(answer) => return Ok(Some(answer)),
+                Err(ChannelError::WouldBlock) if wait_for(socket, PollFlags::IN, deadline)? => {}
+                Err(ChannelError::WouldBlock) => return Ok(None),
+                Err(e) => return Err(SessionFault::from(e).into()),
+            }
         }
     }
 }

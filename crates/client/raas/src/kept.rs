@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use shm::{EnginePage, WakeSocket};
+use shm::{EnginePage, Life, WakeSocket, Word32};
+
+use crate::control_socket::Bringing;
 
 /// How long a session waits for a daemon when the program says nothing else.
 pub(crate) const DAEMON_WAIT_DEFAULT: Duration = Duration::from_secs(5);
@@ -19,6 +21,8 @@ pub(crate) struct Away {
     pub(crate) until: Instant,
     pub(crate) next_try: Instant,
     pub(crate) pause: Duration,
+    /// To a daemon that has not answered yet.
+    pub(crate) bringing: Option<Bringing>,
 }
 
 /// See the head of this file.
@@ -26,6 +30,8 @@ pub(crate) struct Away {
 pub(crate) struct Kept {
     pub(crate) segment: Arc<OwnedFd>,
     pub(crate) page: EnginePage,
+    /// The daemon's, in that page.
+    life: Word32,
     pub(crate) wakes: Vec<Arc<WakeSocket>>,
     pub(crate) number: AtomicU64,
     /// There is no daemon, and one is waited for.
@@ -36,8 +42,14 @@ pub(crate) struct Kept {
 impl Kept {
     pub(crate) fn new(segment: OwnedFd, page: EnginePage, wakes: Vec<Arc<WakeSocket>>, number: u64) -> Self {
         let (number, is_away) = (AtomicU64::new(number), AtomicBool::new(false));
-        let segment = Arc::new(segment);
-        Self { segment, page, wakes, number, is_away, away: Mutex::new(None) }
+        let (segment, life) = (Arc::new(segment), page.life());
+        Self { segment, page, life, wakes, number, is_away, away: Mutex::new(None) }
+    }
+
+    /// Whether the page says that its daemon has ended.
+    #[inline]
+    pub(crate) fn is_dead(&self) -> bool {
+        Life::is_over(self.life.load(Ordering::Relaxed))
     }
 
     /// The session's number in the daemon.

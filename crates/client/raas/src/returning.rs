@@ -6,8 +6,8 @@
 
 use std::hash::{BuildHasher, Hasher};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use control::{Reason, Role};
@@ -16,7 +16,7 @@ use rustix::event::epoll;
 use shm::replace_descriptor;
 
 use crate::attachment::Attachment;
-use crate::control_socket::{ask_to_return, knock};
+use crate::control_socket::{Bringing, knock};
 use crate::driver::{TOKEN_CONTROL, TOKEN_WAKE};
 use crate::error::SessionError;
 use crate::kept::Away;
@@ -27,8 +27,11 @@ use crate::region_table::RegionUser;
 pub(crate) const PAUSE_FIRST: Duration = Duration::from_millis(5);
 /// Longest pause between two tries.
 const PAUSE_MAX: Duration = Duration::from_millis(160);
-/// How long a daemon may take to answer one try.
-pub(crate) const TRY_MAX: Duration = Duration::from_secs(2);
+/// How long a call waits for the answer of a daemon that it found, while others wait for what the call hears. An answer that
+/// comes later is taken by a later look, which does not wait.
+pub(crate) const ANSWER_WAIT: Duration = Duration::from_millis(200);
+/// The same of a call that is for the next daemon alone.
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(2);
 
 impl Attachment {
     /// Whether the daemon has ended, and the next one is waited for.
@@ -49,6 +52,16 @@ impl Attachment {
         }
     }
 
+    /// The daemon has ended, as its page says. A call that finds bytes or room each time never waits, and would not hear of
+    /// it; meanwhile the peer gives the connection up.
+    #[cold]
+    pub(crate) fn follow_death(self: &Arc<Self>) {
+        // A watcher hears of it by itself, and spares the call the wait for the next daemon.
+        if self.check_fork().is_ok() && !self.is_over() && !self.is_watched() {
+            self.look();
+        }
+    }
+
     /// Nothing more comes of this daemon. False: the session cannot go on with another.
     fn begin_away(&self) -> bool {
         let mut away = lock(&self.returning.away);
@@ -60,7 +73,7 @@ impl Attachment {
             return false;
         }
         let now = Instant::now();
-        *away = Some(Away { until: now + wait, next_try: now, pause: PAUSE_FIRST });
+        *away = Some(Away { until: now + wait, next_try: now, pause: PAUSE_FIRST, bringing: None });
         // First the flag: what is asked from here on fails at once, what was asked before fails below.
         self.returning.is_away.store(true, Ordering::Release);
         // A forked child may hold the descriptors open, so closing them would not take them out.
@@ -93,22 +106,23 @@ impl Attachment {
         if !self.is_away() {
             return;
         }
-        let away = lock(&self.returning.away);
-        if away.as_ref().is_some_and(|away| Instant::now() >= away.next_try) {
+        let place = lock(&self.returning.away);
+        if let Some(away) = place.as_ref().filter(|away| Instant::now() >= away.next_try) {
+            let wait = if away.bringing.is_none() { ANSWER_WAIT } else { Duration::ZERO };
             // It is remembered, or was told.
-            let _ = self.return_with(away);
+            let _ = self.return_with(place, wait);
         }
     }
 
-    /// Looks for the next daemon now. An error: there is none, or it does not take the session.
+    /// Looks for the next daemon now. An error: there is none, it does not take the session, or it has not answered yet.
     pub(crate) fn return_now(&self) -> Result<(), SessionError> {
         let away = lock(&self.returning.away);
-        if self.is_away() { self.return_with(away) } else { Ok(()) }
+        if self.is_away() { self.return_with(away, ANSWER_WAIT_MAX) } else { Ok(()) }
     }
 
-    fn return_with(&self, mut place: MutexGuard<'_, Option<Away>>) -> Result<(), SessionError> {
+    fn return_with(&self, mut place: MutexGuard<'_, Option<Away>>, wait: Duration) -> Result<(), SessionError> {
         let Some(away) = place.as_mut() else { return Ok(()) };
-        match self.attempt() {
+        match self.attempt(&mut away.bringing, wait) {
             Ok(()) => {
                 *place = None;
                 self.returning.is_away.store(false, Ordering::Release);
@@ -152,16 +166,28 @@ impl Attachment {
         }
     }
 
-    fn attempt(&self) -> Result<(), SessionError> {
-        let deadline = Instant::now() + TRY_MAX;
+    /// Goes to the daemon that is there. One that has not answered within `wait` keeps what it was told, and its answer is
+    /// waited for in later tries: it may have taken the session over by now, and if this program went away again it would
+    /// end all connections.
+    fn attempt(&self, place: &mut Option<Bringing>, wait: Duration) -> Result<(), SessionError> {
+        let deadline = Instant::now() + wait;
+        let mut bringing = match place.take() {
+            Some(bringing) => bringing,
+            None => self.bring(deadline)?,
+        };
+        let Some((reply, fds)) = bringing.answer(deadline)? else {
+            *place = Some(bringing);
+            return Err(SessionError::Silent { path: self.config.path.clone(), waited: wait });
+        };
+        let given = lock(&self.tables).session.returned(reply, fds)?;
+        self.install(bringing.socket(), given)
+    }
+
+    fn bring(&self, deadline: Instant) -> Result<Bringing, SessionError> {
         let socket = knock(&self.config.path, deadline)?;
         let hello = raas_core::Greeting::new(Role::Returning, self.config.name.clone()).hello();
-        let mut messages = vec![(hello, None)];
-        messages.extend(lock(&self.tables).session.return_messages(&self.returning.segment));
-        let silent = || SessionError::Silent { path: self.config.path.clone(), waited: TRY_MAX };
-        let (reply, fds) = ask_to_return(&socket, &messages, deadline, silent)?;
-        let given = lock(&self.tables).session.returned(reply, fds)?;
-        self.install(&socket, given)
+        let session = lock(&self.tables).session.return_messages(&self.returning.segment);
+        Ok(Bringing::new(socket, std::iter::once((hello, None)).chain(session)))
     }
 
     /// The new daemon takes the old one's place, under the same descriptors and addresses.

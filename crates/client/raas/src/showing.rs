@@ -12,11 +12,11 @@ use control::{Reason, Request, Role};
 use shm::WakeSocket;
 
 use crate::attachment::Attachment;
-use crate::control_socket::{ask_to_return, knock};
+use crate::control_socket::{Bringing, knock};
 use crate::descriptor::is_hung_up;
 use crate::error::SessionError;
 use crate::park::lock;
-use crate::returning::{PAUSE_FIRST, TRY_MAX, is_worth_a_try, jittered};
+use crate::returning::{ANSWER_WAIT, PAUSE_FIRST, is_worth_a_try, jittered};
 
 /// Longest pause between two looks for a daemon. It may come at any time, so they go on as long as the connections.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
@@ -92,18 +92,19 @@ impl Attachment {
     }
 
     fn show(&self) -> Result<State, SessionError> {
-        let deadline = Instant::now() + TRY_MAX;
+        let deadline = Instant::now() + ANSWER_WAIT;
         let socket = knock(&self.config.path, deadline)?;
         let messages = lock(&self.tables).session.show_messages(&self.returning.segment);
         if messages.is_empty() {
             return Ok(State::Not);
         }
         let hello = raas_core::Greeting::new(Role::Returning, self.config.name.clone()).hello();
-        let all: Vec<_> = std::iter::once((hello, None)).chain(messages).collect();
-        let silent = || SessionError::Silent { path: self.config.path.clone(), waited: TRY_MAX };
-        let (reply, fds) = ask_to_return(&socket, &all, deadline, silent)?;
+        let mut bringing = Bringing::new(socket, std::iter::once((hello, None)).chain(messages));
+        let Some((reply, fds)) = bringing.answer(deadline)? else {
+            return Err(SessionError::Silent { path: self.config.path.clone(), waited: ANSWER_WAIT });
+        };
         let given = lock(&self.tables).session.returned(reply, fds)?;
-        Ok(State::Shown { socket, _wakes: given.wakes })
+        Ok(State::Shown { socket: bringing.into_socket(), _wakes: given.wakes })
     }
 
     /// Something to be said of the connections, in the session that is lost.

@@ -193,6 +193,9 @@ fn serve(
     let epoch = u64::from_ne_bytes(random()?).max(1);
     let page = EnginePage::format(page.into_region(), epoch)
         .map_err(|e| DaemonError::Io { what: "engine page", source: std::io::Error::other(e) })?;
+    // Without it programs whose calls never wait do not learn of this daemon's death.
+    let life = page.begin_life();
+    let _life = life.inspect_err(|error| tracing::warn!(%error, "this daemon's death will not be said in its page"));
     let engines = config.engines;
     let DataPath { admission, engine: mut engine_config } = config.data_path();
     if shm::overcommit_is_strict() {

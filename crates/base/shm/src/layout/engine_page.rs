@@ -7,14 +7,17 @@ use std::sync::atomic::Ordering;
 use super::header::{EPOCH_AT, Header, Kind, word32, word64};
 use super::{LayoutError, check_size};
 use crate::limits::{ENGINES_MAX, PAGE_BYTES};
-use crate::{Region, RegionError, Segment, Word32};
+use crate::{Life, Region, RegionError, Segment, Word32};
 
 pub(super) const ENGINE_SLEEP_AT: u64 = PAGE_BYTES;
 /// From one engine's sleep flag to the next: each is in cache lines of its own, with the line that a processor fetches
 /// beside it.
 pub(super) const ENGINE_SLEEP_STRIDE: u64 = 128;
 
-/// The engine page: the sleep flags that applications read.
+/// Of the header page, where nothing else is stored: applications look at it in each call.
+pub(super) const LIFE_AT: u64 = PAGE_BYTES / 2;
+
+/// The engine page: the sleep flags that applications read, and whether the daemon lives.
 #[derive(Debug, Clone)]
 pub struct EnginePage {
     region: Region,
@@ -65,6 +68,17 @@ impl EnginePage {
     pub fn engine_sleep(&self, engine: u32) -> Word32 {
         assert!(engine < ENGINES_MAX, "engine {engine} of at most {ENGINES_MAX}");
         word32(&self.region, ENGINE_SLEEP_AT + u64::from(engine) * ENGINE_SLEEP_STRIDE)
+    }
+
+    /// Daemon side: says in [`EnginePage::life`] that this process lives, until what is returned is dropped or the process
+    /// ends.
+    pub fn begin_life(&self) -> io::Result<Life> {
+        Life::begin(&self.region, LIFE_AT)
+    }
+
+    /// For [`Life::is_over`]; 0 if the daemon could not say it.
+    pub fn life(&self) -> Word32 {
+        word32(&self.region, LIFE_AT)
     }
 
     /// Incarnation of the daemon.

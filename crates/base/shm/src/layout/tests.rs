@@ -173,9 +173,9 @@ fn the_words_of_a_session_slot_lie_where_the_document_says() {
 
 #[test]
 fn the_engine_page_and_the_pair_are_as_documented() {
-    use super::engine_page::{ENGINE_SLEEP_AT, ENGINE_SLEEP_STRIDE};
+    use super::engine_page::{ENGINE_SLEEP_AT, ENGINE_SLEEP_STRIDE, LIFE_AT};
     use pair::*;
-    documented("Engine page", &[("engine_sleep", ENGINE_SLEEP_AT, 4)]);
+    documented("Engine page", &[("life", LIFE_AT, 4), ("engine_sleep", ENGINE_SLEEP_AT, 4)]);
     assert!(DOCUMENT.contains(&format!("every {ENGINE_SLEEP_STRIDE} bytes")));
     assert!(ENGINE_SLEEP_AT + u64::from(ENGINES_MAX) * ENGINE_SLEEP_STRIDE <= EnginePage::BYTES);
     let slot = [

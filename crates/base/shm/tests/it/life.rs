@@ -4,7 +4,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 
-use shm::{Life, Segment, Sharing};
+use shm::{EnginePage, Life, Segment, Sharing};
 
 const CHILD: &str = "SHM_TEST_LIFE_CHILD";
 const BYTES: u64 = 4096;
@@ -29,6 +29,20 @@ fn a_word_that_cannot_be_is_refused() {
     let segment = Segment::create("life", BYTES, Sharing::ReadWrite).unwrap();
     assert!(Life::begin(segment.region(), 2).is_err());
     assert!(Life::begin(segment.region(), BYTES).is_err());
+}
+
+#[test]
+fn an_engine_page_says_it_to_those_who_opened_it_before() {
+    let segment = Segment::create("page", EnginePage::BYTES, Sharing::PeerReadOnly).unwrap();
+    let page = EnginePage::format(segment.region().clone(), 1).unwrap();
+    let fd = segment.fd().try_clone_to_owned().unwrap();
+    let seen = Segment::accept(fd, EnginePage::BYTES, Sharing::PeerReadOnly).unwrap();
+    let word = EnginePage::open(seen.into_region()).unwrap().life();
+    assert_eq!(word.load(Ordering::SeqCst), 0);
+    let life = page.begin_life().unwrap();
+    assert!(word.load(Ordering::SeqCst) != 0 && !Life::is_over(word.load(Ordering::SeqCst)));
+    drop(life);
+    assert!(Life::is_over(word.load(Ordering::SeqCst)));
 }
 
 /// The child says that it lives, and that it is about to be killed; nothing of it runs at its end.

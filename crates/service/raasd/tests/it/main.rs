@@ -35,6 +35,7 @@ mod regions_reopen;
 mod regions_return;
 mod restarts;
 mod returns;
+mod returns_calls;
 mod returns_datagrams;
 mod returns_far;
 mod returns_liars;

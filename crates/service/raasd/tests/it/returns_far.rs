@@ -1,10 +1,15 @@
 //! Connections between hosts go on over the death of either daemon, or of both (docs/operate/restart.md).
 
 use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use control::{APP_VERSION, ChannelError, Reply, Request};
 use raas::{Listener, MessageListener, MessageStream, PathKind, Session, Stream};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use shm::{EnginePage, Segment, Sharing, WakeSocket};
 use verbs::WirePolicy;
 
 use crate::hosts::{Host, PATIENCE, bounded, eventually, pattern};
@@ -12,7 +17,7 @@ use crate::hosts::{Host, PATIENCE, bounded, eventually, pattern};
 struct Far {
     hosts: [Host; 2],
     /// Kept: their ends would be the connections'.
-    _sessions: [Session; 2],
+    sessions: [Session; 2],
     client: Stream,
     server: Stream,
 }
@@ -30,7 +35,7 @@ fn far_of(hosts: [Host; 2]) -> Far {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
     }
-    Far { hosts, _sessions: sessions, client, server }
+    Far { hosts, sessions, client, server }
 }
 
 impl Far {
@@ -77,7 +82,7 @@ fn a_connection_goes_on_whichever_daemon_dies() {
 #[test]
 fn a_stream_that_flows_loses_and_doubles_nothing() {
     bounded(|| {
-        let Far { mut hosts, _sessions: sessions, mut client, mut server } = far();
+        let Far { mut hosts, sessions, mut client, mut server } = far();
         let len = 64 << 20;
         std::thread::scope(|scope| {
             let writing = scope.spawn(move || {
@@ -211,7 +216,7 @@ fn a_stream_that_has_a_tcp_connection_of_its_own_keeps_it_and_is_shown_with_it()
             host.start();
             host
         };
-        let Far { mut hosts, _sessions: sessions, mut client, mut server } = far_of([own_tcp(), own_tcp()]);
+        let Far { mut hosts, sessions, mut client, mut server } = far_of([own_tcp(), own_tcp()]);
         let piece_bytes = 128 << 10;
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -254,5 +259,82 @@ fn a_stream_that_has_a_tcp_connection_of_its_own_keeps_it_and_is_shown_with_it()
             assert_eq!(writing.join().unwrap(), reading.join().unwrap());
         });
         drop(sessions);
+    });
+}
+
+/// A process that listens where a daemon was.
+struct Slow(OwnedFd);
+
+impl Slow {
+    fn listen(path: &Path) -> Self {
+        let _ = std::fs::remove_file(path);
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        rustix::net::bind(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+        rustix::net::listen(&socket, 9).unwrap();
+        Self(socket)
+    }
+
+    fn accept(&self) -> Option<OwnedFd> {
+        rustix::net::accept_with(&self.0, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).ok()
+    }
+}
+
+/// What a program says; none if nothing is there.
+fn heard(program: &OwnedFd) -> Option<Request> {
+    match control::recv_message(program.as_fd(), &mut Vec::new()) {
+        Ok((request, _)) => Some(request),
+        Err(ChannelError::WouldBlock) => None,
+        Err(error) => panic!("the program went away: {error}"),
+    }
+}
+
+#[test]
+fn a_daemon_that_answers_late_is_told_once_and_its_answer_is_taken() {
+    bounded(|| {
+        let mut far = far();
+        far.exchange(0);
+        let (host, session) = (&mut far.hosts[0], &far.sessions[0]);
+        host.hand_over();
+        let slow = Slow::listen(&host.config.socket);
+        let mut program = None;
+        eventually("the program comes", || {
+            program = slow.accept();
+            program.is_some()
+        });
+        let (program, mut shape) = (program.unwrap(), None);
+        eventually("it says all", || match heard(&program) {
+            Some(Request::Return { slots, engines, session_bytes, .. }) => {
+                shape = Some((slots, engines, session_bytes));
+                false
+            }
+            said => said == Some(Request::ReturnEnd),
+        });
+        // For longer than any call waits for an answer. A daemon would have taken the session over meanwhile, and would end
+        // its connections if the program went.
+        std::thread::sleep(Duration::from_secs(3));
+        assert!(slow.accept().is_none(), "the program came twice");
+        assert_eq!((heard(&program), session.is_usable()), (None, false));
+        let (slots, engines, session_bytes) = shape.unwrap();
+        let page = Segment::create("page", EnginePage::BYTES, Sharing::PeerReadOnly).unwrap();
+        EnginePage::format(page.region().clone(), 1).unwrap();
+        let wakes: Vec<_> = (0..engines).map(|_| WakeSocket::pair().unwrap()).collect();
+        let welcome = Reply::Welcome {
+            version: APP_VERSION,
+            release: String::new(),
+            session: 1,
+            slots,
+            engines,
+            session_bytes,
+            engine_page_bytes: EnginePage::BYTES,
+            addresses: Vec::new(),
+            requires_encryption: false,
+        };
+        let fds: Vec<_> = std::iter::once(page.fd()).chain(wakes.iter().map(|(_, theirs)| theirs.fd())).collect();
+        control::send_message(program.as_fd(), &welcome, &fds).unwrap();
+        eventually("the program has the answer", || session.is_usable());
+        drop((slow, program));
+        host.start();
+        far.exchange(1);
     });
 }
