@@ -22,12 +22,11 @@ use crate::control_socket::attach;
 use crate::descriptor::{is_hung_up, wait_for};
 use crate::driver::{Driver, TOKEN_CONTROL, TOKEN_KICK, TOKEN_TCP, TOKEN_WAKE};
 use crate::error::SessionError;
-use crate::kept::Kept;
+use crate::kept::{Kept, Showing};
 use crate::park::lock;
 use crate::patience::{WaitPolicy, YieldTurns};
 use crate::reactor::Reactor;
 use crate::region_table::RegionTable;
-use crate::showing::Showing;
 use crate::tables::Tables;
 #[cfg(feature = "tokio")]
 use crate::task_patience::Reads;
@@ -82,7 +81,7 @@ pub(crate) struct Attachment {
     pub(crate) release: String,
     pub(crate) requires_encryption: bool,
     pub(crate) returning: Kept,
-    pub(crate) showing: Showing,
+    pub(crate) showing: Mutex<Showing>,
     pub(crate) daemon: Arc<Daemon>,
     pub(crate) tables: Mutex<Tables>,
     pub(crate) bells: Mutex<Bells>,
@@ -140,7 +139,7 @@ impl Attachment {
             release,
             requires_encryption,
             returning: Kept::new(segment, page, wakes, number),
-            showing: Showing::default(),
+            showing: Mutex::default(),
             daemon: Arc::clone(session.daemon()),
             app_sleep: session.memory().app_sleep(),
             driver: Mutex::new(Driver::new(session.memory())),

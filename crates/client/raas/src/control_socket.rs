@@ -72,10 +72,6 @@ impl Bringing {
         &self.socket
     }
 
-    pub(crate) fn into_socket(self) -> OwnedFd {
-        self.socket
-    }
-
     /// The daemon's answer, for which it has until `deadline`. `None`: it is not there yet, and may be asked for again.
     pub(crate) fn answer(&mut self, deadline: Instant) -> Result<Option<(Reply, Vec<OwnedFd>)>, SessionError> {
         let socket = self.socket.as_fd();

@@ -25,6 +25,18 @@ pub(crate) struct Away {
     pub(crate) bringing: Option<Bringing>,
 }
 
+/// Whether a daemon shows the same-host connections of a session that is lost.
+#[derive(Debug, Default)]
+pub(crate) enum Showing {
+    /// None is to.
+    #[default]
+    Not,
+    /// One is looked for.
+    Looks { next_try: Instant, pause: Duration },
+    /// It does as long as the control socket is open, which is this daemon's then.
+    Shown,
+}
+
 /// See the head of this file.
 #[derive(Debug)]
 pub(crate) struct Kept {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use control::{Reason, Role};
 use raas_core::Returned;
 use rustix::event::epoll;
-use shm::replace_descriptor;
+use shm::{WakeSocket, replace_descriptor};
 
 use crate::attachment::Attachment;
 use crate::control_socket::{Bringing, knock};
@@ -195,15 +195,21 @@ impl Attachment {
         let Returned { number, page, wakes } = given;
         let at = |what| move |e| SessionError::io(what, e);
         self.returning.page.follow(&page).map_err(at("mapping the new engine page"))?;
-        for (old, new) in self.returning.wakes.iter().zip(wakes) {
-            replace_descriptor(old.fd(), &new.into_fd()).map_err(at("dup3 of a wake socket"))?;
-        }
-        replace_descriptor(self.control.as_fd(), socket).map_err(at("dup3 of the control socket"))?;
+        self.take_descriptors(socket, wakes)?;
         self.watch(self.control.as_fd(), TOKEN_CONTROL)?;
         self.watch(self.wake.fd(), TOKEN_WAKE)?;
         self.returning.number.store(number, Ordering::Relaxed);
         lock(&self.tables).session.on_returned();
         Ok(())
+    }
+
+    /// A daemon's descriptors get the numbers of those of the daemon before.
+    pub(crate) fn take_descriptors(&self, socket: &OwnedFd, wakes: Vec<WakeSocket>) -> Result<(), SessionError> {
+        let at = |what| move |e| SessionError::io(what, e);
+        for (old, new) in self.returning.wakes.iter().zip(wakes) {
+            replace_descriptor(old.fd(), &new.into_fd()).map_err(at("dup3 of a wake socket"))?;
+        }
+        replace_descriptor(self.control.as_fd(), socket).map_err(at("dup3 of the control socket"))
     }
 }
 

@@ -1,53 +1,31 @@
 //! Same-host connections of a session that is lost. They go on, since no daemon is on their path, so each daemon that comes
 //! is told of them: else `raas ss` would not show them after a stop in order, or a daemon that came late.
 //!
-//! Owns the socket by which that daemon knows of them. Nothing is asked over it: what the program opens from here on is in
+//! Owns when a daemon is looked for, and what it is told. Nothing is asked of it: what the program opens from here on is in
 //! another session.
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Mutex;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use control::{Reason, Request, Role};
-use shm::WakeSocket;
 
 use crate::attachment::Attachment;
 use crate::control_socket::{Bringing, knock};
 use crate::descriptor::is_hung_up;
 use crate::error::SessionError;
+use crate::kept::Showing;
 use crate::park::lock;
 use crate::returning::{ANSWER_WAIT, PAUSE_FIRST, is_worth_a_try, jittered};
 
 /// Longest pause between two looks for a daemon. It may come at any time, so they go on as long as the connections.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// Whether a daemon shows them.
-#[derive(Debug, Default)]
-enum State {
-    /// None is to.
-    #[default]
-    Not,
-    Looks {
-        next_try: Instant,
-        pause: Duration,
-    },
-    /// As long as socket and wake sockets are open.
-    Shown {
-        socket: OwnedFd,
-        _wakes: Vec<WakeSocket>,
-    },
-}
-
-/// See the head of this file.
-#[derive(Debug, Default)]
-pub(crate) struct Showing(Mutex<State>);
-
 impl Attachment {
     /// The session is lost: from here on the next daemon is looked for, if there is something to show.
     pub(crate) fn begin_showing(&self, reason: Reason) {
         let is_end = matches!(reason, Reason::ShuttingDown | Reason::DaemonLost);
         if is_end && !self.config.daemon_wait.is_zero() && self.has_pairs() {
-            *lock(&self.showing.0) = State::Looks { next_try: Instant::now(), pause: PAUSE_FIRST };
+            *lock(&self.showing) = Showing::Looks { next_try: Instant::now(), pause: PAUSE_FIRST };
         }
     }
 
@@ -60,9 +38,9 @@ impl Attachment {
         if !self.is_over() {
             return self.return_due();
         }
-        match &*lock(&self.showing.0) {
-            State::Looks { next_try, .. } => Some(next_try.saturating_duration_since(Instant::now())),
-            State::Not | State::Shown { .. } => None,
+        match &*lock(&self.showing) {
+            Showing::Looks { next_try, .. } => Some(next_try.saturating_duration_since(Instant::now())),
+            Showing::Not | Showing::Shown => None,
         }
     }
 
@@ -72,31 +50,31 @@ impl Attachment {
         if !self.is_over() {
             return;
         }
-        let mut state = lock(&self.showing.0);
+        let mut state = lock(&self.showing);
         let pause = match &*state {
-            State::Shown { socket, .. } if matches!(is_hung_up(socket.as_fd()), Ok(false)) => return,
-            State::Shown { .. } => PAUSE_FIRST,
-            State::Looks { next_try, pause } if Instant::now() >= *next_try => *pause,
-            State::Not | State::Looks { .. } => return,
+            Showing::Shown if matches!(is_hung_up(self.control.as_fd()), Ok(false)) => return,
+            Showing::Shown => PAUSE_FIRST,
+            Showing::Looks { next_try, pause } if Instant::now() >= *next_try => *pause,
+            Showing::Not | Showing::Looks { .. } => return,
         };
         *state = match self.show() {
             Ok(state) => state,
             Err(error) if is_worth_a_try(&error) => {
-                State::Looks { next_try: Instant::now() + jittered(pause), pause: (2 * pause).min(PAUSE_MAX) }
+                Showing::Looks { next_try: Instant::now() + jittered(pause), pause: (2 * pause).min(PAUSE_MAX) }
             }
             Err(error) => {
                 tracing::debug!(%error, "no daemon shows the same-host connections of before");
-                State::Not
+                Showing::Not
             }
         };
     }
 
-    fn show(&self) -> Result<State, SessionError> {
+    fn show(&self) -> Result<Showing, SessionError> {
         let deadline = Instant::now() + ANSWER_WAIT;
         let socket = knock(&self.config.path, deadline)?;
         let messages = lock(&self.tables).session.show_messages(&self.returning.segment);
         if messages.is_empty() {
-            return Ok(State::Not);
+            return Ok(Showing::Not);
         }
         let hello = raas_core::Greeting::new(Role::Returning, self.config.name.clone()).hello();
         let mut bringing = Bringing::new(socket, std::iter::once((hello, None)).chain(messages));
@@ -104,14 +82,15 @@ impl Attachment {
             return Err(SessionError::Silent { path: self.config.path.clone(), waited: ANSWER_WAIT });
         };
         let given = lock(&self.tables).session.returned(reply, fds)?;
-        Ok(State::Shown { socket: bringing.into_socket(), _wakes: given.wakes })
+        self.take_descriptors(bringing.socket(), given.wakes)?;
+        Ok(Showing::Shown)
     }
 
     /// Something to be said of the connections, in the session that is lost.
     pub(crate) fn tell_shown(&self, request: &Request) {
-        if let (State::Shown { socket, .. }, Request::PairClosed { .. }) = (&*lock(&self.showing.0), request) {
+        if let (Showing::Shown, Request::PairClosed { .. }) = (&*lock(&self.showing), request) {
             // A daemon that does not read shows a row too many until this process ends.
-            let _ = control::send_message(socket.as_fd(), request, &[]);
+            let _ = control::send_message(self.control.as_fd(), request, &[]);
         }
     }
 }

@@ -142,7 +142,14 @@ fn addresses_of(socket: &OwnedFd) -> Option<Vec<IpAddr>> {
 
 /// Whether a socket is a daemon's, by its name or the lock beside it.
 fn is_control(socket: &Path) -> bool {
-    socket.file_name().is_some_and(|name| name == SOCKET_NAME) || crate::socket_place::lock_path(socket).exists()
+    socket.file_name().is_some_and(|name| name == SOCKET_NAME) || lock_path(socket).exists()
+}
+
+/// The lock file of a daemon that serves this socket.
+pub(crate) fn lock_path(socket: &Path) -> PathBuf {
+    let mut path = socket.as_os_str().to_owned();
+    path.push(".lock");
+    PathBuf::from(path)
 }
 
 /// Who serves the socket at `path`; none if nobody does, or this user is not let in.

@@ -62,7 +62,7 @@ impl SocketPlace {
         let open = directory_mode(mode, group.is_some());
         make_directory(directory, open).map_err(fail("its directory cannot be made"))?;
         check_directory(directory).map_err(fail("its directory is not safe"))?;
-        let lock_path = lock_path(path);
+        let lock_path = neighbours::lock_path(path);
         let lock = open_lock(&lock_path).map_err(fail("its lock file cannot be opened"))?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
@@ -84,7 +84,7 @@ impl SocketPlace {
     /// Whether this process could take the place after the daemon that has it. Changes nothing.
     pub(crate) fn look(path: &Path) -> Result<(), DaemonError> {
         let directory = directory_of(path);
-        let lock = lock_path(path);
+        let lock = neighbours::lock_path(path);
         let looked = match std::fs::symlink_metadata(&lock) {
             // No daemon is there.
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -122,7 +122,7 @@ impl SocketPlace {
             return Ok(None);
         }
         if is_who_makes_it {
-            let lock = lock_path(path);
+            let lock = neighbours::lock_path(path);
             if std::fs::symlink_metadata(&lock).is_ok() {
                 open_lock(&lock).map_err(fail("its lock file cannot be opened"))?;
             }
@@ -243,13 +243,6 @@ fn may_write(directory: &Path) -> io::Result<()> {
     let access = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
     let tried = rustix::fs::accessat(rustix::fs::CWD, directory, access, rustix::fs::AtFlags::EACCESS);
     tried.map_err(|e| io::Error::new(io::Error::from(e).kind(), format!("{}: {e}", directory.display())))
-}
-
-/// The lock file's place.
-pub(crate) fn lock_path(socket: &Path) -> PathBuf {
-    let mut path = socket.as_os_str().to_owned();
-    path.push(".lock");
-    PathBuf::from(path)
 }
 
 /// Where others may write to the directory (/tmp) they may have put a link, a pipe or a file of theirs in the lock's
