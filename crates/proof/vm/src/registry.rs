@@ -280,16 +280,17 @@ const SUITES: &[Suite] = &[
 const PACKAGING: &[Suite] = &[
     Suite {
         name: "package",
-        about: "the Debian package under systemd: installed, started, used by its group, killed, upgraded, removed, purged",
+        about: "the Debian package under systemd: installed, started, used by its group and by services under `raas run`, \
+                killed, upgraded, removed, purged",
         guests: 1,
         kernel: "6.1",
         device: Device::Rxe,
         mtu: 1500,
-        packages: &["systemd"],
+        packages: &["systemd", "redis-server", "redis-tools"],
         programs: false,
         command: &["tests/vm/package"],
         judges: None,
-        cases_min: 33,
+        cases_min: 46,
         timeout_s: 600,
         full_only: true,
     },
