@@ -47,9 +47,9 @@ pub struct Cursor {
 pub enum InspectAnswer {
     /// Some connections.
     Connections(Vec<ConnectionRow>),
-    /// The host's state, without lanes and applications: the first page.
+    /// The host's state, with as many lanes and applications as the first page has room for.
     Stat(Box<Stat>),
-    /// Some of its lanes and applications: the pages behind.
+    /// More of its lanes and applications: the pages behind.
     StatRows {
         /// Lanes.
         lanes: Vec<LaneRow>,

@@ -136,8 +136,10 @@ pub fn stat(socket: Option<&Path>) -> Result<Stat, SessionError> {
     let mut stat: Option<Stat> = None;
     let mut programs = Programs::default();
     ask_pages(socket, InspectQuery::Stat, |answer| match (answer, &mut stat) {
-        (InspectAnswer::Stat(told), None) => {
-            stat = Some(*told);
+        (InspectAnswer::Stat(mut told), None) => {
+            let apps = std::mem::take(&mut told.apps);
+            let whole = stat.insert(*told);
+            apps.into_iter().for_each(|app| programs.add(&mut whole.apps, app));
             Ok(())
         }
         (InspectAnswer::StatRows { lanes, apps }, Some(whole))

@@ -1,7 +1,8 @@
 //! Judge `storm`: programs of one user attach and go as fast as they can, many at a time, beside programs of others that
 //! attach and ask.
 //!
-//! Owns what must hold: between another user's wish to attach and its answer few of the storm come. That is counted in
+//! Owns what must hold: between another user's wish, to attach or to have a question answered, and its answer few of the
+//! storm come. That is counted in
 //! programs of the storm and not in time, so that it says the same on a busy machine; times are told.
 
 use std::fs::File;
@@ -27,9 +28,9 @@ const UID: u32 = 61_200;
 /// Threads of the storm, and programs that each of them has on their way in.
 const THREADS: u64 = 4;
 const AT_ONCE: usize = 96;
-/// Attaches of another user.
-const ATTACHES: usize = 60;
-/// Programs of the storm that may come between, in the middle of all attaches: a quarter of those on their way in.
+/// Wishes of another user, of each kind.
+const WISHES: usize = 60;
+/// Programs of the storm that may come between, in the middle of all of a kind: a quarter of those on their way in.
 const BETWEEN_MAX: u64 = THREADS * AT_ONCE as u64 / 4;
 
 /// Runs it. Nothing is drawn.
@@ -48,8 +49,10 @@ pub fn run(raas: Program<'_>, _seed: u64, verdict: &mut Verdict) -> Result<()> {
     std::thread::scope(|scope| {
         scope.spawn(|| pulse.beat(&socket));
         let judged = Storm::begin(&socket, &count).and_then(|mut storm| {
-            verdict
-                .case("few of the storm come between others' wish to attach and its answer", between(&socket, &storm));
+            for (what, wish) in WISH {
+                let name = format!("few of the storm come between others' wish to {what} and its answer");
+                verdict.case(&name, between(&storm, || wish(&socket)));
+            }
             verdict.case("the storm went on all the time", storm.goes_on());
             pulse.goes_on()?;
             verdict.case("loans given back without waiting close nothing", loans_back(&hosts[0]));
@@ -75,12 +78,20 @@ pub fn run(raas: Program<'_>, _seed: u64, verdict: &mut Verdict) -> Result<()> {
     Ok(())
 }
 
-fn between(socket: &Path, storm: &Storm) -> Result<String> {
+/// What another user wants: each is a tool, or a program, of its own, from its begin on.
+const WISH: [(&str, fn(&Path) -> Result<()>); 4] = [
+    ("attach", |socket| Ok(drop(RawApp::attach(socket, "polite")?))),
+    ("know the host's state", |socket| Ok(drop(raas::inspect::stat(Some(socket))?))),
+    ("see connections", |socket| Ok(drop(raas::inspect::connections(Some(socket))?))),
+    ("see regions", |socket| Ok(drop(raas::inspect::regions(Some(socket))?))),
+];
+
+fn between(storm: &Storm, wish: impl Fn() -> Result<()>) -> Result<String> {
     let (mut came, mut worst) = (Vec::new(), Duration::ZERO);
     let (start, first) = (Instant::now(), storm.count()?);
-    for _ in 0..ATTACHES {
+    for _ in 0..WISHES {
         let (start, before) = (Instant::now(), storm.count()?);
-        drop(RawApp::attach(socket, "polite")?);
+        wish()?;
         came.push(storm.count()? - before);
         worst = worst.max(start.elapsed());
         std::thread::sleep(Duration::from_millis(3));
@@ -89,7 +100,7 @@ fn between(socket: &Path, storm: &Storm) -> Result<String> {
     came.sort_unstable();
     let (middle, most) = (came[came.len() / 2], came[came.len() - 1]);
     ensure!(middle <= BETWEEN_MAX, "{middle} in the middle, {most} at most, and {BETWEEN_MAX} may come");
-    Ok(format!("{middle} in the middle, {most} at most; {rate:.0} attaches a second, the slowest other one {worst:?}"))
+    Ok(format!("{middle} in the middle, {most} at most; {rate:.0} attaches a second, the slowest answer in {worst:?}"))
 }
 
 /// A program gives back what it was not lent, 20,000 times, and is served afterwards.

@@ -3,7 +3,6 @@
 //! Owns the sockets to programs of this host. It must never block on one of them, never take a descriptor itself
 //! (`receiving`), and never let a program that does not read cost more than its queue.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,6 +22,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use crate::client_inputs::ClientQueue;
 use crate::limits::{DaemonLimits, count};
 use crate::link_queue::TURNS;
 use crate::program_facts::facts_of;
@@ -30,6 +30,7 @@ use crate::questions::QuestionPlace;
 use crate::receiving::{Held, NotReceived, Receivers};
 use crate::shares::{Memory, Share, Shares};
 use crate::shutdown::Shutdown;
+use crate::user_turns::Rooms;
 
 /// Bytes of a program's name that are kept.
 const NAME_BYTES_MAX: usize = 64;
@@ -139,28 +140,10 @@ pub(crate) enum ClientInput {
 
 /// Programs of one user that said Hello and are not attached yet, or refused. Others of that user wait, so those of other
 /// users find few before them, however many come.
-const ENTERING_MAX: usize = 16;
+pub(crate) const ENTERING_MAX: usize = 16;
 
 /// One of these.
 pub(crate) type Entering = OwnedSemaphorePermit;
-
-/// The programs of each user that want to come in, in their order.
-#[derive(Debug, Default)]
-pub(crate) struct Doors(Mutex<BTreeMap<u32, Arc<Semaphore>>>);
-
-impl Doors {
-    /// Waits for its turn among the programs of its user.
-    async fn enter(&self, uid: u32) -> Option<Entering> {
-        let door = {
-            // The table is whole between statements, whichever thread panicked.
-            let mut doors = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            // A door of which nobody holds or awaits anything is only in this table.
-            doors.retain(|of, door| *of == uid || Arc::strong_count(door) > 1);
-            Arc::clone(doors.entry(uid).or_insert_with(|| Arc::new(Semaphore::new(ENTERING_MAX))))
-        };
-        door.acquire_owned().await.ok()
-    }
-}
 
 /// The identity of the program. The kernel gives process and user.
 #[derive(Debug, Clone)]
@@ -176,11 +159,12 @@ pub(crate) struct ProgramIdentity {
 /// What serving a program needs.
 #[derive(Debug, Clone)]
 pub(crate) struct ClientContext {
-    pub(crate) inputs: mpsc::Sender<ClientInput>,
+    pub(crate) inputs: ClientQueue,
     pub(crate) limits: DaemonLimits,
     pub(crate) receivers: Arc<Receivers>,
     pub(crate) memory: Memory,
-    pub(crate) doors: Arc<Doors>,
+    /// The programs of each user that want to come in.
+    pub(crate) doors: Arc<Rooms>,
     /// For the message that is being read: one at a time, on one thread.
     pub(crate) buffer: Arc<Mutex<Vec<u8>>>,
 }
@@ -261,7 +245,7 @@ fn refused(reason: Reason, detail: impl Into<String>) -> Reply {
 /// Serves a program to its end. The receiver closes the last descriptor of its socket.
 async fn serve(socket: UnixStream, who: PeerCredentials, held: Held, (client, context): (ClientId, ClientContext)) {
     let turns = Arc::new(Semaphore::new(TURNS));
-    let mut session = Session { socket: &socket, client, context: &context, held, turns };
+    let mut session = Session { socket: &socket, client, uid: who.uid, context: &context, held, turns };
     session.serve(who).await;
     let Session { mut held, .. } = session;
     let _ = held.renew(&socket);
@@ -315,6 +299,7 @@ fn kind_of(request: &Request) -> Option<Kind> {
 struct Session<'a> {
     socket: &'a UnixStream,
     client: ClientId,
+    uid: u32,
     context: &'a ClientContext,
     held: Held,
     turns: Arc<Semaphore>,
@@ -357,13 +342,14 @@ impl Session<'_> {
             hung_up: Arc::clone(&hung_up),
             entering,
         };
-        if self.context.inputs.send(opened).await.is_err() {
+        if self.context.inputs.send(uid, opened).await.is_err() {
             return;
         }
         let fault = self.carry(outgoing, &hung_up).await.err();
         let fault = fault.filter(|e| !matches!(e, Fault::Channel(ChannelError::Closed))).map(|e| e.to_string());
         // Its answer to a fault is sent by the control plane as long as it knows the program.
-        let _ = self.context.inputs.send(ClientInput::Closed { client: self.client, fault: fault.clone() }).await;
+        let closed = ClientInput::Closed { client: self.client, fault: fault.clone() };
+        let _ = self.context.inputs.send(uid, closed).await;
         if let Some(detail) = fault {
             let _ = send_message(self.socket.as_fd(), &Reply::Detached { reason: Reason::AppFault, detail }, &[]);
         }
@@ -425,7 +411,8 @@ impl Session<'_> {
                 (request, with)
             }
         };
-        let _ = self.context.inputs.send(ClientInput::Request { client: self.client, request, with, turn }).await;
+        let said = ClientInput::Request { client: self.client, request, with, turn };
+        let _ = self.context.inputs.send(self.uid, said).await;
         Ok(())
     }
 

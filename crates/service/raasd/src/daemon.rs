@@ -20,8 +20,7 @@ use verbs::Provider;
 
 use crate::accept_links::{accept_links, inputs_max};
 use crate::check::{Prepared, prepare};
-use crate::client_socket::{ClientContext, accept_clients};
-use crate::cluster;
+use crate::client_socket::{ClientContext, ENTERING_MAX, accept_clients};
 use crate::command::EngineReport;
 use crate::device::Contexts;
 use crate::engine_thread::load::CPU_ALL;
@@ -39,10 +38,9 @@ use crate::shares::Memory;
 use crate::shutdown::Shutdown;
 use crate::sleeper::Bell;
 use crate::socket_place::SocketPlace;
-use crate::{Config, ConfigError, DaemonError};
+use crate::user_turns::Rooms;
+use crate::{Config, ConfigError, DaemonError, client_inputs, cluster};
 
-/// Bound of the queue from programs to the control plane.
-const CLIENT_INPUTS_MAX: usize = 256;
 /// Lines of log about hosts that cannot be reached, for each period.
 const DIAL_LOG_LINES: u32 = 20;
 
@@ -367,7 +365,7 @@ impl Plane {
         all_started(&mut engines).await?;
         let Keys { keys, directory, reload } = self.keys;
         let config = Arc::new(self.config);
-        let (client_queue, client_inputs) = mpsc::channel(CLIENT_INPUTS_MAX);
+        let (client_queue, client_inputs) = client_inputs::queue();
         let (link_queue, link_inputs) = mpsc::channel(inputs_max(config.limits.handshakes_max));
         let (members, asking) = cluster::start(&config.cluster, config.listen)?;
         let links = Arc::new(LinkContext {
@@ -396,7 +394,7 @@ impl Plane {
             limits: config.limits.clone(),
             receivers,
             memory: memory.clone(),
-            doors: Arc::default(),
+            doors: Arc::new(Rooms::new(ENTERING_MAX)),
             buffer: Arc::default(),
         };
         let accepting_clients = tokio::spawn(accept_clients(self.listener, clients, shutdown.clone()));

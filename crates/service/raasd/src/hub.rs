@@ -41,6 +41,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout};
 use verbs::Time;
 
+use crate::client_inputs::ClientInputs;
 use crate::client_socket::{ClientInput, Entering, OutQueue, Outgoing, ProgramIdentity};
 use crate::command::{Command, EngineReport};
 use crate::incarnation::Incarnation;
@@ -83,7 +84,7 @@ pub(crate) struct HubParts {
     pub(crate) engine_page: OwnedFd,
     pub(crate) engines: Engines,
     pub(crate) events: mpsc::Receiver<EngineReport>,
-    pub(crate) client_inputs: mpsc::Receiver<ClientInput>,
+    pub(crate) client_inputs: ClientInputs,
     pub(crate) link_inputs: mpsc::Receiver<LinkInput>,
     pub(crate) memory: Memory,
     /// Each time it is read again.

@@ -111,12 +111,13 @@ pub(crate) fn nothing(query: InspectQuery) -> InspectAnswer {
     }
 }
 
-/// As many rows as a page has room for, and the place of the next one: of the first that has no room, else `next`.
-pub(crate) fn cut<P, T: Serialize>(rows: Vec<(P, T)>, next: Option<P>) -> (Vec<T>, Option<P>) {
-    let (mut page, mut bytes) = (Vec::new(), 0);
+/// As many rows as a page has room for that has so many bytes already, and the place of the next one: of the first that
+/// has no room, else `next`.
+pub(crate) fn cut<P, T: Serialize>(rows: Vec<(P, T)>, next: Option<P>, before: usize) -> (Vec<T>, Option<P>) {
+    let (mut page, mut bytes) = (Vec::new(), before);
     for (place, row) in rows {
         bytes += encoded_bytes(&row);
-        if bytes > PAGE_BYTES && !page.is_empty() {
+        if bytes > PAGE_BYTES && (before > 0 || !page.is_empty()) {
             return (page, Some(place));
         }
         page.push(row);
@@ -125,12 +126,42 @@ pub(crate) fn cut<P, T: Serialize>(rows: Vec<(P, T)>, next: Option<P>) -> (Vec<T
 }
 
 /// As [`cut`], of a page of the engine's.
-pub(crate) fn cut_page<T: Serialize>(page: Page<T>) -> (Vec<T>, Option<u64>) {
-    let (rows, next) = cut(page.rows, page.next);
+pub(crate) fn cut_page<T: Serialize>(page: Page<T>, before: usize) -> (Vec<T>, Option<u64>) {
+    let (rows, next) = cut(page.rows, page.next, before);
     (rows, next.map(u64::from))
 }
 
-fn encoded_bytes<T: Serialize>(value: &T) -> usize {
+/// A page with one part more; the page alone if one answer cannot have both.
+pub(crate) fn join(page: Option<InspectAnswer>, part: InspectAnswer) -> Result<InspectAnswer, InspectAnswer> {
+    use InspectAnswer::{Connections, Datagrams, Directories, Members, Regions, StatRows, Tenants, Trace};
+    let Some(mut page) = page else { return Ok(part) };
+    match (&mut page, part) {
+        (Connections(rows), Connections(more)) => rows.extend(more),
+        (Datagrams(rows), Datagrams(more)) => rows.extend(more),
+        (Regions(rows), Regions(more)) => rows.extend(more),
+        (Trace(rows), Trace(more)) => rows.extend(more),
+        (Tenants(rows), Tenants(more)) => rows.extend(more),
+        (Members(rows), Members(more)) => rows.extend(more),
+        (Directories(rows), Directories(more)) => rows.extend(more),
+        (InspectAnswer::Stat(stat), StatRows { lanes, apps }) => {
+            stat.lanes.extend(lanes);
+            stat.apps.extend(apps);
+        }
+        (StatRows { lanes, apps }, StatRows { lanes: more_lanes, apps: more_apps }) => {
+            lanes.extend(more_lanes);
+            apps.extend(more_apps);
+        }
+        _ => return Err(page),
+    }
+    Ok(page)
+}
+
+/// Bytes of an answer, of which a page may have so many that no other part is asked for.
+pub(crate) const PAGE_ENOUGH: usize = PAGE_BYTES / 4 * 3;
+/// Turns of one question, each with a part, before what there is is told.
+pub(crate) const TURNS_PER_PAGE: u32 = 64;
+
+pub(crate) fn encoded_bytes<T: Serialize>(value: &T) -> usize {
     // What cannot be encoded at all will not fit a page either.
     control::encode(value).map_or(FRAME_BYTES_MAX, |b| b.len())
 }
@@ -193,7 +224,7 @@ fn add_counters(all: &mut Counters, one: Counters) {
     }
 }
 
-/// The host's state without lanes and applications. An ordinary user sees sums, and none of the counters that show a
+/// The host's state, to which rows of lanes and applications are added. An ordinary user sees sums, and none of the counters that show a
 /// forger which check stopped its last packet.
 pub(crate) fn stat(engine: EngineStat, daemon: &DaemonStat, viewer: Viewer) -> Stat {
     let EngineStat { device, mut totals, counters } = engine;
@@ -353,10 +384,10 @@ mod tests {
 
     #[test]
     fn a_page_has_no_more_bytes_than_it_may_and_names_the_row_that_had_no_room() {
-        let (rows, next) = cut((0..64).map(|n| (n, row(n))).collect(), Some(64));
+        let (rows, next) = cut((0..64).map(|n| (n, row(n))).collect(), Some(64), 0);
         assert_eq!((rows.len(), next), (64, Some(64)), "as many as are looked at");
         for (first, name) in [(0, "datagrams"), (7, "those after")] {
-            let (rows, next) = cut((first..64).map(|n| (n, datagram(n))).collect(), None);
+            let (rows, next) = cut((first..64).map(|n| (n, datagram(n))).collect(), None, 0);
             let last = rows.len() as u64;
             assert!(last > 1 && next == Some(first + last), "{name}");
             let answer = InspectAnswer::Datagrams(rows);
@@ -366,11 +397,12 @@ mod tests {
         let mut large = datagram(1);
         large.drops = large.drops.iter().cycle().take(1000).cloned().collect();
         assert_eq!(
-            cut(vec![(1, large), (2, datagram(2))], None).1,
+            cut(vec![(1, large.clone()), (2, datagram(2))], None, 0).1,
             Some(2),
             "a row that is too large has its own page"
         );
-        assert_eq!(cut(Vec::<(u32, ConnectionRow)>::new(), Some(9)), (Vec::new(), Some(9)));
+        assert_eq!(cut(vec![(1, large)], None, 1), (Vec::new(), Some(1)), "and not the rest of another's");
+        assert_eq!(cut(Vec::<(u32, ConnectionRow)>::new(), Some(9), 0), (Vec::new(), Some(9)));
     }
 
     #[test]

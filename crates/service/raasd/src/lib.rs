@@ -17,6 +17,7 @@
 mod accept_links;
 mod calibration;
 mod check;
+mod client_inputs;
 mod client_socket;
 mod cluster;
 mod command;

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use control::{Cursor, InspectQuery};
+use control::{Cursor, InspectAnswer, InspectQuery};
 use engine::Viewer;
 use plane::ClientId;
 
@@ -24,7 +24,17 @@ impl QuestionPlace {
     }
 }
 
-/// A question for a page.
+/// The page so far.
+#[derive(Debug, Default)]
+pub(crate) struct Gathered {
+    pub(crate) answer: Option<InspectAnswer>,
+    /// Of `answer`, encoded.
+    pub(crate) bytes: usize,
+    /// How often it was this question's turn.
+    pub(crate) turns: u32,
+}
+
+/// A question for a page. Each of its turns adds a part of one table.
 #[derive(Debug)]
 pub(crate) struct Question {
     pub(crate) client: ClientId,
@@ -32,7 +42,9 @@ pub(crate) struct Question {
     pub(crate) viewer: Viewer,
     pub(crate) request: u64,
     pub(crate) query: InspectQuery,
+    /// Where the next part begins.
     pub(crate) from: Cursor,
+    pub(crate) page: Gathered,
     pub(crate) place: QuestionPlace,
     /// Totals of the engines that have answered, where all are asked.
     pub(crate) totals: Option<EngineStat>,
@@ -48,6 +60,11 @@ pub(crate) struct Questions {
 impl Questions {
     pub(crate) fn push(&mut self, question: Question) {
         self.waiting.push(question.uid, question);
+    }
+
+    /// One that is not answered yet. It stays the first of its user, and other users come before it.
+    pub(crate) fn put_back(&mut self, question: Question) {
+        self.waiting.put_back(question.uid, question);
     }
 
     /// Whether [`Self::next`] has one.
@@ -91,6 +108,7 @@ mod tests {
             request: 0,
             query: InspectQuery::Stat,
             from: Cursor::default(),
+            page: Gathered::default(),
             place: QuestionPlace::default(),
             totals: None,
         }
@@ -106,6 +124,10 @@ mod tests {
         questions.handle_gone(ClientId(1), 5);
         let order: Vec<_> = (0..5).filter_map(|_| questions.next()).map(|q| (q.uid, q.client.0)).collect();
         assert_eq!(order, [(5, 0), (6, 200), (5, 2), (5, 3), (5, 4)]);
+        questions.push(question(202, 6));
+        questions.put_back(question(4, 5));
+        let order: Vec<_> = (0..3).filter_map(|_| questions.next()).map(|q| q.client.0).collect();
+        assert_eq!(order, [5, 202, 4], "one that is not answered yet");
         (5..100).for_each(|n| questions.handle_gone(ClientId(n), 5));
         assert!(!questions.is_ready() && questions.waiting.is_empty());
     }

@@ -1,8 +1,11 @@
-//! What waits, by user: users take turns, whatever number of things each has.
+//! What waits, by user: users take turns, whatever number of things each has, and each has so many places.
 //!
 //! Owns the order. It must never keep a user of whom nothing waits.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// See the head of this file.
 #[derive(Debug)]
@@ -26,6 +29,15 @@ impl<T> UserTurns<T> {
             self.turns.push_back(uid);
         }
         of_user.push_back(one);
+    }
+
+    /// Before everything else of that user, whose turn comes behind those of the others.
+    pub(crate) fn put_back(&mut self, uid: u32, one: T) {
+        let of_user = self.waiting.entry(uid).or_default();
+        if of_user.is_empty() {
+            self.turns.push_back(uid);
+        }
+        of_user.push_front(one);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -57,6 +69,38 @@ impl<T> UserTurns<T> {
     }
 }
 
+/// Places of each user, in the order in which they are asked for.
+#[derive(Debug)]
+pub(crate) struct Rooms {
+    of_each: usize,
+    rooms: Mutex<BTreeMap<u32, Arc<Semaphore>>>,
+}
+
+impl Rooms {
+    pub(crate) fn new(of_each: usize) -> Self {
+        Self { of_each, rooms: Mutex::default() }
+    }
+
+    /// Waits for a place of this user.
+    pub(crate) async fn enter(&self, uid: u32) -> Option<OwnedSemaphorePermit> {
+        let room = {
+            // The table is whole between statements, whichever thread panicked.
+            let mut rooms = self.rooms.lock().unwrap_or_else(PoisonError::into_inner);
+            // One of which nobody holds or awaits anything is only in this table.
+            rooms.retain(|of, room| *of == uid || Arc::strong_count(room) > 1);
+            Arc::clone(rooms.entry(uid).or_insert_with(|| Arc::new(Semaphore::new(self.of_each))))
+        };
+        room.acquire_owned().await.ok()
+    }
+}
+
+#[cfg(test)]
+impl<T> UserTurns<T> {
+    pub(crate) fn count_of(&self, uid: u32) -> usize {
+        self.waiting.get(&uid).map_or(0, VecDeque::len)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,6 +118,10 @@ mod tests {
         turns.push(8, 300);
         assert_eq!((turns.next(|uid| uid != 5), turns.next(|uid| uid != 5)), (Some((8, 300)), None));
         assert_eq!(turns.next(|_| true), Some((5, 4)));
+        turns.push(6, 202);
+        turns.put_back(5, 4);
+        let order: Vec<_> = (0..3).filter_map(|_| turns.next(|_| true)).collect();
+        assert_eq!(order, [(5, 4), (6, 202), (5, 5)], "what is put back comes first, of its user alone");
         turns.retain(5, |_| false);
         assert!(turns.is_empty() && turns.waiting.is_empty());
     }

@@ -1,7 +1,7 @@
 //! Questions: which programs may ask, and the page that answers.
 //!
 //! Owns the way of a question from its request to the answer in the program's queue. It must never work at more than
-//! one page between two other things.
+//! one part of a page between two other things.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use tokio::time::Instant;
 use super::Hub;
 use crate::client_socket::Outgoing;
 use crate::command::{Command, EnginePart, EngineView};
-use crate::inspect::{self, DaemonStat, LOOKS_PER_PAGE, Part, SeenHere};
-use crate::questions::{Question, QuestionPlace};
+use crate::inspect::{self, DaemonStat, LOOKS_PER_PAGE, PAGE_ENOUGH, Part, SeenHere, TURNS_PER_PAGE};
+use crate::questions::{Gathered, Question, QuestionPlace};
 
 /// The daemon's descriptors are counted at most once in this time: with many it takes milliseconds.
 const FDS_SAMPLE: Duration = Duration::from_secs(1);
@@ -35,7 +35,17 @@ impl Hub {
         let uid = client.who.uid;
         let place = client.question.try_take().ok_or(SECOND_QUESTION)?;
         let viewer = if self.is_operator(uid) { Viewer::All } else { Viewer::User(uid) };
-        self.questions.push(Question { client: id, uid, viewer, request, query, from, place, totals: None });
+        self.questions.push(Question {
+            client: id,
+            uid,
+            viewer,
+            request,
+            query,
+            from,
+            page: Gathered::default(),
+            place,
+            totals: None,
+        });
         Ok(())
     }
 
@@ -84,7 +94,7 @@ impl Hub {
     /// Works at the question whose turn it is.
     pub(super) fn answer_next_question(&mut self) {
         let Some(question) = self.questions.next() else { return };
-        let viewer = question.viewer;
+        let (viewer, before) = (question.viewer, question.page.bytes);
         match inspect::part(question.query, question.from, self.engines.count()) {
             Part::Engine(engine, part) => self.ask_engine(engine, part, question),
             Part::Pairs(at) => {
@@ -98,18 +108,18 @@ impl Hub {
             Part::Regions(at) => {
                 let uid = (viewer != Viewer::All).then_some(question.uid);
                 let (rows, next) = self.regions.directory().rows(uid, at, LOOKS_PER_PAGE as usize);
-                let (rows, next) = inspect::cut(rows, next);
+                let (rows, next) = inspect::cut(rows, next, before);
                 self.answer_page(question, InspectAnswer::Regions(rows), next);
             }
             Part::Tenants(at) => {
                 let rows = self.tenant_rows((viewer != Viewer::All).then_some(question.uid));
                 let from = rows.into_iter().enumerate().map(|(place, row)| (place as u64, row));
-                let (rows, next) = inspect::cut(from.filter(|(place, _)| *place >= at).collect(), None);
+                let (rows, next) = inspect::cut(from.filter(|(place, _)| *place >= at).collect(), None, before);
                 self.answer_page(question, InspectAnswer::Tenants(rows), next);
             }
             Part::Members(at) => {
                 let (rows, next) = self.link_context.members.page(at, LOOKS_PER_PAGE as usize);
-                let (rows, next) = inspect::cut(rows, next);
+                let (rows, next) = inspect::cut(rows, next, before);
                 self.answer_page(question, InspectAnswer::Members(rows), next);
             }
             Part::Directories => {
@@ -130,7 +140,7 @@ impl Hub {
     }
 
     fn answer_rows(&mut self, question: Question, (rows, next): ConnectionRows) {
-        let (rows, next) = inspect::cut(rows, next);
+        let (rows, next) = inspect::cut(rows, next, question.page.bytes);
         self.answer_page(question, InspectAnswer::Connections(rows), next);
     }
 
@@ -138,18 +148,19 @@ impl Hub {
     pub(super) fn on_inspected(&mut self, engine: u32, number: u64, view: EngineView) {
         debug_assert_eq!(number, self.asked, "the engines have one question at a time");
         let Some(mut question) = self.questions.take_from_engine() else { return };
+        let before = question.page.bytes;
         match view {
             EngineView::Connections(page) => {
-                let (rows, next) = inspect::cut_page(page);
+                let (rows, next) = inspect::cut_page(page, before);
                 let rows = self.with_directs(rows);
                 self.answer_page(question, InspectAnswer::Connections(rows), next);
             }
             EngineView::Datagrams(page) => {
-                let (rows, next) = inspect::cut_page(page);
+                let (rows, next) = inspect::cut_page(page, before);
                 self.answer_page(question, InspectAnswer::Datagrams(rows), next);
             }
             EngineView::Trace((rows, next)) => {
-                let (rows, next) = inspect::cut(rows, next);
+                let (rows, next) = inspect::cut(rows, next, before);
                 self.answer_page(question, InspectAnswer::Trace(rows), next);
             }
             EngineView::Totals(totals) => {
@@ -170,7 +181,7 @@ impl Hub {
                 let own = |uid, peer| admission.connections_with(uid, peer, engine);
                 let path = |peer| peers.path_to(peer).map(|(path, why)| (path.to_string(), why));
                 let page = inspect::lanes(page, question.viewer, own, path);
-                let (lanes, next) = inspect::cut_page(page);
+                let (lanes, next) = inspect::cut_page(page, before);
                 self.answer_page(question, InspectAnswer::StatRows { lanes, apps: Vec::new() }, next);
             }
             EngineView::Bytes(next) => {
@@ -179,18 +190,36 @@ impl Hub {
             }
             EngineView::Apps(page) => {
                 let page = inspect::apps(page, |app| self.seen_here(engine, app));
-                let (apps, next) = inspect::cut_page(page);
+                let (apps, next) = inspect::cut_page(page, before);
                 self.answer_page(question, InspectAnswer::StatRows { lanes: Vec::new(), apps }, next);
             }
         }
     }
 
-    /// A page of the table that was asked for; behind its last one comes the next table.
-    fn answer_page(&mut self, question: Question, answer: InspectAnswer, next: Option<u64>) {
-        let Cursor { table, .. } = question.from;
-        let engines = self.engines.count();
-        let next = next.map(|at| Cursor { table, at }).or_else(|| inspect::following(question.query, table, engines));
-        self.answer(question, answer, next);
+    /// A part of the table that was asked for; behind its last one comes the next table. What follows comes with the same
+    /// answer as far as a page goes: `raas stat` would else wait at each of its parts until what others ask for by then
+    /// is done.
+    fn answer_page(&mut self, mut question: Question, part: InspectAnswer, next: Option<u64>) {
+        let (from, engines) = (question.from, self.engines.count());
+        let next = next.map(|at| Cursor { at, ..from });
+        let next = next.or_else(|| inspect::following(question.query, from.table, engines));
+        let Gathered { answer: page, bytes, turns } = std::mem::take(&mut question.page);
+        let bytes = bytes + inspect::encoded_bytes(&part);
+        let page = match inspect::join(page, part) {
+            Ok(page) => page,
+            // The part is of another kind, and is made anew for the next page.
+            Err(page) => return self.answer(question, page, Some(from)),
+        };
+        let turns = turns + 1;
+        let is_enough = bytes >= PAGE_ENOUGH || turns >= TURNS_PER_PAGE || !self.clients.contains_key(&question.client);
+        match next {
+            Some(next) if !is_enough && next != from => {
+                question.from = next;
+                question.page = Gathered { answer: Some(page), bytes, turns };
+                self.questions.put_back(question);
+            }
+            next => self.answer(question, page, next),
+        }
     }
 
     fn answer(&mut self, question: Question, answer: InspectAnswer, next: Option<Cursor>) {

@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use control::{
-    APP_VERSION, ChannelError, Cursor, InspectQuery, Reason, Reply, Request, Role, recv_message, send_frame,
-    send_message,
+    APP_VERSION, ChannelError, Cursor, InspectAnswer, InspectQuery, Reason, Reply, Request, Role, recv_message,
+    send_frame, send_message,
 };
 use raas::Stream;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -43,6 +43,23 @@ impl RawClient {
         assert!(matches!(reply, Some(Reply::Welcome { .. })), "{reply:?}");
         assert_eq!(client.fds.len(), 2 + host.config.engines as usize);
         client
+    }
+
+    fn inspector(host: &Host) -> Self {
+        let mut client = Self::connected(host);
+        client.hello(APP_VERSION, LAYOUT_VERSION, Role::Inspector);
+        let reply = client.next();
+        assert!(matches!(reply, Some(Reply::Welcome { .. })), "{reply:?}");
+        client
+    }
+
+    /// A page, and where the next one begins.
+    fn page(&mut self, query: InspectQuery, from: Cursor) -> (InspectAnswer, Option<Cursor>) {
+        self.send(&Request::Inspect { request: 7, query, from });
+        match self.next() {
+            Some(Reply::Inspected { request: 7, answer, next }) => (answer, next),
+            other => panic!("{other:?}"),
+        }
     }
 
     /// The descriptors that came so far.
@@ -350,12 +367,44 @@ fn the_engines_limit_of_programs_is_told() {
 }
 
 #[test]
+fn a_short_answer_is_one_page_and_a_long_one_has_every_row_once() {
+    const PROGRAMS: usize = 200;
+    bounded(|| {
+        let mut host = Host::new();
+        host.config.engines = 2;
+        host.start();
+        let mut tool = RawClient::inspector(&host);
+        let mut programs = vec![RawClient::attached(&host), RawClient::attached(&host)];
+        let (answer, next) = tool.page(InspectQuery::Stat, Cursor::default());
+        let InspectAnswer::Stat(stat) = answer else { panic!("{answer:?}") };
+        assert_eq!((stat.apps.len(), next), (4, None), "a row of each engine: {stat:?}");
+        for query in [InspectQuery::Connections, InspectQuery::Datagrams, InspectQuery::Regions, InspectQuery::Trace] {
+            assert_eq!(tool.page(query, Cursor::default()).1, None, "{query:?}");
+        }
+        programs.extend((2..PROGRAMS).map(|_| RawClient::attached(&host)));
+        let (mut from, mut pages, mut sessions) = (Some(Cursor::default()), 0, Vec::new());
+        while let Some(at) = from {
+            let (answer, next) = tool.page(InspectQuery::Stat, at);
+            match answer {
+                InspectAnswer::Stat(stat) => sessions.extend(stat.apps.iter().map(|app| app.session)),
+                InspectAnswer::StatRows { apps, .. } => sessions.extend(apps.iter().map(|app| app.session)),
+                other => panic!("{other:?}"),
+            }
+            (from, pages) = (next, pages + 1);
+        }
+        assert_eq!(sessions.len(), 2 * PROGRAMS);
+        sessions.sort_unstable();
+        sessions.dedup();
+        assert_eq!(sessions.len(), PROGRAMS, "each once of each engine");
+        assert!((2..=4).contains(&pages), "{pages} pages");
+    });
+}
+
+#[test]
 fn too_many_questions_at_once_are_a_fault() {
     bounded(|| {
         let host = Host::started();
-        let mut client = RawClient::connected(&host);
-        client.hello(APP_VERSION, LAYOUT_VERSION, Role::Inspector);
-        assert!(matches!(client.next(), Some(Reply::Welcome { .. })));
+        let client = RawClient::inspector(&host);
         let mut refused = false;
         for request in 0..100_000 {
             let inspect = Request::Inspect { request, query: InspectQuery::Stat, from: Cursor::default() };
