@@ -6,7 +6,7 @@
 
 use std::ffi::c_void;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -67,6 +67,36 @@ pub(crate) fn unmap_pages(start: usize, len: usize) {
     let elsewhere = UNDERTAKER.get().filter(|_| len > SMALL_BYTES);
     if elsewhere.is_none_or(|thread| thread.send(Remains::Pages { start, len }).is_err()) {
         unmap(start, len);
+    }
+}
+
+/// A descriptor of memory whose size a stranger chose. The last one of a file takes its pages with it, so whoever drops
+/// this one does not wait for that.
+#[derive(Debug, Clone)]
+pub struct ClosedElsewhere(Arc<OwnedFd>);
+
+impl ClosedElsewhere {
+    /// The descriptor, for those who drop theirs before this.
+    pub fn shared(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.0)
+    }
+}
+
+impl From<OwnedFd> for ClosedElsewhere {
+    fn from(fd: OwnedFd) -> Self {
+        Self(Arc::new(fd))
+    }
+}
+
+impl AsFd for ClosedElsewhere {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Drop for ClosedElsewhere {
+    fn drop(&mut self) {
+        close(&self.0);
     }
 }
 

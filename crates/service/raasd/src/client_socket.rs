@@ -14,7 +14,7 @@ use control::{
 };
 use plane::{ClientId, ProgramFacts};
 use receivers::{Kind, Verdict};
-use shm::LAYOUT_VERSION;
+use shm::{ClosedElsewhere, LAYOUT_VERSION};
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc::error::TrySendError;
@@ -27,7 +27,7 @@ use crate::limits::{DaemonLimits, count};
 use crate::link_queue::TURNS;
 use crate::program_facts::facts_of;
 use crate::questions::QuestionPlace;
-use crate::receiving::{Held, NotReceived, Receivers};
+use crate::receiving::{Held, NotReceived, Receivers, With};
 use crate::shares::{Memory, Share, Shares};
 use crate::shutdown::Shutdown;
 use crate::user_turns::Rooms;
@@ -53,6 +53,8 @@ pub(crate) struct Outgoing {
     frame: Vec<u8>,
     /// Shared, so that what many programs wait for costs the daemon one descriptor.
     pub(crate) fds: Vec<Arc<OwnedFd>>,
+    /// The same, where they may be of strangers' memory; dropped behind `fds`.
+    _of_strangers: Vec<ClosedElsewhere>,
     /// It answers the program's only question; dropped when the socket has taken it.
     question: Option<QuestionPlace>,
     /// What it takes of its user's memory.
@@ -76,7 +78,13 @@ impl Outgoing {
     pub(crate) fn shared(reply: &Reply, fds: Vec<Arc<OwnedFd>>) -> Self {
         // A reply that does not fit a frame is a mistake in this program; an empty frame ends the session at the other end.
         let frame = control::encode(reply).inspect_err(|error| tracing::error!(%error, "a reply cannot be sent"));
-        Self { frame: frame.unwrap_or_default(), fds, question: None, share: None }
+        Self { frame: frame.unwrap_or_default(), fds, _of_strangers: Vec::new(), question: None, share: None }
+    }
+
+    /// With descriptors that programs gave the daemon.
+    pub(crate) fn of_strangers(reply: &Reply, fds: Vec<ClosedElsewhere>) -> Self {
+        let shared = fds.iter().map(ClosedElsewhere::shared).collect();
+        Self { _of_strangers: fds, ..Self::shared(reply, shared) }
     }
 
     /// The answer to a program's only question.
@@ -130,7 +138,7 @@ pub(crate) enum ClientInput {
     Request {
         client: ClientId,
         request: Request,
-        with: Verdict,
+        with: With,
         /// Held until all that it causes was said to peers.
         turn: OwnedSemaphorePermit,
     },
@@ -403,8 +411,7 @@ impl Session<'_> {
             Bare::Taken(request) => (request, Verdict::Nothing),
             Bare::WithDescriptors(request) => {
                 let kind = kind_of(&request).ok_or(Fault::Descriptors)?;
-                let taken = self.held.take(self.socket, kind).await?;
-                let with = taken.verdict;
+                let with = self.held.take(self.socket, kind).await?;
                 if matches!(with, Verdict::TooMany | Verdict::Nothing) {
                     return Err(Fault::Descriptors);
                 }

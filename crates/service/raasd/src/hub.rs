@@ -35,7 +35,7 @@ use plane::{
     Admission, ClientId, ConnectionOver, Directs, Fallbacks, LinkId, Meetings, OwnEnds, PairLimits, Pairs, Peers,
     PeersConfig, Policy, Tickets,
 };
-use shm::{Session, SessionShape};
+use shm::{ClosedElsewhere, Session, SessionShape};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout};
@@ -170,7 +170,7 @@ pub(crate) struct Hub {
     admission: Admission,
     /// Programs by the engines' names, until nothing of them is left there.
     names: Names,
-    pairs: Pairs<OwnedFd>,
+    pairs: Pairs<ClosedElsewhere>,
     fallbacks: Fallbacks,
     own_ends: OwnEnds,
     meetings: Meetings,

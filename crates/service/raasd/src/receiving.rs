@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use receivers::{Kind, PLACES_MAX, RECEIVERS_MAX, Receiver, Spawner, Taken, Verdict};
+use shm::ClosedElsewhere;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{Notify, oneshot};
@@ -238,13 +239,13 @@ impl Held {
     }
 
     /// Takes the next message of the program and what it brings along.
-    pub(crate) async fn take(&mut self, socket: impl AsFd, kind: Kind) -> Result<Taken, NotReceived> {
+    pub(crate) async fn take(&mut self, socket: impl AsFd, kind: Kind) -> Result<With, NotReceived> {
         self.renew(socket)?;
         let (answer, answered) = oneshot::channel();
         self.user.await_answer(self.place, answer);
         self.user.receiver.take(self.place, kind)?;
         match timeout(PATIENCE, answered).await {
-            Ok(Ok(taken)) => Ok(taken),
+            Ok(Ok(taken)) => Ok(taken.verdict.held_by(ClosedElsewhere::from)),
             Ok(Err(_)) => Err(NotReceived::Stuck),
             Err(_) => {
                 self.receivers.lose(&self.user);
@@ -263,11 +264,15 @@ impl Drop for Held {
     }
 }
 
-/// The memory that `what` comes with.
-pub(crate) fn memory_of(with: Verdict, what: &str) -> Result<OwnedFd, String> {
+/// What came with a message. Its memory has any size that its sender likes.
+pub(crate) type With = Verdict<ClosedElsewhere>;
+
+/// The memory that `what` comes with: a descriptor to be dropped while the other one is still there.
+pub(crate) fn memory_of(with: &With, what: &str) -> Result<OwnedFd, String> {
+    let no_room = || format!("the daemon may open no more descriptors, and {what} comes with one");
     match with {
-        Verdict::Memory(fd) => Ok(fd),
-        Verdict::NoRoom => Err(format!("the daemon may open no more descriptors, and {what} comes with one")),
+        Verdict::Memory(fd) => fd.as_fd().try_clone_to_owned().map_err(|_| no_room()),
+        Verdict::NoRoom => Err(no_room()),
         Verdict::Nothing | Verdict::TooMany | Verdict::Socket(_) | Verdict::Other => {
             Err(format!("{what} comes with one descriptor, of a memfd"))
         }

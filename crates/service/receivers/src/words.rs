@@ -19,11 +19,11 @@ pub enum Kind {
     Socket,
 }
 
-/// What came with a message.
+/// What came with a message, with the type that holds memory.
 #[derive(Debug)]
-pub enum Verdict {
+pub enum Verdict<M = OwnedFd> {
     /// A descriptor that has seals, so a file in memory, whose seals are to be judged.
-    Memory(OwnedFd),
+    Memory(M),
     /// A connected TCP socket.
     Socket(SocketEnds),
     /// Something else, which was closed.
@@ -34,6 +34,20 @@ pub enum Verdict {
     NoRoom,
     /// Nothing, or there is no message any more.
     Nothing,
+}
+
+impl<M> Verdict<M> {
+    /// The same, with memory held by something else.
+    pub fn held_by<N>(self, hold: impl FnOnce(M) -> N) -> Verdict<N> {
+        match self {
+            Self::Memory(memory) => Verdict::Memory(hold(memory)),
+            Self::Socket(ends) => Verdict::Socket(ends),
+            Self::Other => Verdict::Other,
+            Self::TooMany => Verdict::TooMany,
+            Self::NoRoom => Verdict::NoRoom,
+            Self::Nothing => Verdict::Nothing,
+        }
+    }
 }
 
 /// Where a TCP connection goes, by the kernel's word.

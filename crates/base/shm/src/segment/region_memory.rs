@@ -1,6 +1,8 @@
 //! The memory of a region: a sealed memfd that one daemon makes and programs of its host map.
 //!
-//! Owns who may map it writable: a program that got a descriptor for reading cannot make one for writing of it.
+//! Owns who may map it writable: a program that got a descriptor for reading cannot make one for writing of it. And that
+//! nobody punches holes where the kernel lets us forbid it: whoever loads or stores meanwhile waits until all pages of
+//! the hole are free.
 
 use std::fs::Permissions;
 use std::io;
@@ -9,7 +11,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, OnceLock};
 
-use rustix::fs::{FallocateFlags, FileType, MemfdFlags, Mode, OFlags, SeekFrom};
+use rustix::fs::{
+    FallocateFlags, FileType, IFlags, MemfdFlags, Mode, OFlags, SeekFrom, ioctl_getflags, ioctl_setflags,
+};
 use rustix::io::{Errno, FdFlags};
 
 use super::{FIXED_SIZE, HUGETLBFS_MAGIC, SegmentError, TMPFS_MAGIC, mappable, memfd, os};
@@ -29,6 +33,7 @@ pub struct RegionMemory {
     bytes: u64,
     /// Bytes of a mapping of it.
     mapped: u64,
+    has_no_holes: bool,
 }
 
 impl Drop for RegionMemory {
@@ -57,8 +62,16 @@ impl RegionMemory {
         }
         rustix::fs::fcntl_add_seals(&fd, FIXED_SIZE).map_err(os("fcntl(F_ADD_SEALS)"))?;
         rustix::fs::fchmod(&fd, Mode::from_raw_mode(Permissions::from_mode(MODE).mode())).map_err(os("fchmod"))?;
+        // An immutable file can be mapped for writing by a descriptor that was open before. Linux 6.0, with
+        // CAP_LINUX_IMMUTABLE.
+        let immutable = ioctl_getflags(&fd).and_then(|flags| ioctl_setflags(&fd, flags | IFlags::IMMUTABLE));
         let (reader, mapped) = (OnceLock::new(), if huge_pages { size } else { bytes });
-        Ok(Self { fd: Arc::new(fd), reader, bytes, mapped })
+        Ok(Self { fd: Arc::new(fd), reader, bytes, mapped, has_no_holes: immutable.is_ok() })
+    }
+
+    /// Nobody can punch holes into it.
+    pub fn has_no_holes(&self) -> bool {
+        self.has_no_holes
     }
 
     /// The region's size in bytes.

@@ -162,3 +162,30 @@ fn a_punched_hole_reads_as_zero() {
     assert_eq!(&seen[4096..], &[0; 4096]);
     made.region().write(5000, b"again").unwrap();
 }
+
+/// Whoever touches a page of a hole waits until all of them are free: a daemon that may forbids holes.
+#[test]
+fn no_holes_are_punched_into_a_region_whose_maker_may_forbid_it() {
+    const BYTES: u64 = 1 << 20;
+    let memory = RegionMemory::create(BYTES, false).unwrap();
+    let fd = memory.writable_fd();
+    let mapped = RegionMemory::accept(fd.try_clone().unwrap(), BYTES, true).unwrap();
+    mapped.write(4096, &[7; 4096]).unwrap();
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let punched = rustix::fs::fallocate(&fd, punch, 4096, 4096);
+    let given_back = mapped.discard(0, BYTES / 2);
+    if !memory.has_no_holes() {
+        assert!(!rustix::process::geteuid().is_root() || std::env::var_os("CI").is_none(), "root forbids holes");
+        return;
+    }
+    assert_eq!(punched, Err(Errno::PERM));
+    // What the mapping gives back is stored as zeroes, and the pages stay.
+    given_back.unwrap();
+    let mut found = [1; 2];
+    mapped.read(4096, &mut found).unwrap();
+    assert_eq!(found, [0; 2]);
+    let reader = RegionMemory::accept(memory.read_only_fd().unwrap().try_clone().unwrap(), BYTES, false).unwrap();
+    mapped.write(BYTES - 2, &[9; 2]).unwrap();
+    reader.read(BYTES - 2, &mut found).unwrap();
+    assert_eq!(found, [9; 2]);
+}

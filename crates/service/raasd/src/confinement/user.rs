@@ -9,10 +9,16 @@ use nix::unistd::{
     Gid, Group, Uid, User, getgrouplist, getgroups, getresgid, getresuid, setgroups, setresgid, setresuid,
 };
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
-use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set, set_capabilities};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set, set_capabilities, set_keep_capabilities,
+};
 
 use crate::socket_group::{group_of, is_the_daemons};
 use crate::{Config, DaemonError};
+
+/// By which nobody can punch holes into a region (`shm::RegionMemory`). All else that it allows is to protect and unprotect
+/// files that the process owns.
+const KEPT: CapabilitySet = CapabilitySet::LINUX_IMMUTABLE;
 
 /// The user that the daemon is to become.
 #[derive(Debug)]
@@ -104,11 +110,14 @@ impl Daemons {
         std::os::unix::fs::chown(directory, Some(self.uid.as_raw()), None).map_err(fail)
     }
 
-    /// Becomes the user, without any capability and without a way back; says so.
+    /// Becomes the user, without a way back and without any capability but [`KEPT`]; says so.
     pub(super) fn become_it(&self) -> Result<String, DaemonError> {
         let step = |what: &'static str| move |e: nix::errno::Errno| self.fail(format!("{what}: {e}"));
         let (uid, gid) = (self.uid, self.gid);
+        let kept = capabilities(None).map_err(|e| self.fail(format!("capabilities cannot be read: {e}")))?;
+        let kept = kept.permitted & KEPT;
         if Uid::effective() != uid {
+            set_keep_capabilities(true).map_err(|e| self.fail(format!("PR_SET_KEEPCAPS: {e}")))?;
             // Registered memory of RDMA hardware is locked, and the user may not lock more than its limit.
             let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
             setgroups(&self.groups).map_err(step("setgroups"))?;
@@ -117,8 +126,9 @@ impl Daemons {
         }
         let dropped = || -> rustix::io::Result<()> {
             clear_ambient_capability_set()?;
-            let none = CapabilitySet::empty();
-            set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
+            let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+            set_capabilities(None, sets)?;
+            set_keep_capabilities(false)?;
             // Else its own /proc/self would be root's, where it looks at its descriptors.
             set_dumpable_behavior(DumpableBehavior::Dumpable)?;
             rustix::thread::set_no_new_privs(true)
@@ -127,9 +137,10 @@ impl Daemons {
         self.read_back()?;
         let groups: Vec<_> = self.groups.iter().map(ToString::to_string).collect();
         Ok(format!(
-            "user {} ({uid}), group {gid} of {}: no capability, no way to get one",
+            "user {} ({uid}), group {gid} of {}: {}, no way to get one",
             self.name,
-            groups.join(", ")
+            groups.join(", "),
+            if kept.is_empty() { "no capability" } else { "no capability but CAP_LINUX_IMMUTABLE" }
         ))
     }
 
@@ -142,7 +153,7 @@ impl Daemons {
             return Err(unexpected(format!("the process is {users:?}")));
         }
         let held = capabilities(None).map_err(|e| self.fail(format!("capabilities cannot be read: {e}")))?;
-        if !(held.effective | held.permitted | held.inheritable).is_empty() {
+        if !KEPT.contains(held.effective | held.permitted) || !held.inheritable.is_empty() {
             return Err(unexpected(format!("the process still has {held:?}")));
         }
         if !rustix::thread::no_new_privs().unwrap_or(false) {

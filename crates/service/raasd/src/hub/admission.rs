@@ -41,7 +41,7 @@ impl Hub {
                     return self.refuse_connect(from.client, request, Reason::PeerAppDied);
                 };
                 let wake = || {
-                    let made = WakeSocket::pair().map(|(a, b)| (a.into_fd(), b.into_fd()));
+                    let made = WakeSocket::pair().map(|(a, b)| (a.into_fd().into(), b.into_fd().into()));
                     made.inspect_err(|error| tracing::warn!(%error, "no wake socket for two processes")).ok()
                 };
                 let connect = LocalConnect { from, to: listener, request, port, ring_bytes, connection };

@@ -16,7 +16,7 @@ use super::{Attaching, Client, DATAGRAM_ENGINE, Hub, Stage};
 use crate::client_socket::{ClientInput, Entering, NotQueued, OutQueue, Outgoing, ProgramIdentity};
 use crate::command::{AppWake, Command};
 use crate::questions::QuestionPlace;
-use crate::receiving::memory_of;
+use crate::receiving::{With, memory_of};
 
 /// Memory that a program and the daemon write. Where a first access may raise SIGBUS it has all its pages at once.
 fn make_segment(name: &str, bytes: u64) -> Result<Segment, shm::SegmentError> {
@@ -288,7 +288,7 @@ impl Hub {
     // ---- requests
 
     /// An error is what the program did wrong.
-    fn on_request(&mut self, id: ClientId, request: Request, with: Verdict) -> Result<(), String> {
+    fn on_request(&mut self, id: ClientId, request: Request, with: With) -> Result<(), String> {
         let Some(client) = self.clients.get(&id) else { return Ok(()) };
         match request {
             Request::Inspect { request, query, from } => return self.on_question(id, request, query, from),
@@ -405,15 +405,13 @@ impl Hub {
         pair: u64,
         index: u32,
         shape: (u32, u32),
-        with: Verdict,
+        with: With,
     ) -> Result<(), String> {
-        let fd = match with {
-            Verdict::NoRoom => {
-                self.on_own_limit(client, pair, index);
-                return Ok(());
-            }
-            with => memory_of(with, "a pair segment")?,
-        };
+        if matches!(with, Verdict::NoRoom) {
+            self.on_own_limit(client, pair, index);
+            return Ok(());
+        }
+        let fd = memory_of(&with, "a pair segment")?;
         if !self.pairs.expects(client, pair, index, shape)? {
             return Ok(());
         }
@@ -429,7 +427,7 @@ impl Hub {
             return Ok(());
         };
         let view = Pair::open(segment.into_region(), slots, ring_bytes).map_err(|e| e.to_string())?;
-        self.pairs.handle_segment(pair, index, fd, view);
+        self.pairs.handle_segment(pair, index, fd.into(), view);
         Ok(())
     }
 
@@ -472,7 +470,9 @@ impl Hub {
     pub(super) fn settle_pairs(&mut self) {
         while let Some(action) = self.pairs.poll_action() {
             match action {
-                PairAction::Send { client, reply, fds } => self.send(client, reply, fds),
+                PairAction::Send { client, reply, fds } => {
+                    self.send_shared(client, Outgoing::of_strangers(&reply, fds))
+                }
                 PairAction::Return { client, port, connection } => {
                     self.admission.accepted(client, port, connection);
                 }

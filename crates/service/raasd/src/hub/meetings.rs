@@ -13,6 +13,7 @@ use verbs::Encrypt;
 use super::{DATAGRAM_ENGINE, Hub};
 use crate::command::Command;
 use crate::config::RunLanes;
+use crate::receiving::With;
 
 /// Rows of meetings in the table of kernel TCP connections have numbers with this bit, so that no number of the
 /// program's own is one.
@@ -44,7 +45,7 @@ pub(super) fn nobody() -> Option<u32> {
 }
 
 impl Hub {
-    pub(super) fn on_meet(&mut self, party: Party, request: u64, end: TcpEnd, with: Verdict) -> Result<(), String> {
+    pub(super) fn on_meet(&mut self, party: Party, request: u64, end: TcpEnd, with: With) -> Result<(), String> {
         let refusal = match with {
             Verdict::Socket(ends) => match (ends.namespace, self.namespace) {
                 (Some(of), Some(own)) if of == own => return self.on_ends(party, request, (end, ends), None),

@@ -12,7 +12,7 @@ use receivers::Verdict;
 use shm::{Region, Segment, Session, SessionShape, Sharing};
 
 use super::{Adopted, Attaching, Client, DATAGRAM_ENGINE, Hub, ReturnedSession, Stage};
-use crate::receiving::memory_of;
+use crate::receiving::{With, memory_of};
 
 /// Chunks of one session.
 const CHUNKS_MAX: usize = 4096;
@@ -23,7 +23,7 @@ pub(super) const RETURNED_ROW: u64 = 1 << 61;
 
 impl Hub {
     /// A message of a program that brings its session along. An error is what it did wrong.
-    pub(super) fn on_return(&mut self, party: Party, request: Request, with: Verdict) -> Result<(), String> {
+    pub(super) fn on_return(&mut self, party: Party, request: Request, with: With) -> Result<(), String> {
         let Some(Client { stage: Stage::Returning(returned), next_chunk: chunks, .. }) =
             self.clients.get_mut(&party.client)
         else {
@@ -45,7 +45,7 @@ impl Hub {
                     self.refuse_return(party, &words);
                     return Ok(());
                 }
-                let session = adopt((shape, session_bytes), with, self.epoch)?;
+                let session = adopt((shape, session_bytes), &with, self.epoch)?;
                 let used = slots_of(&used, slots)?;
                 *chunks = next_chunk;
                 *returned = Some(Box::new(ReturnedSession {
@@ -62,7 +62,7 @@ impl Hub {
                 let returned = returned.as_mut().ok_or("a chunk without a session")?;
                 // Without a descriptor of this daemon's its connections end.
                 if !matches!(with, Verdict::NoRoom) {
-                    let chunk = ReturnedChunk { chunk, kind, region: region_of(bytes, with)? };
+                    let chunk = ReturnedChunk { chunk, kind, region: region_of(bytes, &with)? };
                     returned.add_chunk(chunk)?;
                 }
                 Ok(())
@@ -235,7 +235,7 @@ fn overs(engines: &[Returned]) -> Vec<Adopted> {
 }
 
 /// The memory of a chunk that a program brings along.
-fn region_of(bytes: u64, with: Verdict) -> Result<Region, String> {
+fn region_of(bytes: u64, with: &With) -> Result<Region, String> {
     let fd = memory_of(with, "a chunk")?;
     if bytes > CHUNK_BYTES_MAX {
         return Err(format!("a chunk of {bytes} bytes is longer than {CHUNK_BYTES_MAX}"));
@@ -245,7 +245,7 @@ fn region_of(bytes: u64, with: Verdict) -> Result<Region, String> {
 }
 
 /// The session segment that a program brings along.
-fn adopt((shape, bytes): (SessionShape, u64), with: Verdict, epoch: u64) -> Result<Session, String> {
+fn adopt((shape, bytes): (SessionShape, u64), with: &With, epoch: u64) -> Result<Session, String> {
     let fd = memory_of(with, "a session")?;
     if bytes != Session::bytes(shape) {
         return Err(format!("a session of {shape:?} has {} bytes, not {bytes}", Session::bytes(shape)));
