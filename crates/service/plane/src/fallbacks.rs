@@ -8,12 +8,13 @@ use std::net::SocketAddr;
 
 use control::{ConnectionRow, ConnectionState, PathKind, Reason};
 
-use crate::{ClientId, ConnectionRows, Party};
+use crate::{ClientId, ConnectionRows, Party, UserPlaces};
 
 /// Rows of one program; more connections than these are not shown.
 const ROWS_PER_CLIENT_MAX: usize = 4096;
-/// Rows of all programs.
-const ROWS_MAX: usize = 65_536;
+/// Rows of all programs, and of one user's.
+const ROWS_MAX: u64 = 65_536;
+const ROWS_PER_USER_MAX: u64 = ROWS_MAX / 4;
 /// The first number of a row: above those of connections that the daemon carries, below what JSON readers keep exactly
 /// (2^53).
 const FIRST_ID: u64 = 1 << 52;
@@ -31,15 +32,22 @@ struct Row {
 }
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Fallbacks {
     rows: BTreeMap<u64, Row>,
     /// The rows of programs, by the programs' own numbers.
-    ids: BTreeMap<(ClientId, u64), u64>,
+    ids: BTreeMap<ClientId, BTreeMap<u64, u64>>,
+    places: UserPlaces,
     told: u64,
 }
 
 impl Fallbacks {
+    /// `owner_uid`: the daemon's own user, whom no share bounds.
+    pub fn new(owner_uid: u32) -> Self {
+        let places = UserPlaces::new(ROWS_MAX, ROWS_PER_USER_MAX, owner_uid);
+        Self { rows: BTreeMap::new(), ids: BTreeMap::new(), places, told: 0 }
+    }
+
     /// A program has one more. False: there are too many, and it is not shown. An error is what the program did wrong.
     pub fn handle_opened(
         &mut self,
@@ -63,40 +71,46 @@ impl Fallbacks {
     }
 
     fn add(&mut self, (client, number): (ClientId, u64), row: Row) -> Result<bool, String> {
-        if self.ids.contains_key(&(client, number)) {
+        let own = self.ids.get(&client);
+        if own.is_some_and(|own| own.contains_key(&number)) {
             return Err(format!("connection {number} was told of before"));
         }
-        let own = self.ids.range((client, 0)..=(client, u64::MAX)).count();
-        if own >= ROWS_PER_CLIENT_MAX || self.rows.len() >= ROWS_MAX {
+        if own.is_some_and(|own| own.len() >= ROWS_PER_CLIENT_MAX) || self.places.try_take(row.uid, 1).is_err() {
             return Ok(false);
         }
         let id = FIRST_ID.saturating_add(self.told);
         self.told += 1;
-        self.ids.insert((client, number), id);
+        self.ids.entry(client).or_default().insert(number, id);
         self.rows.insert(id, row);
         Ok(true)
     }
 
     /// Why one is over kernel TCP; nothing if it is not shown.
     pub fn handle_reason(&mut self, client: ClientId, number: u64, reason: Reason) {
-        if let Some(row) = self.ids.get(&(client, number)).and_then(|id| self.rows.get_mut(id)) {
+        if let Some(row) = self.ids.get(&client).and_then(|own| self.rows.get_mut(own.get(&number)?)) {
             row.reason = reason;
         }
     }
 
     /// One is closed; nothing if it was not shown.
     pub fn handle_closed(&mut self, client: ClientId, number: u64) {
-        if let Some(id) = self.ids.remove(&(client, number)) {
-            self.rows.remove(&id);
+        let Some(own) = self.ids.get_mut(&client) else { return };
+        let closed = own.remove(&number);
+        if own.is_empty() {
+            self.ids.remove(&client);
+        }
+        closed.into_iter().for_each(|id| self.remove(id));
+    }
+
+    fn remove(&mut self, id: u64) {
+        if let Some(row) = self.rows.remove(&id) {
+            self.places.give_back(row.uid, 1);
         }
     }
 
     /// The program is gone, and with it its sockets.
     pub fn handle_gone(&mut self, client: ClientId) {
-        let own: Vec<_> = self.ids.range((client, 0)..=(client, u64::MAX)).map(|(key, _)| *key).collect();
-        for (_, number) in own {
-            self.handle_closed(client, number);
-        }
+        self.ids.remove(&client).unwrap_or_default().into_values().for_each(|id| self.remove(id));
     }
 
     /// For `raas ss`: those whose users `sees` names, among the `looks` rows from `from` on. Bytes are not counted
@@ -154,7 +168,7 @@ mod tests {
 
     #[test]
     fn rows_stand_from_opening_to_closing_or_the_programs_end() {
-        let mut table = Fallbacks::default();
+        let mut table = Fallbacks::new(77);
         for (client, number) in [(1, 1), (1, 2), (2, 1)] {
             assert_eq!(table.handle_opened(party(client, 70), number, addresses()), Ok(true));
         }
@@ -176,11 +190,36 @@ mod tests {
 
     #[test]
     fn one_program_cannot_fill_the_table() {
-        let mut table = Fallbacks::default();
+        let mut table = Fallbacks::new(77);
         for number in 0..ROWS_PER_CLIENT_MAX as u64 {
             assert_eq!(table.handle_opened(party(1, 7), number, addresses()), Ok(true));
         }
         assert_eq!(table.handle_opened(party(1, 7), u64::MAX, addresses()), Ok(false));
         assert_eq!(table.handle_opened(party(2, 7), 0, addresses()), Ok(true));
+    }
+
+    #[test]
+    fn one_user_cannot_fill_the_table_with_many_programs_and_gets_its_share_back() {
+        let mut table = Fallbacks::new(77);
+        let mut told = |client: u64, uid: u32| {
+            let party = Party { client: ClientId(client), pid: 7, uid };
+            let mut number = 0;
+            while table.handle_opened(party, number, addresses()) == Ok(true) {
+                number += 1;
+            }
+            number
+        };
+        let of_one = ROWS_PER_CLIENT_MAX as u64;
+        let programs = ROWS_PER_USER_MAX / of_one;
+        assert!((0..programs).all(|client| told(client, 5) == of_one));
+        assert_eq!(told(programs, 5), 0, "its user has all of its share");
+        assert_eq!((told(1000, 6), told(1001, 77)), (of_one, of_one), "others have theirs");
+        table.handle_gone(ClientId(0));
+        table.handle_closed(ClientId(1), 3);
+        assert_eq!(table.places.taken(), (programs + 1) * of_one - 1);
+        let party = Party { client: ClientId(programs), pid: 7, uid: 5 };
+        assert!((0..=of_one).all(|number| table.handle_opened(party, number, addresses()) == Ok(number < of_one)));
+        (1..=1001).for_each(|client| table.handle_gone(ClientId(client)));
+        assert_eq!((table.rows.len(), table.ids.len(), table.places.taken()), (0, 0, 0));
     }
 }

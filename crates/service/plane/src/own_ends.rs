@@ -72,7 +72,7 @@ mod tests {
         let inner: Ends = ("10.0.0.1:40000".parse().unwrap(), "10.0.0.1:50000".parse().unwrap());
         let own: Ends = ("10.0.0.1:80".parse().unwrap(), "10.0.0.1:5555".parse().unwrap());
         let (client, other) = (ClientId(1), ClientId(2));
-        let mut fallbacks = Fallbacks::default();
+        let mut fallbacks = Fallbacks::new(0);
         fallbacks.handle_opened(Party { client, pid: 7, uid: 0 }, 1, inner).unwrap();
         let id = fallbacks.rows(|_| true, 0, 9).0[0].0;
         let shown = |table: &OwnEnds| {

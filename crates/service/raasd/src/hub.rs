@@ -252,7 +252,7 @@ impl Hub {
         let mut hub = Self {
             addresses: config.host_addresses(),
             pairs: Pairs::new(pair_limits, config.listen),
-            fallbacks: Fallbacks::default(),
+            fallbacks: Fallbacks::new(pair_limits.owner_uid),
             own_ends: OwnEnds::default(),
             meetings: Meetings::new(config.host_addresses(), config.listen),
             is_softnic: parts.is_softnic,
