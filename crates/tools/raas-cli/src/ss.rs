@@ -1,15 +1,18 @@
 //! `raas ss`: the connections of this host, each with its path and the reason for it, and its datagram sockets.
 
+pub(crate) mod ends;
 mod filter;
+pub(crate) mod programs;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
-use control::{AppRow, ConnectionRow, DatagramRow};
+use control::{ConnectionRow, DatagramRow};
 use serde_json::{Map, Value, json};
 
 use crate::cli::SsArgs;
+use ends::{Connection, connections};
 use filter::Filter;
+use programs::Programs;
 use terminal::Failure;
 use terminal::out;
 use terminal::table::{self, Align, Table};
@@ -22,12 +25,14 @@ pub(crate) fn run(args: &SsArgs) -> Result<(), Failure> {
     let mut rows = raas::inspect::connections(socket).map_err(session_failure)?;
     let mut datagrams = raas::inspect::datagrams(socket).map_err(session_failure)?;
     let programs = Programs::of(&raas::inspect::stat(socket).map_err(session_failure)?.apps);
-    rows.retain(|row| filter.takes_connection(row, &programs));
+    let takes = |row: &ConnectionRow| filter.takes_connection(row, &programs);
     datagrams.retain(|row| filter.takes_datagram(row, &programs));
     if args.json {
+        rows.retain(takes);
         return out::line(to_json(&rows, &datagrams, &programs)).map(drop);
     }
-    let mut text = to_text(&rows, &programs);
+    let connections: Vec<_> = connections(&rows).into_iter().filter_map(|c| c.seen_by(takes)).collect();
+    let mut text = to_text(&connections, &programs);
     if !datagrams.is_empty() {
         text += &format!("\ndatagram sockets\n{}", datagrams_to_text(&datagrams, &programs));
     }
@@ -39,34 +44,6 @@ pub(crate) fn connection(socket: Option<&Path>, id: u64) -> Result<ConnectionRow
     let rows = raas::inspect::connections(socket).map_err(session_failure)?;
     let row = rows.into_iter().find(|row| row.id == id);
     row.ok_or_else(|| Failure::Failed(format!("there is no connection {id}; `raas ss` lists them")))
-}
-
-/// The names that programs gave themselves, by process. A process with several sessions may have several.
-#[derive(Debug, Default)]
-struct Programs(BTreeMap<u32, String>);
-
-impl Programs {
-    fn of(apps: &[AppRow]) -> Self {
-        let mut names: BTreeMap<u32, Vec<&str>> = BTreeMap::new();
-        for app in apps {
-            names.entry(app.pid).or_default().push(&app.name);
-        }
-        let joined = names.into_iter().map(|(pid, mut names)| {
-            names.sort_unstable();
-            names.dedup();
-            (pid, names.join(", "))
-        });
-        Self(joined.collect())
-    }
-
-    /// None if the program ended between two questions to the daemon.
-    fn name(&self, pid: u32) -> Option<&str> {
-        self.0.get(&pid).map(String::as_str)
-    }
-
-    fn cell(&self, pid: u32) -> String {
-        self.name(pid).unwrap_or("-").to_owned()
-    }
 }
 
 fn to_json(rows: &[ConnectionRow], datagrams: &[DatagramRow], programs: &Programs) -> Value {
@@ -150,7 +127,8 @@ fn datagrams_to_text(rows: &[DatagramRow], programs: &Programs) -> String {
     t.render()
 }
 
-fn to_text(rows: &[ConnectionRow], programs: &Programs) -> String {
+/// A row for each connection, also where both of its ends are programs of this host.
+fn to_text(connections: &[Connection<'_>], programs: &Programs) -> String {
     let mut t = Table::new(&[
         ("LOCAL", Align::Left),
         ("PEER", Align::Left),
@@ -168,11 +146,14 @@ fn to_text(rows: &[ConnectionRow], programs: &Programs) -> String {
         ("LANE", Align::Left),
         ("PID", Align::Right),
         ("PROGRAM", Align::Left),
+        ("PEER-PROGRAM", Align::Left),
+        ("PEER-PID", Align::Right),
         ("ID", Align::Right),
     ])
     .spare(&[
         "ROUTE",
         "ID",
+        "PEER-PID",
         "WIRE",
         "ENCRYPTED",
         "VERB",
@@ -181,11 +162,13 @@ fn to_text(rows: &[ConnectionRow], programs: &Programs) -> String {
         "TX-QUEUE",
         "PID",
         "STATE",
+        "PEER-PROGRAM",
         "RECEIVED",
         "SENT",
         "PROGRAM",
     ]);
-    for r in rows {
+    for c in connections {
+        let r = c.row;
         t.row(vec![
             r.local.to_string(),
             r.peer.to_string(),
@@ -203,6 +186,8 @@ fn to_text(rows: &[ConnectionRow], programs: &Programs) -> String {
             r.lane.clone().unwrap_or("-".to_owned()),
             r.app_pid.to_string(),
             programs.cell(r.app_pid),
+            c.other.map_or("-".to_owned(), |other| programs.cell(other.app_pid)),
+            c.other.map_or("-".to_owned(), |other| other.app_pid.to_string()),
             r.id.to_string(),
         ]);
     }
@@ -229,12 +214,12 @@ fn protection_cell(row: &ConnectionRow) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::cli::{PATHS, STATES};
-    use control::{ConnectionState, PathKind};
+    use control::{AppRow, ConnectionState, PathKind};
 
-    pub(super) fn connection() -> ConnectionRow {
+    pub(crate) fn connection() -> ConnectionRow {
         ConnectionRow {
             id: 7,
             local: "10.0.0.1:5000".parse().unwrap(),
@@ -273,9 +258,27 @@ mod tests {
         }
     }
 
+    pub(super) fn app(pid: u32, name: &str) -> AppRow {
+        AppRow {
+            pid,
+            uid: 0,
+            name: name.into(),
+            connections: 0,
+            tx_bytes: 0,
+            rx_bytes: 0,
+            pinned_bytes: 0,
+            reads: 0,
+            writes: 0,
+            atomics: 0,
+            kernels: 0,
+            tenant: String::new(),
+            session: 0,
+        }
+    }
+
     #[test]
     fn keys_and_words_are_the_ones_that_bind() {
-        let programs = Programs([(5, "server".to_owned())].into());
+        let programs = Programs::of(&[app(5, "server")]);
         let value = to_json(&[connection()], &[datagram()], &programs);
         assert_eq!(
             value,
@@ -289,10 +292,23 @@ mod tests {
                 "rx_bytes": 4, "drops": {"ring_full": 5}, "app_pid": 6, "program": null
             }]})
         );
-        let text = to_text(&[connection()], &programs);
+        let text = to_text(&connections(&[connection()]), &programs);
         assert_eq!(text.lines().count(), 2);
         assert!(text.contains("10.0.0.2:80  lane  other-host"), "{text}");
         assert!(datagrams_to_text(&[datagram()], &programs).contains("5 ring_full"));
+    }
+
+    #[test]
+    fn a_connection_between_two_programs_of_this_host_is_one_row() {
+        let programs = Programs::of(&[app(5, "server"), app(6, "client")]);
+        let one = ConnectionRow { path: PathKind::Shm, ..connection() };
+        let other = ConnectionRow { id: 8, local: one.peer, peer: one.local, app_pid: 6, ..one.clone() };
+        let text = to_text(&connections(&[one, other]), &programs);
+        let words: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(words.len(), 2, "{text}");
+        let cell = |name: &str| words[1][words[0].iter().position(|word| *word == name).unwrap()];
+        assert_eq!((cell("LOCAL"), cell("PROGRAM"), cell("PID")), ("10.0.0.1:5000", "server", "5"));
+        assert_eq!((cell("PEER-PROGRAM"), cell("PEER-PID"), cell("ID")), ("client", "6", "7"));
     }
 
     #[test]

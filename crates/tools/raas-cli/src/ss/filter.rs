@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use control::{ConnectionRow, DatagramRow};
 
-use super::Programs;
+use super::programs::Programs;
 use crate::cli::SsArgs;
 use crate::route;
 use terminal::Failure;
@@ -69,27 +69,8 @@ fn any<T>(conditions: &[T], holds: impl Fn(&T) -> bool) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{connection, datagram};
+    use super::super::tests::{app, connection, datagram};
     use super::*;
-    use control::AppRow;
-
-    fn app(pid: u32, name: &str) -> AppRow {
-        AppRow {
-            pid,
-            uid: 0,
-            name: name.into(),
-            connections: 0,
-            tx_bytes: 0,
-            rx_bytes: 0,
-            pinned_bytes: 0,
-            reads: 0,
-            writes: 0,
-            atomics: 0,
-            kernels: 0,
-            tenant: String::new(),
-            session: 0,
-        }
-    }
 
     #[test]
     fn each_condition_takes_its_rows_and_no_others() {
