@@ -67,7 +67,7 @@ pub use policy::{NameTwice, OTHERS, Policy, ProgramFacts, RegionRight, Rights, S
 pub use seal::{SEAL_BYTES, SEALED_MESSAGE_BYTES_MAX, Seal, SealError};
 pub use side::Side;
 pub use strangers::{Entered, Place, PlaceNumber, Strangers};
-pub use ticket::{TICKET_SECRET_BYTES, Tickets};
+pub use ticket::{Holder, TICKET_SECRET_BYTES, Tickets};
 pub use user_places::{NoPlace, UserPlaces};
 pub use watch::{Heartbeat, Watch, WatchAction};
 

@@ -12,7 +12,7 @@ use control::{
     APP_VERSION, Bare, ChannelError, PeerCredentials, Reason, Reply, Request, Role, receive_bare, send_frame,
     send_message,
 };
-use plane::{ClientId, ProgramFacts};
+use plane::{ClientId, Holder, ProgramFacts};
 use receivers::{Kind, Verdict};
 use shm::{ClosedElsewhere, LAYOUT_VERSION};
 use tokio::io::Interest;
@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::client_inputs::ClientQueue;
 use crate::limits::{DaemonLimits, count};
 use crate::link_queue::TURNS;
-use crate::program_facts::facts_of;
+use crate::program_facts::{ProcessName, facts_of};
 use crate::questions::QuestionPlace;
 use crate::receiving::{Held, NotReceived, Receivers, With};
 use crate::shares::{Memory, Share, Shares};
@@ -162,6 +162,15 @@ pub(crate) struct ProgramIdentity {
     pub(crate) name: String,
     /// By which the policy knows its tenant.
     pub(crate) facts: ProgramFacts,
+    /// By which the next daemon knows it again.
+    pub(crate) process: ProcessName,
+}
+
+impl ProgramIdentity {
+    /// For whom its tickets are.
+    pub(crate) fn holder(&self) -> Holder<'_> {
+        Holder { uid: self.uid, process: self.process.as_deref() }
+    }
 }
 
 /// What serving a program needs.
@@ -341,11 +350,12 @@ impl Session<'_> {
             let _ = receivers::allow_descriptors(self.socket);
         }
         let Some(entering) = self.context.doors.enter(uid).await else { return };
+        let (facts, process) = facts_of(self.socket, who);
         let (out, outgoing) = mpsc::channel(count(limits.client_queue_max));
         let hung_up = Arc::new(Notify::new());
         let opened = ClientInput::Opened {
             client: self.client,
-            who: ProgramIdentity { pid, uid, role, name, facts: facts_of(self.socket, who) },
+            who: ProgramIdentity { pid, uid, role, name, facts, process },
             out: OutQueue { out, uid, unread: self.context.memory.unread.clone() },
             hung_up: Arc::clone(&hung_up),
             entering,

@@ -2,7 +2,7 @@
 //!
 //! User and groups are those that the program had when it connected: what it executes since does not change them. The
 //! control group is read under the process's number while that process is known to live. A name in its path is a unit
-//! only where root alone can make one.
+//! only where root alone can make one. The process itself has a name by which a later daemon knows it again.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -17,19 +17,42 @@ use rustix::event::{PollFd, PollFlags, poll};
 /// Where control groups are: the one hierarchy, or on older systems systemd's own beside others.
 const ROOTS: &[&str] = &["/sys/fs/cgroup", "/sys/fs/cgroup/systemd"];
 
-/// The facts of the program at the other end of a control socket.
-pub(crate) fn facts_of(socket: impl AsFd, who: PeerCredentials) -> ProgramFacts {
+/// What names the process at the other end of a control socket, of all that this machine ever had; none if that is not
+/// known.
+pub(crate) type ProcessName = Option<String>;
+
+/// The facts of the program at the other end of a control socket, and its process.
+pub(crate) fn facts_of(socket: impl AsFd, who: PeerCredentials) -> (ProgramFacts, ProcessName) {
     let PeerCredentials { pid, uid, gid } = who;
     let mut gids = vec![gid];
     gids.extend(receivers::peer_groups(&socket).unwrap_or_default());
     let cgroup = own_cgroup(&read(pid, "cgroup"));
+    let process = process_name(pid);
     // Looked at last: had the number gone to another process in between, it would show.
     let is_same = match receivers::peer_process(&socket) {
         Ok(process) => lives(&process),
         // Linux before 6.5: at least no other user's.
         Err(_) => effective_uid(&read(pid, "status")) == Some(uid),
     };
-    if is_same { with_cgroup(uid, gids, cgroup) } else { ProgramFacts { uid, gids, ..ProgramFacts::default() } }
+    if is_same {
+        (with_cgroup(uid, gids, cgroup), process)
+    } else {
+        (ProgramFacts { uid, gids, ..ProgramFacts::default() }, None)
+    }
+}
+
+/// This start of the machine, who numbers processes there, the process's number, and when it began: numbers are given
+/// anew, but not so soon.
+fn process_name(pid: u32) -> ProcessName {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let numbered_by = fs::read_link("/proc/self/ns/pid").ok()?;
+    let began = began(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?;
+    Some(format!("{} {} {pid} {began}", boot.trim_end(), numbered_by.display()))
+}
+
+/// When a process began, of /proc/PID/stat: the 22nd word. The second is a name in brackets, which may have any in it.
+fn began(stat: &str) -> Option<u64> {
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
 /// The facts of a process of this host as it is now; none if there is no such process.
@@ -112,6 +135,15 @@ mod tests {
     }
 
     #[test]
+    fn each_process_has_a_name_of_its_own() {
+        let own = process_name(std::process::id()).unwrap();
+        assert_ne!(own, process_name(1).unwrap());
+        assert_eq!((process_name(0), began("1 (a) R 1"), began("")), (None, None, None));
+        let stat = "7 (a) R 9) b) S 1 7 7 0 -1 4194560 9 0 0 0 0 0 0 0 20 0 1 0 4242 99";
+        assert_eq!(began(stat), Some(4242));
+    }
+
+    #[test]
     fn a_name_in_what_a_user_may_change_is_no_unit() {
         let of = |cgroup: &str| units_of(Path::new("/c"), cgroup, |place| !place.ends_with("user@7.service"));
         assert_eq!(of("/system.slice/nginx.service"), ["system.slice", "nginx.service"]);
@@ -127,10 +159,11 @@ mod tests {
         let (a, _b) = std::os::unix::net::UnixStream::pair().unwrap();
         let who = control::peer_credentials(&a).unwrap();
         let own = facts_of(&a, who);
-        assert_eq!(own, program_facts(std::process::id()).unwrap(), "this process is at both ends");
+        assert_eq!(own.0, program_facts(std::process::id()).unwrap(), "this process is at both ends");
+        assert_eq!(own.1, process_name(std::process::id()));
         // Its numbers are believed, and those of /proc are not asked.
         let other = facts_of(&a, PeerCredentials { gid: who.gid + 1, ..who });
-        assert_eq!(other.gids[0], who.gid + 1);
+        assert_eq!(other.0.gids[0], who.gid + 1);
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let process = rustix::process::Pid::from_raw(child.id().cast_signed()).unwrap();
         let process = rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty()).unwrap();

@@ -93,14 +93,15 @@ impl Hub {
     /// A connection or datagram socket that the program brings along. One that is not admitted, or whose ticket is
     /// none, ends with the rest of what it leaves.
     fn on_ticket(&mut self, party: Party, sealed: &[u8]) {
-        let Some(ticket) = self.tickets.open(party.uid, sealed) else {
+        let Some(client) = self.clients.get(&party.client) else { return };
+        let Some(ticket) = self.tickets.open(client.who.holder(), sealed) else {
             if let Some(left_out) = self.may_log() {
                 let (pid, uid) = (party.pid, party.uid);
                 tracing::warn!(
                     pid,
                     uid,
                     left_out,
-                    "a program brings a ticket that no daemon of this socket gave its user"
+                    "a program brings a ticket that no daemon of this socket gave to its user or process"
                 );
             }
             return;
@@ -174,12 +175,12 @@ impl Hub {
         }
     }
 
-    /// A connection with its ticket sealed for the user of the program that gets it.
+    /// A connection with its ticket sealed for the program that gets it.
     pub(super) fn sealed(&self, engine: u32, app: AppId, mut connection: Connection) -> Connection {
         let client = self.names.program(engine, app).and_then(|client| self.clients.get(&client));
         let ticket = std::mem::take(&mut connection.ticket);
         if let Some(client) = client {
-            connection.ticket = self.tickets.seal(client.who.uid, ticket);
+            connection.ticket = self.tickets.seal(client.who.holder(), ticket);
         }
         connection
     }

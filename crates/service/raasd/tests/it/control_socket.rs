@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use control::{
@@ -30,9 +31,13 @@ pub(crate) struct RawClient {
 
 impl RawClient {
     pub(crate) fn connected(host: &Host) -> Self {
+        Self::connected_to(&host.config.socket)
+    }
+
+    pub(crate) fn connected_to(path: &Path) -> Self {
         let socket =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        rustix::net::connect(&socket, &SocketAddrUnix::new(&host.config.socket).unwrap()).unwrap();
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
         Self { socket, buffer: Vec::new(), fds: Vec::new(), segments: Vec::new() }
     }
 

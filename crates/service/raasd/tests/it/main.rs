@@ -40,6 +40,7 @@ mod returns_datagrams;
 mod returns_far;
 mod returns_liars;
 mod returns_regions;
+mod returns_users;
 mod same_host;
 mod several_users;
 mod two_hosts;

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::Ordering;
 
 use control::{APP_VERSION, ChunkKind, Kind, Path, Reason, Reply, Request, Role};
@@ -22,10 +23,10 @@ pub(crate) struct Kept {
 }
 
 /// A connection of a raw program of this host, and its other end.
-fn connected(host: &Host, listener: &Listener) -> (RawClient, Kept, Stream) {
+pub(crate) fn connected(host: &Host, listener: &Listener) -> (RawClient, Kept, Stream) {
     let mut client = RawClient::connected(host);
     client.send(&hello(Role::Application));
-    let Some(Reply::Welcome { slots, engines, session_bytes, .. }) = client.next() else { panic!("no Welcome") };
+    let Some(Reply::Welcome { slots, engines, .. }) = client.next() else { panic!("no Welcome") };
     let mut fds = client.take_fds().into_iter();
     let segment = fds.next().unwrap();
     // The wake sockets stay open, as those of a program.
@@ -42,13 +43,17 @@ fn connected(host: &Host, listener: &Listener) -> (RawClient, Kept, Stream) {
     };
     let Path::Lane { slot, generation, .. } = connection.path else { panic!("{connection:?}") };
     let shape = SessionShape { slots, engines };
-    let copy = segment.try_clone().unwrap();
-    let region = Segment::accept(copy, session_bytes, Sharing::ReadWrite).unwrap().into_region();
-    let words = shm::Session::open(region, shape).unwrap().slot(slot);
+    let words = words_of(&segment, shape, slot);
     words.app_generation.store(generation, Ordering::Release);
     let (accepted, _) = listener.accept_timeout(PATIENCE).unwrap();
     accepted.set_read_timeout(Some(PATIENCE)).unwrap();
     (client, Kept { segment, shape, chunks, ticket: connection.ticket, slot, words }, accepted)
+}
+
+pub(crate) fn words_of(segment: &OwnedFd, shape: SessionShape, slot: u32) -> SlotWords {
+    let (copy, bytes) = (segment.try_clone().unwrap(), shm::Session::bytes(shape));
+    let region = Segment::accept(copy, bytes, Sharing::ReadWrite).unwrap().into_region();
+    shm::Session::open(region, shape).unwrap().slot(slot)
 }
 
 pub(crate) fn hello(role: Role) -> Request {
@@ -66,7 +71,10 @@ impl Kept {
 
     /// Comes back; the daemon's answer.
     pub(crate) fn come_back(&self, host: &Host, tickets: Vec<Vec<u8>>) -> (RawClient, Option<Reply>) {
-        let mut client = RawClient::connected(host);
+        self.come_back_by(RawClient::connected(host), tickets)
+    }
+
+    pub(crate) fn come_back_by(&self, mut client: RawClient, tickets: Vec<Vec<u8>>) -> (RawClient, Option<Reply>) {
         client.send(&hello(Role::Returning));
         client.send_with(&self.session(), &[self.segment.as_fd()]);
         for (chunk, kind, bytes, fd) in &self.chunks {
@@ -86,17 +94,19 @@ impl Kept {
 }
 
 /// Two hosts, and a polite connection beside everything.
-struct World {
-    hosts: [Host; 2],
+pub(crate) struct World {
+    pub(crate) hosts: [Host; 2],
     _sessions: [Session; 2],
-    listener: Listener,
+    pub(crate) listener: Listener,
     polite: (Stream, Stream),
 }
 
-fn world() -> World {
+pub(crate) fn world() -> World {
     let mut hosts = [Host::new(), Host::new()];
     for host in &mut hosts {
         host.config.set_limit("peer_return_ms", 10_000).unwrap();
+        std::fs::set_permissions(host.dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        host.config.socket_mode = 0o666;
         host.start();
     }
     let sessions = [hosts[0].followed(), hosts[1].followed()];
@@ -108,12 +118,12 @@ fn world() -> World {
 }
 
 impl World {
-    fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.hosts[0].hand_over();
         self.hosts[0].start();
     }
 
-    fn check_polite(&mut self) {
+    pub(crate) fn check_polite(&mut self) {
         let (client, server) = &mut self.polite;
         client.write_all(b"polite").unwrap();
         let mut got = [0; 6];
@@ -121,7 +131,7 @@ impl World {
         assert_eq!(&got, b"polite");
     }
 
-    fn check_lanes(&self) {
+    pub(crate) fn check_lanes(&self) {
         for host in &self.hosts {
             assert_eq!((host.counter("violations"), host.counter("lane_failures")), (0, 0));
         }
