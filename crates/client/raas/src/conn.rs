@@ -85,8 +85,8 @@ impl Conn {
         Ok(self.endpoint.check_fork()?)
     }
 
-    /// The lock of a ring, with which each call begins. A forked child is refused where it is taken: perhaps by a thread
-    /// that only the parent has.
+    /// The lock of a ring, with which each call begins. A forked child is refused where it is taken: perhaps by a
+    /// thread that only the parent has.
     #[inline]
     fn lock_ring<'a, T>(&self, ring: &'a Mutex<T>) -> io::Result<MutexGuard<'a, T>> {
         if self.attachment.returning.is_dead() {

@@ -27,8 +27,8 @@ use crate::region_table::RegionUser;
 pub(crate) const PAUSE_FIRST: Duration = Duration::from_millis(5);
 /// Longest pause between two tries.
 const PAUSE_MAX: Duration = Duration::from_millis(160);
-/// How long a call waits for the answer of a daemon that it found, while others wait for what the call hears. An answer that
-/// comes later is taken by a later look, which does not wait.
+/// How long a call waits for the answer of a daemon that it found, while others wait for what the call hears. An answer
+/// that comes later is taken by a later look, which does not wait.
 pub(crate) const ANSWER_WAIT: Duration = Duration::from_millis(200);
 /// The same of a call that is for the next daemon alone.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(2);
@@ -52,8 +52,8 @@ impl Attachment {
         }
     }
 
-    /// The daemon has ended, as its page says. A call that finds bytes or room each time never waits, and would not hear of
-    /// it; meanwhile the peer gives the connection up.
+    /// The daemon has ended, as its page says. A call that finds bytes or room each time never waits, and would not
+    /// hear of it; meanwhile the peer gives the connection up.
     #[cold]
     pub(crate) fn follow_death(self: &Arc<Self>) {
         // A watcher hears of it by itself, and spares the call the wait for the next daemon.
@@ -114,7 +114,8 @@ impl Attachment {
         }
     }
 
-    /// Looks for the next daemon now. An error: there is none, it does not take the session, or it has not answered yet.
+    /// Looks for the next daemon now. An error: there is none, it does not take the session, or it has not answered
+    /// yet.
     pub(crate) fn return_now(&self) -> Result<(), SessionError> {
         let away = lock(&self.returning.away);
         if self.is_away() { self.return_with(away, ANSWER_WAIT_MAX) } else { Ok(()) }
@@ -166,9 +167,9 @@ impl Attachment {
         }
     }
 
-    /// Goes to the daemon that is there. One that has not answered within `wait` keeps what it was told, and its answer is
-    /// waited for in later tries: it may have taken the session over by now, and if this program went away again it would
-    /// end all connections.
+    /// Goes to the daemon that is there. One that has not answered within `wait` keeps what it was told, and its answer
+    /// is waited for in later tries: it may have taken the session over by now, and if this program went away again it
+    /// would end all connections.
     fn attempt(&self, place: &mut Option<Bringing>, wait: Duration) -> Result<(), SessionError> {
         let deadline = Instant::now() + wait;
         let mut bringing = match place.take() {

@@ -9,11 +9,11 @@ mod regions;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::mpsc::Receiver;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use raas::{ConnectOptions, ListenOptions, MessageListener, MessageStream, PathKind, Session, Stream};
 use rand::rngs::SmallRng;
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
@@ -24,13 +24,15 @@ use crate::host::{Host, Program, WATCHDOG, address, eventually};
 use crate::verdict::Verdict;
 use regions::{Uses, found, said};
 
-/// Daemons and programs wait long, also where a machine is so busy that programs need several lives of a daemon to come
-/// back: what is judged is bytes.
-const LIMITS: &str = "[limits]\npeer_return_ms = 300000\nconnect_timeout_ms = 60000\n";
+/// Daemons and programs wait for longer than all deaths take, also where a machine is so busy that no life of a daemon
+/// is long enough for a lane: what is judged is bytes.
+const LIMITS: &str = "[limits]\npeer_return_ms = 3600000\nconnect_timeout_ms = 60000\n";
 /// In a part of the runs.
 const TCP_DIRECT: &str = "tcp_direct = \"auto\"\n";
 /// As long as that.
-const DAEMON_WAIT: Duration = Duration::from_secs(300);
+const DAEMON_WAIT: Duration = Duration::from_secs(3600);
+/// After the last death all goes on within that.
+const LINE_WAIT: Duration = Duration::from_secs(300);
 /// Longest time between two deaths.
 const PAUSE_MS_MAX: u64 = 120;
 /// Longest piece that a writer writes at once.
@@ -187,10 +189,10 @@ struct Pair {
 impl Pair {
     fn start(flow: Flow, from: &Host, to: &Host, seed: u32) -> Result<Self> {
         let near = if from.ip == to.ip { "on one host" } else { "between two hosts" };
-        let mut receiver = Process::start("flow-to", flow, &to.socket, &["--ip", &to.ip.to_string()])?;
+        let receiver = Process::start("flow-to", flow, &to.socket, &["--ip", &to.ip.to_string()])?;
         let at = receiver.line()?;
         let at = at.strip_prefix("at ").ok_or_else(|| anyhow!("the receiver said {at}"))?;
-        let mut sender = Process::start("flow-from", flow, &from.socket, &["--to", at, "--seed", &seed.to_string()])?;
+        let sender = Process::start("flow-from", flow, &from.socket, &["--to", at, "--seed", &seed.to_string()])?;
         // A connect that a death interrupts may fail, and that is not judged here.
         let said = sender.line()?;
         ensure!(said == CONNECTED, "the sender said {said}");
@@ -221,7 +223,7 @@ impl Pair {
 struct Process {
     child: Child,
     stdin: Option<ChildStdin>,
-    out: BufReader<ChildStdout>,
+    lines: Receiver<String>,
 }
 
 impl Process {
@@ -232,15 +234,18 @@ impl Process {
         let mut child = command.spawn().with_context(|| format!("cannot start {role}"))?;
         let stdin = child.stdin.take();
         let out = BufReader::new(child.stdout.take().context("stdout was asked for")?);
-        Ok(Self { child, stdin, out })
+        let (said, lines) = std::sync::mpsc::channel();
+        std::thread::spawn(move || out.lines().map_while(Result::ok).try_for_each(|line| said.send(line)));
+        Ok(Self { child, stdin, lines })
     }
 
-    /// The next line that it says. It has a time limit of its own, so this ends.
-    fn line(&mut self) -> Result<String> {
-        let mut line = String::new();
-        self.out.read_line(&mut line)?;
-        ensure!(!line.is_empty(), "it ended without a word");
-        Ok(line.trim().to_owned())
+    /// The next line that it says.
+    fn line(&self) -> Result<String> {
+        match self.lines.recv_timeout(LINE_WAIT) {
+            Ok(line) => Ok(line),
+            Err(RecvTimeoutError::Disconnected) => bail!("it ended without a word"),
+            Err(RecvTimeoutError::Timeout) => bail!("it said nothing for {LINE_WAIT:?}"),
+        }
     }
 }
 

@@ -104,9 +104,9 @@ pub(crate) async fn accept_direct(mut wire: Wire, context: &LinkContext, hello: 
     Ok(())
 }
 
-/// The socket as applications get it: marked as the device's packets are. It has no `TCP_USER_TIMEOUT`, which would also
-/// break the connection to a reader that takes nothing for so long, because it rests, or because the daemons that owe it
-/// the bytes before the switch are away. Whether the other host is there the lane knows.
+/// The socket as applications get it: marked as the device's packets are. It has no `TCP_USER_TIMEOUT`, which would
+/// also break the connection to a reader that takes nothing for so long, because it rests, or because the daemons that
+/// owe it the bytes before the switch are away. Whether the other host is there the lane knows.
 fn into_socket(stream: TcpStream, marks: PathMarks) -> io::Result<OwnedFd> {
     let is_ipv4 = stream.local_addr()?.is_ipv4();
     let socket = OwnedFd::from(stream.into_std()?);

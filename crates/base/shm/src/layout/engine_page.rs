@@ -70,8 +70,8 @@ impl EnginePage {
         word32(&self.region, ENGINE_SLEEP_AT + u64::from(engine) * ENGINE_SLEEP_STRIDE)
     }
 
-    /// Daemon side: says in [`EnginePage::life`] that this process lives, until what is returned is dropped or the process
-    /// ends.
+    /// Daemon side: says in [`EnginePage::life`] that this process lives, until what is returned is dropped or the
+    /// process ends.
     pub fn begin_life(&self) -> io::Result<Life> {
         Life::begin(&self.region, LIFE_AT)
     }

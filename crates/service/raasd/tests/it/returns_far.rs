@@ -310,8 +310,8 @@ fn a_daemon_that_answers_late_is_told_once_and_its_answer_is_taken() {
             }
             said => said == Some(Request::ReturnEnd),
         });
-        // For longer than any call waits for an answer. A daemon would have taken the session over meanwhile, and would end
-        // its connections if the program went.
+        // For longer than any call waits for an answer. A daemon would have taken the session over meanwhile, and would
+        // end its connections if the program went.
         std::thread::sleep(Duration::from_secs(3));
         assert!(slow.accept().is_none(), "the program came twice");
         assert_eq!((heard(&program), session.is_usable()), (None, false));
