@@ -304,7 +304,8 @@ pub(crate) mod tests {
         let one = ConnectionRow { path: PathKind::Shm, ..connection() };
         let other = ConnectionRow { id: 8, local: one.peer, peer: one.local, app_pid: 6, ..one.clone() };
         let text = to_text(&connections(&[one, other]), &programs);
-        let words: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        let cells = |line| str::split(line, "  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+        let words: Vec<Vec<&str>> = text.lines().map(cells).collect();
         assert_eq!(words.len(), 2, "{text}");
         let cell = |name: &str| words[1][words[0].iter().position(|word| *word == name).unwrap()];
         assert_eq!((cell("LOCAL"), cell("PROGRAM"), cell("PID")), ("10.0.0.1:5000", "server", "5"));
