@@ -1,22 +1,26 @@
 //! `raas trace`: where the time of messages went, stage by stage, as a table and as a file for Perfetto or Chrome.
 
+mod carried;
 mod perfetto;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use control::{StageRow, TraceRow};
+use carried::Carried;
+use control::{ConnectionRow, StageRow, TraceRow};
 use serde_json::{Value, json};
 
 use crate::cli::TraceArgs;
-use crate::ss;
+use crate::ss::{self, programs::Programs};
 use terminal::table::{self, Align, Table};
 use terminal::{Failure, out};
 use transport::session_failure;
 
 /// The daemon keeps the last messages of each engine, so it is asked this often.
 const ASK_EVERY: Duration = Duration::from_millis(100);
+/// Connections of one host are looked at this often, so that one which ends meanwhile is not left out.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Messages that are kept at most.
 const MESSAGES_MAX: usize = 1 << 20;
 /// Stages in the order of a message's way, and what each is.
@@ -38,32 +42,37 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
     if let (Some(id), Some(_)) = (args.id, args.seconds) {
         ss::connection(socket, id)?;
     }
-    let messages = gather(socket, args.id, args.seconds)?;
+    let (messages, carried) = gather(socket, args.id, args.seconds)?;
+    let carried = carried.rows(args.id);
     // Of a connection that ended the daemon may still have messages.
-    if let Some(id) = args.id.filter(|_| messages.is_empty()) {
+    if let Some(id) = args.id.filter(|_| messages.is_empty() && carried.is_empty()) {
         ss::connection(socket, id)?;
     }
     if let Some(file) = &args.perfetto {
         let text = perfetto::to_json(messages.values()).to_string();
         std::fs::write(file, text).map_err(|e| Failure::failed(file.display(), e))?;
     }
-    let since_start = raas::inspect::stat(socket).map_err(session_failure)?.stages;
+    let stat = raas::inspect::stat(socket).map_err(session_failure)?;
     if args.json {
-        return out::line(to_json(&messages, &since_start)).map(drop);
+        return out::line(to_json(&messages, &stat.stages, &carried)).map(drop);
     }
-    if messages.is_empty() {
+    if messages.is_empty() && carried.is_empty() {
         let whose = args.id.map_or(String::new(), |id| format!(" of connection {id}"));
         return out::line(table::paragraph(&format!(
             "no message{whose} was looked at: of each stream the messages with every 16384th byte are, from the first on"
         )))
         .map(drop);
     }
-    out::print(to_text(&messages)).map(drop)
+    let stages = if messages.is_empty() { String::new() } else { to_text(&messages) };
+    let bytes = if carried.is_empty() { String::new() } else { carried::to_text(&carried, &Programs::of(&stat.apps)) };
+    let between = if stages.is_empty() || bytes.is_empty() { "" } else { "\n" };
+    out::print(format!("{stages}{between}{bytes}")).map(drop)
 }
 
 /// What the daemon has now or, with `seconds`, what it looks at in that time.
-fn gather(socket: Option<&Path>, id: Option<u64>, seconds: Option<f64>) -> Result<Messages, Failure> {
+fn gather(socket: Option<&Path>, id: Option<u64>, seconds: Option<f64>) -> Result<(Messages, Carried), Failure> {
     let ask = || raas::inspect::trace(socket).map_err(session_failure);
+    let connections = || raas::inspect::connections(socket).map_err(session_failure);
     let mine = |row: &TraceRow| id.is_none_or(|id| row.connection == id);
     let mut all = Messages::new();
     let mut take = |rows: Vec<TraceRow>, old: &Messages| {
@@ -73,15 +82,24 @@ fn gather(socket: Option<&Path>, id: Option<u64>, seconds: Option<f64>) -> Resul
     };
     let Some(seconds) = seconds else {
         take(ask()?, &Messages::new());
-        return Ok(all);
+        let mut carried = Carried::default();
+        carried.look(connections()?);
+        return Ok((all, carried));
     };
+    let mut carried = Carried::since(connections()?);
     let old: Messages = ask()?.into_iter().map(|row| ((row.engine, row.number), row)).collect();
     let end = Instant::now() + Duration::from_secs_f64(seconds);
+    let mut looked = Instant::now();
     loop {
         let left = end.saturating_duration_since(Instant::now());
         std::thread::sleep(left.min(ASK_EVERY));
-        if take(ask()?, &old) || left.is_zero() {
-            return Ok(all);
+        let is_over = take(ask()?, &old) || left.is_zero();
+        if is_over || looked.elapsed() >= LOOK_EVERY {
+            looked = Instant::now();
+            carried.look(connections()?);
+        }
+        if is_over {
+            return Ok((all, carried));
         }
     }
 }
@@ -99,7 +117,7 @@ fn quantile(sorted: &[u64], part: f64) -> u64 {
     sorted.get(at.max(1) - 1).copied().unwrap_or(0)
 }
 
-fn to_json(messages: &Messages, since_start: &[StageRow]) -> Value {
+fn to_json(messages: &Messages, since_start: &[StageRow], carried: &[ConnectionRow]) -> Value {
     let stages = STAGES.iter().map(|(name, _)| (name, lengths(messages, name))).filter(|(_, all)| !all.is_empty());
     let stages = stages.map(|(name, all)| {
         json!({
@@ -129,6 +147,7 @@ fn to_json(messages: &Messages, since_start: &[StageRow]) -> Value {
         "stages": stages.collect::<Vec<_>>(),
         "since_start": whole.collect::<Vec<_>>(),
         "messages": rows.collect::<Vec<_>>(),
+        "same_host": carried::to_json(carried),
     })
 }
 
@@ -183,7 +202,7 @@ mod tests {
 
     #[test]
     fn quantiles_are_those_of_the_messages() {
-        let value = to_json(&messages(), &[]);
+        let value = to_json(&messages(), &[], &[]);
         assert_eq!(value["schema"], "raas.trace/1");
         assert_eq!(
             value["stages"][0],

@@ -132,7 +132,10 @@ fn raas_ss_knows_connections_by_the_programs_own_ports() {
         let port = server.rsplit(':').next().unwrap();
         let named = || run(&mut b.command(&["ss", "--json", "--port", port])).json()["connections"].clone();
         let count = if path == "shm" { 2 } else { 1 };
-        wait_until("the rows", || named().as_array().unwrap().len() == count);
+        wait_until("the rows", || {
+            let rows = named();
+            rows.as_array().unwrap().iter().filter(|row| row["path"] == path).count() == count
+        });
         for row in named().as_array().unwrap() {
             let ends = [&row["local"], &row["peer"]].map(|end| end.as_str().unwrap().to_string());
             let [own, other] = if ends[0] == server { [&ends[0], &ends[1]] } else { [&ends[1], &ends[0]] };
@@ -140,6 +143,14 @@ fn raas_ss_knows_connections_by_the_programs_own_ports() {
         }
         let text = run(&mut b.command(&["ss", "--port", port])).stdout;
         assert!(text.contains(&format!("{server} ")) && text.starts_with("LOCAL"), "{text}");
+        assert_eq!(text.lines().filter(|line| line.contains(path)).count(), 1, "one row a connection:\n{text}");
+        // At 80 columns it is still known which program has the end that is shown.
+        let text = run(b.command(&["ss", "--port", port]).env("COLUMNS", "80")).stdout;
+        assert!(text.lines().any(|line| line.contains(path) && line.contains("python3")), "{text}");
+        let carried = |row: &Value| row["tx_bytes"].as_u64() > Some(0) && row["rx_bytes"].as_u64() > Some(0);
+        let traced = || run(&mut b.command(&["trace", "--json"])).json()["same_host"].clone();
+        let counted = || traced().as_array().unwrap().iter().filter(|row| carried(row)).count();
+        wait_until("the bytes of both ends on one host, of none between hosts", || counted() == count & 2);
         echo.end();
         wait_until("the rows to go", || rows(&b).is_empty());
     }

@@ -1,6 +1,8 @@
 //! `raas trace` between two hosts: both look at the same messages, stages follow each other, and a file has all of them.
+//! On one host: the bytes that connections carried.
 
 use std::io::{Read, Write};
+use std::time::Duration;
 
 use crate::rig::{Cluster, Daemon, Running, run, wait_until};
 use raas::{Listener, Stream};
@@ -100,5 +102,50 @@ fn with_seconds_it_shows_what_comes_and_not_what_was() {
         let shown = offsets(&ended.json(), "tx-delivery");
         assert!(shown.iter().all(|offset| *offset >= EVERY), "{ended:?}");
         !shown.is_empty()
+    });
+}
+
+#[test]
+fn connections_of_one_host_show_the_bytes_that_pass_no_engine() {
+    const BEFORE: u64 = 1_000_000;
+    let cluster = Cluster::new();
+    let a = cluster.daemon();
+    let server = Listener::bind_with(&a.session("server"), (a.ip, 7000)).unwrap();
+    // Who connects on one host waits for the other program's library to answer.
+    let accepting = std::thread::spawn(move || server.accept().unwrap());
+    let mut sender = Stream::connect_with(&a.session("client"), (a.ip, 7000)).unwrap();
+    let (mut receiver, _) = accepting.join().unwrap();
+    let mut exchange = |bytes: u64| {
+        for _ in 0..bytes / 1000 {
+            sender.write_all(&[7; 1000]).unwrap();
+            receiver.read_exact(&mut [0; 1000]).unwrap();
+        }
+    };
+    let of_client = |told: &Value| {
+        let rows = told["same_host"].as_array().unwrap().iter();
+        rows.filter(|row| row["peer"] == format!("{}:7000", a.ip)).map(|row| row["tx_bytes"].as_u64().unwrap()).max()
+    };
+    assert_eq!(of_client(&traced(&a, &[])), None, "it has carried nothing");
+    exchange(BEFORE);
+    wait_until("all bytes", || of_client(&traced(&a, &[])) == Some(BEFORE));
+    assert_eq!(traced(&a, &[])["same_host"].as_array().unwrap().len(), 2, "a row for each end, as in `raas ss --json`");
+    let text = run(&mut a.command(&["trace"])).stdout;
+    assert!(text.contains("shared memory") && !text.contains("no message was looked at"), "{text}");
+    assert_eq!(text.lines().filter(|line| line.contains(":7000")).count(), 1, "one line a connection:\n{text}");
+    // On a busy machine a second may be too short for a byte.
+    wait_until("a second with bytes", || {
+        let mut waiting = Running::start(&mut a.command(&["trace", "--json", "--seconds", "1"]));
+        let mut carried = 0;
+        while !waiting.has_ended() {
+            if carried < BEFORE / 2 {
+                exchange(1000);
+                carried += 1000;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let ended = waiting.end();
+        let shown = of_client(&ended.json());
+        assert!(shown <= Some(carried), "what was before is not counted: {ended:?}");
+        shown > Some(0)
     });
 }
