@@ -18,6 +18,8 @@ const JUDGE_LIMIT: Duration = Duration::from_secs(20 * 60);
 const AT_ONCE: usize = 2;
 /// Deaths of daemons in each of the judges `restarts` when everything is run: 200 or more together.
 const RESTARTS_FULL: &str = "70";
+/// Requests of the judge `requests` when everything is run.
+const REQUESTS_FULL: &str = "1000000";
 
 struct Judge {
     name: &'static str,
@@ -47,8 +49,9 @@ const fn with_two_engines(name: &'static str, least: u64) -> Judge {
 /// The judges; the long ones first, so that the last one of two at a time does not run for long by itself.
 const JUDGES: &[Judge] = &[
     judge("descriptors", "auto", 13),
-    judge("memory", "auto", 11),
-    judge("storm", "auto", 8),
+    judge("memory", "auto", 9),
+    judge("storm", "auto", 11),
+    judge("requests", "auto", 10),
     judge("restarts", "iwarp", 15),
     judge("restarts", "roce", 15),
     judge("forger", "roce", 12),
@@ -103,8 +106,10 @@ fn at_once(context: &Context, judges: &[&Judge], count: usize) -> Result<Tally> 
 fn start(context: &Context, hostile: &Path, raas: &Path, judge: &Judge) -> Result<Ended> {
     let raas = raas.to_string_lossy();
     let mut args = vec![judge.name, "--wire", judge.wire, "--engines", judge.engines, "--raas", &raas];
-    if judge.name == "restarts" && context.full {
-        args.extend(["--count", RESTARTS_FULL]);
+    match judge.name {
+        "restarts" if context.full => args.extend(["--count", RESTARTS_FULL]),
+        "requests" if context.full => args.extend(["--count", REQUESTS_FULL]),
+        _ => {}
     }
     child::run_quiet(&mut context.repo.command(&hostile.to_string_lossy(), &args), JUDGE_LIMIT)
 }

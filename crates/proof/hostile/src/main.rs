@@ -37,6 +37,35 @@ enum Task {
     Network(Judge),
     /// Requests with their largest numbers, beside a polite pair.
     Numbers(Judge),
+    /// Requests of several users that are drawn, with numbers at their bounds and now and then damaged, beside a polite pair.
+    Requests {
+        #[command(flatten)]
+        judge: Judge,
+        /// Requests of all users together.
+        #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..))]
+        count: u64,
+    },
+    /// One of these users.
+    Asker {
+        /// Which user it becomes.
+        #[arg(long)]
+        uid: u32,
+        /// Decides what it says.
+        #[arg(long)]
+        seed: u64,
+        /// Requests.
+        #[arg(long)]
+        count: u64,
+        /// Control socket of the daemon that is attacked.
+        #[arg(long)]
+        socket: PathBuf,
+        /// Its host.
+        #[arg(long)]
+        host: IpAddr,
+        /// A polite listener at another host.
+        #[arg(long)]
+        far: SocketAddr,
+    },
     /// Strangers, somebody between two daemons, and applications that lie, at the TCP connections of streams of bulk.
     Direct(Judge),
     /// An ordinary user of a peer's host who forges packets of the peer, in network namespaces.
@@ -71,6 +100,9 @@ enum Task {
         /// A polite listener at another host.
         #[arg(long)]
         far: SocketAddr,
+        /// Decides what it takes, and in which order.
+        #[arg(long)]
+        seed: u64,
     },
     /// Programs of one user that attach and go without end.
     Storm(Judge),
@@ -85,6 +117,9 @@ enum Task {
         /// A file for how many came in.
         #[arg(long)]
         count: PathBuf,
+        /// Decides what they are and how many come at a time.
+        #[arg(long)]
+        seed: u64,
     },
     /// A stranger with a descriptor, which is its standard input.
     Stranger {
@@ -220,16 +255,23 @@ fn main() -> Result<ExitCode> {
         Task::Kills(judge) => judged(&judge, hostile::kills::run),
         Task::Kernels(judge) => judged(&judge, hostile::kernels::run),
         Task::Numbers(judge) => judged(&judge, hostile::numbers::run),
+        Task::Requests { judge, count } => {
+            judged(&judge, |raas, seed, verdict| hostile::requests::run(raas, seed, count, verdict))
+        }
+        Task::Asker { uid, seed, count, socket, host, far } => {
+            println!("{}", hostile::requests::asker::run(&socket, uid, host, far, seed, count)?);
+            Ok(ExitCode::SUCCESS)
+        }
         Task::Network(judge) => judged(&judge, hostile::network::run),
         Task::Descriptors(judge) => judged(&judge, hostile::descriptors::run),
         Task::Memory(judge) => judged(&judge, hostile::memory::run),
-        Task::Hoarder { uid, socket, host, far } => {
-            hostile::memory::hoarder::run(&socket, uid, host, far)?;
+        Task::Hoarder { uid, socket, host, far, seed } => {
+            hostile::memory::hoarder::run(&socket, uid, (host, far), seed)?;
             Ok(ExitCode::SUCCESS)
         }
         Task::Storm(judge) => judged(&judge, hostile::storm::run),
-        Task::Stormer { uid, socket, count } => {
-            hostile::storm::storm(&socket, uid, &count)?;
+        Task::Stormer { uid, socket, count, seed } => {
+            hostile::storm::storm(&socket, uid, &count, seed)?;
             Ok(ExitCode::SUCCESS)
         }
         Task::Stranger { uid, door, socket } => {

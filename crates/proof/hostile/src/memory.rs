@@ -12,6 +12,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use rand::rngs::SmallRng;
+use rand::{RngExt as _, SeedableRng as _};
 
 use crate::host::{Footprint, Host, Program, WATCHDOG, address, eventually};
 use crate::polite::{self, Sink, Transfer};
@@ -23,7 +25,7 @@ const CONFIGURATION: &str = "socket_mode = \"0666\"\n[limits]\napps_max = 96\ncl
     regions_max = 128\nregion_bytes_max = 268435456\nkernel_bytes_max = 134217728\nclient_queue_bytes_max = 16777216\n\
     ring_memory_max = 268435456\nregion_handles_per_user_max = 2000\n";
 /// Users that nobody has. Each has a quarter.
-const UIDS: [u32; 2] = [61_100, 61_101];
+const UIDS: [u32; 3] = [61_100, 61_101, 61_102];
 const MIB: u64 = 1 << 20;
 /// What a user may have of the daemon's own memory: kernels, unread messages.
 const OF_USER: u64 = 32 * MIB + 4 * MIB;
@@ -41,8 +43,8 @@ const SLACK: u64 = 32 * MIB;
 /// What may stay: the allocator's pieces, of which each thread has its own. The kernels alone take more.
 const LEFT_MAX: u64 = 48 * MIB;
 
-/// Runs it. Nothing is drawn: everything is filled.
-pub fn run(raas: Program<'_>, _seed: u64, verdict: &mut Verdict) -> Result<()> {
+/// Runs it. The seed decides how many users come, what each of them takes beside kernels and messages, and in which order.
+pub fn run(raas: Program<'_>, seed: u64, verdict: &mut Verdict) -> Result<()> {
     let dir = tempfile::tempdir()?;
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755))?;
     let mut hosts = [
@@ -59,7 +61,7 @@ pub fn run(raas: Program<'_>, _seed: u64, verdict: &mut Verdict) -> Result<()> {
     let socket = hosts[0].socket.clone();
     let held = std::thread::scope(|scope| {
         scope.spawn(|| pulse.beat(&socket));
-        let held = hoard(&hosts, &far, &before, &pulse, verdict);
+        let held = hoard(&hosts, &far, &before, (&pulse, seed), verdict);
         pulse.end();
         held
     });
@@ -74,10 +76,17 @@ pub fn run(raas: Program<'_>, _seed: u64, verdict: &mut Verdict) -> Result<()> {
 }
 
 /// Starts the hoarders one after the other, and looks what the daemon has while they all keep what they got.
-fn hoard(hosts: &[Host; 2], far: &Sink, before: &Footprint, pulse: &Pulse, verdict: &mut Verdict) -> Result<()> {
+fn hoard(
+    hosts: &[Host; 2],
+    far: &Sink,
+    before: &Footprint,
+    (pulse, seed): (&Pulse, u64),
+    verdict: &mut Verdict,
+) -> Result<()> {
+    let users = SmallRng::seed_from_u64(seed).random_range(1..=UIDS.len());
     let mut hoarders = Vec::new();
-    for (count, uid) in (1..).zip(UIDS) {
-        let mut hoarder = Hoarder::start(&hosts[0], far, uid)?;
+    for (count, uid) in (1..).zip(&UIDS[..users]) {
+        let mut hoarder = Hoarder::start(&hosts[0], far, *uid, seed.wrapping_add(count))?;
         let said = hoarder.filled();
         verdict.case(&format!("user {uid} has taken all it could of everything"), said);
         hoarders.push(hoarder);
@@ -130,10 +139,10 @@ struct Hoarder {
 }
 
 impl Hoarder {
-    fn start(host: &Host, far: &Sink, uid: u32) -> Result<Self> {
+    fn start(host: &Host, far: &Sink, uid: u32, seed: u64) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["hoarder", "--uid", &uid.to_string(), "--host", &host.ip.to_string()]);
-        command.args(["--far", &far.at.to_string()]).arg("--socket").arg(&host.socket);
+        command.args(["--far", &far.at.to_string(), "--seed", &seed.to_string()]).arg("--socket").arg(&host.socket);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = command.spawn().context("cannot start a hoarder")?;
         let (input, out) = (child.stdin.take(), child.stdout.take().context("no output")?);

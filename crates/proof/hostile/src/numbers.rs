@@ -6,22 +6,26 @@
 
 mod attacks;
 
-use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use raas::{Listener, Stream};
+use rand::SeedableRng as _;
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom as _;
 
-use crate::host::{Host, Program, WATCHDOG, address};
-use crate::polite::session;
+use crate::host::{Host, Program, address};
+use crate::pair::Pair;
 use crate::verdict::Verdict;
 use attacks::{ATTACKS, Attack, Field};
 
-const CONFIGURATION: &str = "[limits]\nregion_bytes_per_user_max = 17179869184\n";
+const CONFIGURATION: &str = "socket_mode = \"0666\"\n[limits]\nregion_bytes_per_user_max = 17179869184\n";
+/// Attacks of one run.
+const OF_ONE_RUN: usize = 8;
 /// Rounds with the attack, and as many without.
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 3;
 const ROUND: Duration = Duration::from_millis(400);
 /// How much longer than alone.
 const TIMES: u64 = 3;
@@ -30,13 +34,16 @@ const TIMES: u64 = 3;
 const TURN_LEAST_US: u64 = 2_000;
 const PAUSE_LEAST_US: u64 = 20_000;
 
-/// Runs it. Nothing is drawn: each request has its largest numbers.
-pub fn run(raas: Program<'_>, _seed: u64, verdict: &mut Verdict) -> Result<()> {
+/// Runs it. The seed decides which attacks, in which order, and which of the largest numbers each has.
+pub fn run(raas: Program<'_>, seed: u64, verdict: &mut Verdict) -> Result<()> {
     let dir = tempfile::tempdir()?;
-    let alone = Measured::of(raas, dir.path(), None).context("a polite pair alone")?;
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755))?;
+    let alone = Measured::of(raas, dir.path(), None, seed).context("a polite pair alone")?;
     println!("     a polite pair alone: {alone}");
-    for attack in ATTACKS {
-        let found = Measured::of(raas, dir.path(), Some(attack));
+    let mut attacks: Vec<&Attack> = ATTACKS.iter().collect();
+    attacks.shuffle(&mut SmallRng::seed_from_u64(seed));
+    for (number, attack) in (1..).zip(attacks.into_iter().take(OF_ONE_RUN)) {
+        let found = Measured::of(raas, dir.path(), Some(attack), seed.wrapping_add(number));
         verdict.case(attack.name, found.and_then(|found| found.judge(&alone)));
     }
     Ok(())
@@ -62,22 +69,25 @@ impl std::fmt::Display for Measured {
 }
 
 impl Measured {
-    fn of(raas: Program<'_>, dir: &Path, attack: Option<&Attack>) -> Result<Self> {
+    fn of(raas: Program<'_>, dir: &Path, attack: Option<&Attack>, seed: u64) -> Result<Self> {
         let hosts =
             [Host::start(raas, dir, address(), CONFIGURATION)?, Host::start(raas, dir, address(), CONFIGURATION)?];
-        let (pulse, done) = (Pulse::start(&hosts)?, AtomicU64::new(0));
+        let (pair, done) = (Pair::start(&hosts)?, AtomicU64::new(0));
         let (on, over) = (AtomicBool::new(false), AtomicBool::new(false));
         let field = Field { here: &hosts[0], far: &hosts[1], on: &on, over: &over, done: &done };
         let (mut without, mut with) = (Vec::new(), Vec::new());
         std::thread::scope(|scope| {
             let _over = Over(&over);
             let attackers: Vec<_> = (0..attack.map_or(0, |attack| attack.programs))
-                .map(|number| scope.spawn(move || attack.map_or(Ok(()), |attack| (attack.run)(field, number))))
+                .map(|number| {
+                    let mut rng = SmallRng::seed_from_u64(seed.rotate_left(32) ^ number as u64);
+                    scope.spawn(move || attack.map_or(Ok(()), |attack| (attack.run)(field, number, &mut rng)))
+                })
                 .collect();
             for _ in 0..ROUNDS {
-                without.push(pulse.worst_in(ROUND)?);
+                without.push(pair.worst_in(ROUND)?);
                 on.store(true, Ordering::Release);
-                with.push(pulse.worst_in(ROUND)?);
+                with.push(pair.worst_in(ROUND)?);
                 on.store(false, Ordering::Release);
             }
             over.store(true, Ordering::Release);
@@ -86,7 +96,7 @@ impl Measured {
             };
             attackers.into_iter().try_for_each(join)
         })?;
-        pulse.finish()?;
+        pair.finish()?;
         let stat = hosts[0].stat()?;
         let counter = |name: &str| stat.counters.iter().find(|(known, _)| known == name).map(|(_, value)| *value);
         let found = Self {
@@ -126,77 +136,4 @@ impl Drop for Over<'_> {
 fn median(mut all: Vec<u64>) -> u64 {
     all.sort_unstable();
     all.get(all.len() / 2).copied().unwrap_or(0)
-}
-
-/// Two programs, one of each host: each message is answered.
-struct Pulse {
-    worst_us: std::sync::Arc<AtomicU64>,
-    ends: std::sync::Arc<AtomicBool>,
-    asks: std::thread::JoinHandle<Result<()>>,
-    answers: std::thread::JoinHandle<Result<()>>,
-}
-
-impl Pulse {
-    fn start(hosts: &[Host; 2]) -> Result<Self> {
-        let (client, server) = (session(&hosts[0], "polite-asker")?, session(&hosts[1], "polite-answerer")?);
-        let listener = Listener::bind_with(&server, (hosts[1].ip, 0))?;
-        let stream = Stream::connect_with(&client, listener.local_addr()?)?;
-        let (accepted, _) = listener.accept_timeout(WATCHDOG)?;
-        let (worst_us, ends) = <(std::sync::Arc<AtomicU64>, std::sync::Arc<AtomicBool>)>::default();
-        let (worst, told) = (std::sync::Arc::clone(&worst_us), std::sync::Arc::clone(&ends));
-        Ok(Self {
-            worst_us,
-            ends,
-            asks: std::thread::spawn(move || ask(stream, &worst, &told)),
-            answers: std::thread::spawn(move || answer(accepted)),
-        })
-    }
-
-    /// The longest that a message took of those that ended in a time.
-    fn worst_in(&self, time: Duration) -> Result<u64> {
-        self.worst_us.store(0, Ordering::Relaxed);
-        std::thread::sleep(time);
-        let start = Instant::now();
-        loop {
-            let worst = self.worst_us.load(Ordering::Relaxed);
-            if worst > 0 {
-                return Ok(worst);
-            }
-            ensure!(start.elapsed() < WATCHDOG && !self.asks.is_finished(), "no message is answered any more");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    fn finish(self) -> Result<()> {
-        self.ends.store(true, Ordering::Relaxed);
-        for thread in [self.asks, self.answers] {
-            thread.join().map_err(|_| anyhow!("a polite thread panicked"))??;
-        }
-        Ok(())
-    }
-}
-
-fn ask(mut stream: Stream, worst_us: &AtomicU64, ends: &AtomicBool) -> Result<()> {
-    stream.set_read_timeout(Some(WATCHDOG))?;
-    while !ends.load(Ordering::Relaxed) {
-        let start = Instant::now();
-        stream.write_all(&[7; 64])?;
-        stream.read_exact(&mut [0; 64]).context("no answer")?;
-        worst_us.fetch_max(u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
-        std::thread::sleep(Duration::from_micros(200));
-    }
-    stream.shutdown(std::net::Shutdown::Write)?;
-    Ok(())
-}
-
-fn answer(mut stream: Stream) -> Result<()> {
-    stream.set_read_timeout(Some(WATCHDOG))?;
-    let mut message = [0; 64];
-    loop {
-        if stream.read(&mut message[..1])? == 0 {
-            return Ok(());
-        }
-        stream.read_exact(&mut message[1..])?;
-        stream.write_all(&message)?;
-    }
 }

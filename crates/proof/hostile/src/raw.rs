@@ -10,7 +10,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use control::{
-    APP_VERSION, ChannelError, ChunkKind, Connection, Reason, Reply, Request, Role, recv_message, send_message,
+    APP_VERSION, ChannelError, ChunkKind, Connection, Reason, RegionSpec, Reply, Request, Role, recv_message,
+    send_message,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -314,6 +315,24 @@ impl RawApp {
         let request = self.number();
         self.send(&Request::OpenOperations { request, ring_bytes }, &[])?;
         self.connected(request)
+    }
+
+    /// Makes a region; its handle, and its memory.
+    pub fn create_region(&mut self, spec: RegionSpec) -> Result<(u64, OwnedFd), RawError> {
+        let request = self.number();
+        self.send(&Request::RegionCreate { request, spec }, &[])?;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let (reply, fds) = receive(&self.socket, &mut self.buffer, deadline)?;
+            match reply {
+                Reply::RegionOpened { request: r, result } if r == request => {
+                    let opened = result.map_err(|why| RawError::Unexpected(why.to_string()))?;
+                    let memory = fds.into_iter().next();
+                    return Ok((opened.open, memory.ok_or_else(|| RawError::Unexpected("no memory".into()))?));
+                }
+                other => _ = self.take(other, fds, &mut |_| None::<()>)?,
+            }
+        }
     }
 
     /// Waits for a connection at a listener and accepts it.

@@ -1,5 +1,5 @@
-//! Judge `storm`: programs of one user attach and go as fast as they can, many at a time, beside programs of others that
-//! attach and ask.
+//! Judge `storm`: programs and tools of one user come and go as fast as they can, many at a time, beside programs of
+//! others that attach and ask.
 //!
 //! Owns what must hold: between another user's wish, to attach or to have a question answered, and its answer few of the
 //! storm come. That is counted in
@@ -14,27 +14,66 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
-use control::{ChannelError, RegionKey, Reply, Request, send_message};
+use control::{APP_VERSION, ChannelError, Cursor, InspectQuery, Kind, RegionKey, Reply, Request, Role, send_message};
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom as _;
+use rand::{RngExt as _, SeedableRng as _};
+use shm::LAYOUT_VERSION;
 
 use crate::host::{Host, Program, address, eventually};
 use crate::polite::{self, Transfer};
 use crate::pulse::Pulse;
-use crate::raw::{PATIENCE, RawApp, RawError, dial, hello, receive};
+use crate::raw::{PATIENCE, RawApp, RawError, dial, receive};
 use crate::verdict::Verdict;
 
 const CONFIGURATION: &str = "socket_mode = \"0666\"\n";
 /// A user that nobody has.
 const UID: u32 = 61_200;
-/// Threads of the storm, and programs that each of them has on their way in.
-const THREADS: u64 = 4;
-const AT_ONCE: usize = 96;
+/// Programs of the storm that are on their way in, of all of its threads together.
+const ON_THEIR_WAY: u64 = 384;
 /// Wishes of another user, of each kind.
 const WISHES: usize = 60;
 /// Programs of the storm that may come between, in the middle of all of a kind: a quarter of those on their way in.
-const BETWEEN_MAX: u64 = THREADS * AT_ONCE as u64 / 4;
+const BETWEEN_MAX: u64 = ON_THEIR_WAY / 4;
 
-/// Runs it. Nothing is drawn.
-pub fn run(raas: Program<'_>, _seed: u64, verdict: &mut Verdict) -> Result<()> {
+/// What those of the storm do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Deed {
+    /// Attach, and go.
+    Attach,
+    /// Attach, listen, and go.
+    Listen,
+    /// Say Hello, and go before the answer.
+    Leave,
+    /// Come as a tool, ask, and go.
+    Ask,
+    /// Come as a tool, and go before the answer.
+    AskAndLeave,
+}
+
+const DEEDS: [Deed; 5] = [Deed::Attach, Deed::Listen, Deed::Leave, Deed::Ask, Deed::AskAndLeave];
+
+/// The storm as the seed has it.
+#[derive(Debug)]
+struct Shape {
+    threads: u64,
+    at_once: usize,
+    /// What the threads do in turn: attaching at least.
+    deeds: Vec<Deed>,
+}
+
+impl Shape {
+    fn drawn(seed: u64) -> Self {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let threads = [1, 2, 4, 8][rng.random_range(0..4)];
+        let mut deeds: Vec<Deed> = DEEDS.into_iter().filter(|deed| *deed == Deed::Attach || rng.random()).collect();
+        deeds.shuffle(&mut rng);
+        Self { threads, at_once: usize::try_from(ON_THEIR_WAY / threads).unwrap_or(1), deeds }
+    }
+}
+
+/// Runs it. The seed decides what the storm is made of.
+pub fn run(raas: Program<'_>, seed: u64, verdict: &mut Verdict) -> Result<()> {
     let dir = tempfile::tempdir()?;
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755))?;
     let mut hosts = [
@@ -48,7 +87,8 @@ pub fn run(raas: Program<'_>, _seed: u64, verdict: &mut Verdict) -> Result<()> {
     File::create(&count)?.set_permissions(std::fs::Permissions::from_mode(0o666))?;
     std::thread::scope(|scope| {
         scope.spawn(|| pulse.beat(&socket));
-        let judged = Storm::begin(&socket, &count).and_then(|mut storm| {
+        println!("     the storm: {:?}", Shape::drawn(seed));
+        let judged = Storm::begin(&socket, &count, seed).and_then(|mut storm| {
             for (what, wish) in WISH {
                 let name = format!("few of the storm come between others' wish to {what} and its answer");
                 verdict.case(&name, between(&storm, || wish(&socket)));
@@ -129,17 +169,23 @@ fn loans_back(host: &Host) -> Result<String> {
 struct Storm {
     child: Child,
     count: File,
+    threads: u64,
 }
 
 impl Storm {
-    fn begin(socket: &Path, count: &Path) -> Result<Self> {
+    fn begin(socket: &Path, count: &Path, seed: u64) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["stormer", "--uid", &UID.to_string()]).arg("--socket").arg(socket).arg("--count").arg(count);
+        command
+            .args(["stormer", "--uid", &UID.to_string(), "--seed", &seed.to_string()])
+            .arg("--socket")
+            .arg(socket)
+            .arg("--count")
+            .arg(count);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit()).spawn()?;
-        let storm = Self { child, count: File::open(count)? };
+        let storm = Self { child, count: File::open(count)?, threads: Shape::drawn(seed).threads };
         eventually("the storm begins", || {
             let count = storm.count()?;
-            Ok(if count > THREADS * AT_ONCE as u64 { Ok(()) } else { Err(count) })
+            Ok(if count > ON_THEIR_WAY { Ok(()) } else { Err(count) })
         })?;
         Ok(storm)
     }
@@ -147,7 +193,7 @@ impl Storm {
     /// Programs that came in.
     fn count(&self) -> Result<u64> {
         let mut sum = 0;
-        for thread in 0..THREADS {
+        for thread in 0..self.threads {
             let mut bytes = [0; 8];
             let n = self.count.read_at(&mut bytes, thread * 8)?;
             sum += if n == 8 { u64::from_le_bytes(bytes) } else { 0 };
@@ -171,18 +217,21 @@ impl Drop for Storm {
 }
 
 /// The storm: becomes the user, and attaches and goes until it is killed. How many of each thread came in stands in a file.
-pub fn storm(socket: &Path, uid: u32, count: &Path) -> Result<()> {
+pub fn storm(socket: &Path, uid: u32, count: &Path, seed: u64) -> Result<()> {
     nix::unistd::setgid(uid.into())?;
     nix::unistd::setuid(uid.into())?;
     let count = File::options().write(true).open(count)?;
-    let failed = AtomicU64::new(0);
+    let (failed, shape) = (AtomicU64::new(0), Shape::drawn(seed));
     std::thread::scope(|scope| {
-        for thread in 0..THREADS {
-            let (count, failed) = (&count, &failed);
+        for thread in 0..shape.threads {
+            let (count, failed, shape) = (&count, &failed, &shape);
             scope.spawn(move || {
-                let mut came: u64 = 0;
-                while failed.load(Ordering::Relaxed) < 1000 {
-                    match gust(socket, || {
+                let (mut came, first): (u64, _) = (0, usize::try_from(thread).unwrap_or(0));
+                for deed in shape.deeds.iter().cycle().skip(first) {
+                    if failed.load(Ordering::Relaxed) >= 1000 {
+                        return;
+                    }
+                    match gust(socket, (*deed, shape.at_once), || {
                         came += 1;
                         let _ = count.write_at(&came.to_le_bytes(), thread * 8);
                     }) {
@@ -197,21 +246,36 @@ pub fn storm(socket: &Path, uid: u32, count: &Path) -> Result<()> {
 }
 
 /// So many at once. All have said Hello before the first is answered.
-fn gust(socket: &Path, mut came: impl FnMut()) -> Result<(), RawError> {
-    let mut sockets = Vec::with_capacity(AT_ONCE);
-    for _ in 0..AT_ONCE {
+fn gust(socket: &Path, (deed, at_once): (Deed, usize), mut came: impl FnMut()) -> Result<(), RawError> {
+    let role = if matches!(deed, Deed::Ask | Deed::AskAndLeave) { Role::Inspector } else { Role::Application };
+    let (version, layout) = (APP_VERSION, LAYOUT_VERSION);
+    let hello = Request::Hello { version, layout, role, name: "storm".into() };
+    let mut sockets = Vec::with_capacity(at_once);
+    for _ in 0..at_once {
         let socket = dial(socket)?;
-        send_message(socket.as_fd(), &hello("storm"), &[])?;
+        send_message(socket.as_fd(), &hello, &[])?;
         sockets.push(socket);
     }
     let mut buffer = Vec::new();
     for socket in sockets {
-        let (reply, _) = receive(&socket, &mut buffer, Instant::now() + PATIENCE)?;
+        if matches!(deed, Deed::Leave | Deed::AskAndLeave) {
+            came();
+            continue;
+        }
+        // What comes with a Welcome is kept while it is here, as a program does.
+        let (reply, _fds) = receive(&socket, &mut buffer, Instant::now() + PATIENCE)?;
         match reply {
             Reply::Welcome { .. } => came(),
             Reply::Refused { reason, .. } => return Err(RawError::Refused(reason)),
             other => return Err(RawError::Unexpected(format!("{other:?}"))),
         }
+        let said = match deed {
+            Deed::Listen => Request::Listen { request: 1, port: 0, backlog: 16, ring_bytes: 0, kind: Kind::Stream },
+            Deed::Ask => Request::Inspect { request: 1, query: InspectQuery::Stat, from: Cursor::default() },
+            _ => continue,
+        };
+        send_message(socket.as_fd(), &said, &[])?;
+        receive(&socket, &mut buffer, Instant::now() + PATIENCE)?;
     }
     Ok(())
 }

@@ -13,6 +13,8 @@ use control::{
     APP_VERSION, ChannelError, Reason, RegionAccess, RegionKey, RegionRefusal, RegionSpec, Reply, Request, Role,
     send_message,
 };
+use rand::rngs::SmallRng;
+use rand::{RngExt as _, SeedableRng as _};
 
 use super::PATIENCE;
 use crate::raw::{RawApp, RawError, dial, receive};
@@ -58,27 +60,76 @@ struct Hoard<'a> {
     regions: usize,
 }
 
-/// Becomes the user, takes everything, says so, and waits for its input.
-pub fn run(socket: &Path, uid: u32, host: IpAddr, far: SocketAddr) -> Result<()> {
+/// What it takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Thing {
+    Kernels,
+    Regions,
+    Messages,
+    Runs,
+    Handles,
+    Rings,
+    Rows,
+    Listeners,
+}
+
+use Thing::{Handles, Kernels, Listeners, Messages, Regions, Rings, Rows, Runs};
+
+impl Thing {
+    const ALL: [Self; 8] = [Kernels, Regions, Messages, Runs, Handles, Rings, Rows, Listeners];
+
+    /// What it needs of a share must not be taken by others before: kernels need regions, messages and runs need handles,
+    /// and messages are made by runs.
+    fn comes_after(self) -> &'static [Self] {
+        match self {
+            Regions => &[Kernels],
+            Runs => &[Messages],
+            Handles => &[Messages, Runs],
+            _ => &[],
+        }
+    }
+
+    /// Kernels and messages always, most of the others, in an order.
+    fn drawn(seed: u64) -> Vec<Self> {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let is_there = |thing: &Self| matches!(thing, Kernels | Messages) || rng.random_bool(0.8);
+        let mut left: Vec<Self> = Self::ALL.into_iter().filter(is_there).collect();
+        let mut order = Vec::new();
+        while !left.is_empty() {
+            let may = |thing: &Self| !thing.comes_after().iter().any(|before| left.contains(before));
+            let next: Vec<Self> = left.iter().copied().filter(may).collect();
+            let next = next[rng.random_range(0..next.len())];
+            left.retain(|thing| *thing != next);
+            order.push(next);
+        }
+        order
+    }
+}
+
+/// Becomes the user, takes everything that the seed names, says so, and waits for its input.
+pub fn run(socket: &Path, uid: u32, (host, far): (IpAddr, SocketAddr), seed: u64) -> Result<()> {
     nix::unistd::setgid(uid.into())?;
     nix::unistd::setuid(uid.into())?;
     let mut hoard = Hoard { socket, host, uid, apps: Vec::new(), regions: 0 };
     let small = hoard.small_kernels().context("small kernels")?;
-    let kernels = hoard.kernels().context("kernels")?;
-    let regions = hoard.regions().context("regions")?;
-    let silent = hoard.silent(&small).context("messages that nobody reads")?;
-    let runs = hoard.runs(&small).context("runs of kernels")?;
-    let handles = hoard.handles(&small).context("handles")?;
-    let rings = hoard.rings(far).context("rings")?;
-    let rows = hoard.rows().context("rows of TCP connections")?;
-    let listeners = hoard.listeners().context("listeners")?;
+    let mut taken = String::new();
+    for thing in Thing::drawn(seed) {
+        let count = match thing {
+            Kernels => hoard.kernels(),
+            Regions => hoard.regions(),
+            Messages => hoard.silent(&small),
+            Runs => hoard.runs(&small),
+            Handles => hoard.handles(&small),
+            Rings => hoard.rings(far),
+            Rows => hoard.rows(),
+            Listeners => hoard.listeners(),
+        };
+        let count = count.with_context(|| format!("{thing:?} behind{taken}"))?;
+        taken += &format!(" {thing:?} {count},");
+    }
     let programs = hoard.programs().context("programs")?;
     let tools = hoard.tools();
-    println!(
-        "{FILLED} {kernels} kernels, {silent} programs that do not read, {handles} handles, {rings} connections, {rows} \
-         rows, {listeners} listeners, {runs} runs, {programs} programs, {} tools, {regions} regions",
-        tools.len()
-    );
+    println!("{FILLED}{taken} {programs} programs, {} tools", tools.len());
     std::io::stdout().flush()?;
     let _ = std::io::stdin().read(&mut [0; 1]);
     Ok(())
@@ -216,14 +267,18 @@ impl Hoard<'_> {
         bail!("no end")
     }
 
-    fn rows(&mut self) -> Result<u64> {
-        const ROWS: u64 = 4096;
-        let app = self.app()?;
-        for number in 0..ROWS {
-            let (local, peer) = (SocketAddr::from(([127, 0, 0, 1], 1)), SocketAddr::from(([127, 0, 0, 1], 2)));
-            patient(|| app.send(&Request::TcpOpened { number, local, peer }, &[]))?;
+    /// Of two programs, each with a few more than are kept of one.
+    fn rows(&mut self) -> Result<usize> {
+        const ROWS: u64 = 4_100;
+        const PROGRAMS: usize = 2;
+        for _ in 0..PROGRAMS {
+            let app = self.app()?;
+            for number in 0..ROWS {
+                let (local, peer) = (SocketAddr::from(([127, 0, 0, 1], 1)), SocketAddr::from(([127, 0, 0, 1], 2)));
+                patient(|| app.send(&Request::TcpOpened { number, local, peer }, &[]))?;
+            }
         }
-        Ok(ROWS)
+        Ok(PROGRAMS * ROWS as usize)
     }
 
     fn listeners(&mut self) -> Result<usize> {
@@ -312,6 +367,25 @@ fn patient(mut send: impl FnMut() -> Result<(), RawError>) -> Result<(), RawErro
                 std::thread::sleep(Duration::from_millis(1));
             }
             other => return other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_seed_decides_what_is_taken_and_in_which_order() {
+        let drawn: Vec<_> = (0..200).map(Thing::drawn).collect();
+        assert_eq!(drawn[7], Thing::drawn(7));
+        assert!(drawn.iter().any(|order| *order != drawn[0]) && drawn.iter().any(|order| order.len() < 8));
+        for order in drawn {
+            let place = |thing: Thing| order.iter().position(|other| *other == thing);
+            assert!(place(Kernels).is_some() && place(Messages).is_some(), "{order:?}");
+            for thing in &order {
+                assert!(thing.comes_after().iter().all(|before| place(*before) < place(*thing)), "{order:?}");
+            }
         }
     }
 }
