@@ -245,6 +245,13 @@ impl SimApp {
         slot
     }
 
+    /// A connection on which nothing was said goes on in the memory that its chunks have now.
+    pub(crate) fn reopen(&mut self, slot: u32) {
+        let Some(old) = self.conns.remove(&slot) else { return };
+        let is_opener = old.tx_key & 1 == 0;
+        self.conns.insert(slot, SimConn::new(&self.session, &self.chunks, old.connection, is_opener));
+    }
+
     /// The daemon told of a datagram socket.
     pub(crate) fn open(&mut self, connection: Connection) -> u32 {
         let (slot, socket) = SimSocket::new(&self.session, &self.chunks, &connection);

@@ -8,8 +8,15 @@ use control::Reason;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+use shm::{RING_BYTES_MAX, RING_BYTES_MIN, Region};
+
 use crate::world::desk::HostConfig;
 use crate::world::{LinkConditions, World, addr};
+
+/// Sizes that a ring may have: each is twice the one before.
+const RING_SIZES: u32 = (RING_BYTES_MAX / RING_BYTES_MIN).ilog2() + 1;
+/// Bytes of rings that a daemon puts into one chunk, if it is more than one.
+const CHUNK_BYTES: u64 = 16 << 20;
 
 fn configure(c: &mut HostConfig) {
     c.engine.peer_return = Duration::from_secs(60);
@@ -105,6 +112,52 @@ fn an_application_that_leaves_while_it_comes_back_leaves_nothing() {
     assert!(w.hosts[0].gone.contains(&app));
 }
 
+/// Chunks with as many rings as a daemon makes are taken back; one more is work that no daemon asked for, and the
+/// connections in it end.
+#[test]
+fn a_chunk_that_comes_back_has_no_more_rings_than_a_daemon_makes() {
+    let sizes = (0..RING_SIZES).map(|class| RING_BYTES_MIN << class).map(|bytes| (bytes, (bytes, bytes)));
+    for (asked, (first, grown)) in sizes.chain([(0, (16 << 10, 64 << 10))]) {
+        let most = CHUNK_BYTES / u64::from(first);
+        let (first, grown) = (u64::from(first), u64::from(grown));
+        for (bytes, goes_on) in [
+            (grown, true),
+            (most * grown - 1, true),
+            (most * grown, true),
+            ((most + 1) * grown - 1, true),
+            ((most + 1) * grown, false),
+            (2 * most * grown, false),
+        ] {
+            let end = end_of_one_that_brings(asked, bytes);
+            let expected = if goes_on { None } else { Some(Reason::DaemonLost) };
+            assert_eq!(end, expected, "{bytes} bytes with rings of {first} to {grown}");
+        }
+    }
+}
+
+/// How a connection ends whose program brings chunks of so many bytes along; none: it goes on.
+fn end_of_one_that_brings(ring: u32, bytes: u64) -> Option<Reason> {
+    let mut w = World::with(2, 0, configure);
+    let apps = [w.attach(0, 64), w.attach(1, 64)];
+    let (a, b) = w.pair(apps[0], apps[1], 100, ring);
+    w.settle();
+    let app = w.app(0, apps[0]);
+    let chunks: Vec<u32> = app.chunks.keys().copied().collect();
+    for chunk in chunks {
+        app.chunks.insert(chunk, Region::anonymous(usize::try_from(bytes).unwrap()).unwrap());
+    }
+    app.reopen(a);
+    w.restart(&[0], &configure);
+    w.tell(0, apps[0], a, |c| c.to_send += 100);
+    w.until("it goes on, or ends", |w| {
+        w.app(0, apps[0]).conns[&a].reset.is_some() || w.app(1, apps[1]).conns[&b].received == 100
+    });
+    let end = w.app(0, apps[0]).conns[&a].reset;
+    let gone = w.app(0, apps[0]).chunks_gone.len();
+    assert_eq!(gone, if end.is_some() { 2 } else { 0 }, "chunks that were not taken");
+    end
+}
+
 fn one_life(seed: u64) {
     let mut rng = StdRng::seed_from_u64(seed);
     // Even seeds of the world are software NICs, and those that come later are too.
@@ -114,7 +167,7 @@ fn one_life(seed: u64) {
     let count = rng.random_range(1..6);
     let mut ends = Vec::new();
     for n in 0..count {
-        let ring = if rng.random_bool(0.5) { 0 } else { 4096 << rng.random_range(0..3) };
+        let ring = if rng.random_bool(0.5) { 0 } else { RING_BYTES_MIN << rng.random_range(0..RING_SIZES) };
         let (a, b) = w.pair(apps[0], apps[1], 100 + n, ring);
         ends.extend([(0, apps[0], a), (1, apps[1], b)]);
     }
