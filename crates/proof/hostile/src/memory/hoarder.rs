@@ -78,13 +78,13 @@ use Thing::{Handles, Kernels, Listeners, Messages, Regions, Rings, Rows, Runs};
 impl Thing {
     const ALL: [Self; 8] = [Kernels, Regions, Messages, Runs, Handles, Rings, Rows, Listeners];
 
-    /// What it needs of a share must not be taken by others before: kernels need regions, messages and runs need handles,
+    /// What it needs of a share must not be taken by others before: kernels need regions, all of these need handles,
     /// and messages are made by runs.
     fn comes_after(self) -> &'static [Self] {
         match self {
             Regions => &[Kernels],
             Runs => &[Messages],
-            Handles => &[Messages, Runs],
+            Handles => &[Messages, Runs, Regions],
             _ => &[],
         }
     }
