@@ -218,6 +218,25 @@ impl SessionBuilder {
 }
 
 fn program_name() -> String {
-    let path = std::env::args_os().next().unwrap_or_default();
-    Path::new(&path).file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+    name_of(&std::env::args_os().next().unwrap_or_default().to_string_lossy())
+}
+
+/// The last part of a path. A program may have written a title over it, which has paths behind its first word alone.
+fn name_of(word: &str) -> String {
+    match word.split_once(' ') {
+        Some((first, _)) if !first.contains('/') => word.to_owned(),
+        _ => word.rsplit('/').next().unwrap_or_default().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::name_of;
+
+    #[test]
+    fn programs_are_called_by_their_title_or_the_last_part_of_their_path() {
+        let names = ["/usr/bin/my prog", "/opt/my dir/prog", "./prog", "prog", "", "redis-server *:6390"].map(name_of);
+        assert_eq!(names, ["my prog", "prog", "prog", "prog", "", "redis-server *:6390"]);
+        assert_eq!(name_of("nginx: worker process /etc/conf -e x"), "nginx: worker process /etc/conf -e x");
+    }
 }

@@ -1,6 +1,7 @@
 //! `raas run`: programs that nobody changed, between two daemons, on one, and beside programs without RaaS.
 
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use crate::rig::{self, Cluster, Daemon, Running, run, wait_until};
@@ -118,6 +119,31 @@ fn two_programs_on_one_host_share_memory() {
     let (echo, path) = echo(&daemon, &daemon, [true, true], STREAM);
     assert_eq!(path, STREAM);
     await_rows(&daemon, 2, ("shm", "same-host"));
+    echo.end();
+}
+
+#[test]
+fn a_server_that_gave_up_root_goes_on_with_the_next_daemon() {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("CI").is_none(), "only root can give it up");
+        eprintln!("SKIP a_server_that_gave_up_root_goes_on_with_the_next_daemon: only root can give it up");
+        return;
+    }
+    let cluster = Cluster::new();
+    std::fs::set_permissions(cluster.dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let config = cluster.dir.path().join("raasd.toml");
+    std::fs::write(&config, "socket_mode = \"0666\"\n[limits]\npeer_return_ms = 120000\n").unwrap();
+    let options = ["--run-lanes", "always", "--config", &config.display().to_string()].map(str::to_owned);
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    let (a, mut b) = (Daemon::start_as(&cluster, &options), Daemon::start_as(&cluster, &options));
+    let (mut echo, path) = echo_of("setuid_server.py", &b, &a, [true, true], STREAM);
+    assert_eq!(path, STREAM);
+    echo.server.signal(rustix::process::Signal::USR1);
+    echo.server.wait_for("user 65534");
+    // The next one is there before the program would stop waiting, however busy the machine is.
+    let next = Daemon::start_at(&cluster, b.ip, &[&options[..], &["--replace"]].concat());
+    assert_eq!(std::mem::replace(&mut b, next).process.end().code(), 0);
+    await_rows(&b, 1, ("lane", "other-host"));
     echo.end();
 }
 
