@@ -80,9 +80,6 @@ bitflags::bitflags! {
         const OWES_ACKS = 1 << 5;
         /// All packets of the device come from the UDP port that its endpoints name.
         const FIXED_PORT = 1 << 6;
-        /// It keeps packets that arrive before one that is missing, and says which it has, to a peer that does the
-        /// same. So only what was lost is sent again.
-        const SELECTIVE_REPEAT = 1 << 7;
         /// Its packets of connections say that they may be marked instead of dropped (ECN), and it slows down when the
         /// peer notifies it of marks, as RoCEv2 has it (IBTA annex A17.9).
         const CONGESTION_CONTROL = 1 << 8;
@@ -103,7 +100,6 @@ impl Capabilities {
         .union(Self::EVEN_WRITES)
         .union(Self::OWES_ACKS)
         .union(Self::FIXED_PORT)
-        .union(Self::SELECTIVE_REPEAT)
         .union(Self::CONGESTION_CONTROL);
 }
 

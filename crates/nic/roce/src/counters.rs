@@ -139,16 +139,6 @@ counters! {
     notifications_received,
     /// Messages of unreliable connections that began and will not end, because a packet is missing or was dropped.
     messages_abandoned,
-    /// Requests that came too early.
-    out_of_order,
-    /// Of them, kept until their turn, from peers that repeat selectively.
-    held,
-    /// Selective acknowledgements sent.
-    selective_sent,
-    /// Selective acknowledgements received.
-    selective_received,
-    /// Packets that selective acknowledgements showed to be lost.
-    selective_losses,
 }
 
 impl Deref for NicCounters {

@@ -24,8 +24,6 @@ pub(crate) struct Device {
     /// Of the wire; those of `base` are beside them.
     pub(crate) counters: NicCounters,
     pub(crate) icrc: IcrcChecker,
-    /// Bytes of early packets that all QPs keep.
-    pub(crate) held_bytes: u64,
 }
 
 impl Device {
@@ -36,7 +34,6 @@ impl Device {
             seals: DatagramSeals::default(),
             counters: NicCounters::default(),
             icrc: IcrcChecker::default(),
-            held_bytes: 0,
         }
     }
 }

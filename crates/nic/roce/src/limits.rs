@@ -77,32 +77,18 @@ pub(crate) const ECN_CAPABLE: u8 = 0b10;
 pub(crate) const NOTIFICATIONS_APART: Duration = Duration::from_micros(50);
 /// Packets of the path MTU that a new queue pair has in flight before the first of them is answered.
 pub(crate) const INITIAL_PACKETS: u64 = 64;
-/// From this round trip on a path is far: what is in flight follows from measured rate and delay. Below it the host's
-/// own scheduling is most of a round trip, and pacing would need timers that no host has.
+/// From this round trip on a path is far. Below it the host's own scheduling is most of a round trip, and pacing would
+/// need timers that no host has.
 pub(crate) const FAR_ROUND_TRIP: Duration = Duration::from_micros(500);
-/// Bytes in flight over a far path at most: 100 ms of 5 Gbit/s.
-pub(crate) const FAR_WINDOW_MAX: u64 = 64 << 20;
+/// Bytes in flight over a far path at most: each loss repeats them.
+pub(crate) const FAR_WINDOW_MAX: u32 = 4 << 20;
 /// The same in packets: what a peer still takes for sent by us ([`AHEAD_PACKETS_MAX`]).
-pub(crate) const FAR_PACKETS_MAX: u64 = AHEAD_PACKETS_MAX as u64 / 2;
+pub(crate) const FAR_PACKETS_MAX: u32 = AHEAD_PACKETS_MAX / 2;
 /// Over a far path packets leave in bursts of so much time of the rate.
 pub(crate) const PACE_BURST: Duration = Duration::from_micros(250);
 /// The same in packets, where the path marks queues: a longer burst would be marked as one. Thresholds begin at 20 packets
 /// (DCTCP, Alizadeh et al., SIGCOMM 2010, at 1 Gbit/s).
 pub(crate) const MARKED_BURST_PACKETS: u64 = 16;
-/// Packets that may overtake one that is not lost.
-pub(crate) const REORDER_PACKETS: u64 = 3;
-/// Early packets that a peer is not told of, at most.
-pub(crate) const HELD_UNTOLD_MAX: u32 = 16;
-/// Ranges of packets that a peer may report as arrived out of order; more are sent again in vain.
-pub(crate) const REPORTED_RANGES_MAX: usize = 1_024;
-/// Bytes of early packets that a QP keeps, and that all QPs of a NIC keep; more are dropped and sent again.
-pub(crate) const HELD_QP_BYTES_MAX: u64 = 64 << 20;
-/// The same of all QPs of a NIC.
-pub(crate) const HELD_NIC_BYTES_MAX: u64 = 256 << 20;
-/// Window bytes from the oldest unanswered packet on, at most: what a peer keeps of them fits its bound above.
-pub(crate) const SPAN_BYTES_MAX: u64 = 32 << 20;
-/// What each of them costs beside its payload.
-pub(crate) const HELD_CHARGE_BYTES: u64 = 256;
 /// A round trip that is longer than the ACK timeout stretches the timeout, up to this.
 pub(crate) const STRETCHED_TIMEOUT_MAX: Duration = Duration::from_secs(2);
 /// The window is never cut below so many packets of the path MTU.

@@ -438,7 +438,6 @@ impl Bench {
             Body::Request(_) => return assert!(self.has_asked, "a request that nobody posted"),
             Body::Datagram(_) => panic!("a datagram of an RC QP"),
             Body::Congestion => panic!("a notification, and nothing was marked"),
-            Body::Response(Response::Selective(..)) => panic!("a report to a peer that does not repeat selectively"),
             Body::Response(Response::Read { .. } | Response::Atomic(..)) => {
                 return assert!(has_arrived, "an answer to a request that did not arrive");
             }

@@ -4,12 +4,11 @@
 
 use verbs::{Completion, Placed, Psn, SendFlags, SendOp, Status, Time, WcOpcode};
 
-use super::recovery::News;
 use super::requester::{DataRequest, Requester};
 use super::retry::Due;
 use super::send_queue::SendWqe;
 use crate::device::Device;
-use crate::wire::{Aeth, NakCode, Report, Response, Syndrome, rnr_delay};
+use crate::wire::{Aeth, NakCode, Response, Syndrome, rnr_delay};
 
 /// The oldest request failed with this status, and with it the QP.
 pub(crate) type Failed = Status;
@@ -56,9 +55,6 @@ impl Requester {
         dev: &mut Device,
         now: Time,
     ) -> Result<(), Failed> {
-        if let Response::Selective(aeth, report) = *response {
-            return self.on_selective(psn, aeth, report, dev, now);
-        }
         let ahead = psn.since(self.psn_of(self.una));
         let packet = self.una + u64::from(ahead);
         if packet >= self.sent {
@@ -74,67 +70,11 @@ impl Requester {
         let outcome = self.dispatch(packet, response, dev, now);
         if self.una > una_before {
             self.judge_probe(now);
-        }
-        self.measure(now);
-        outcome
-    }
-
-    /// Takes the sample of the path, if its packet has arrived.
-    fn measure(&mut self, now: Time) {
-        let has_arrived = |packet| packet < self.una || self.recovery.has_arrived(packet);
-        if self.flow.model.is_due(has_arrived) {
-            let (_, in_flight) = self.in_flight();
-            if let Some(rtt) = self.flow.on_measured(in_flight, now) {
+            if let Some(rtt) = self.flow.measure(self.una, now) {
                 self.retry.learn(rtt);
             }
         }
-    }
-
-    /// The peer has executed everything through `psn` and keeps some of what follows.
-    fn on_selective(
-        &mut self,
-        psn: Psn,
-        aeth: Aeth,
-        report: Report<'_>,
-        dev: &mut Device,
-        now: Time,
-    ) -> Result<(), Failed> {
-        let ahead = psn.plus(1).since(self.psn_of(self.una));
-        let received = self.una + u64::from(ahead);
-        if received > self.sent || !matches!(aeth.syndrome, Syndrome::Ack(_)) {
-            let stale = ahead >= Psn::MODULUS / 2;
-            *(if stale { &mut dev.counters.stale_responses } else { &mut dev.counters.drop_unexpected_response }) += 1;
-            return Ok(());
-        }
-        dev.counters.selective_received += 1;
-        self.credits.on_acknowledge(aeth);
-        if !self.acknowledge(received, dev, now) {
-            self.on_answer_missing(dev, now);
-            return Ok(());
-        }
-        let told_from = received + u64::from(report.left_out);
-        let arrived = report.runs().scan(told_from, |from, (missing, kept)| {
-            let start = *from + u64::from(missing);
-            *from = start + u64::from(kept);
-            Some(start..*from)
-        });
-        let highest = received + u64::from(report.highest);
-        let news = self.recovery.on_report(arrived, told_from, highest, self.una..self.next, &self.queue);
-        if news.arrived_bytes > 0 {
-            self.flow.on_delivered(news.arrived_bytes, now);
-            self.retry.on_heard(now);
-        }
-        self.on_lost(&news, dev);
-        self.probed = None;
-        self.measure(now);
-        Ok(())
-    }
-
-    fn on_lost(&mut self, news: &News, dev: &mut Device) {
-        if let Some((first, packets)) = news.lost {
-            dev.counters.selective_losses += packets;
-            self.flow.on_loss(first, packets, self.next);
-        }
+        outcome
     }
 
     fn dispatch(&mut self, packet: u64, response: &Response<'_>, dev: &mut Device, now: Time) -> Result<(), Failed> {
@@ -154,8 +94,6 @@ impl Requester {
                 let answer = Answer { start: true, end: true, aeth: Some(*aeth), data, is_atomic: true };
                 self.on_data(packet, &answer, dev, now)
             }
-            // Of a range of packets, and taken before.
-            Response::Selective(..) => Ok(()),
         }
     }
 
@@ -248,8 +186,7 @@ impl Requester {
             return;
         }
         let bytes = head.charge_before(una) - head.charge_before(self.una);
-        let known = self.recovery.on_acknowledged(self.una..una, &self.queue);
-        self.flow.on_delivered(bytes.saturating_sub(known), now);
+        self.flow.on_delivered(bytes);
         let done = una == head.end();
         self.una = una;
         if done && let Some(wqe) = self.queue.pop() {
@@ -270,7 +207,7 @@ impl Requester {
     fn on_answer_missing(&mut self, dev: &mut Device, now: Time) {
         if self.next > self.una && self.retry.may_go_back(self.una, now) {
             dev.counters.implied_naks += 1;
-            self.flow.on_loss(self.una, 1, self.sent);
+            self.flow.on_loss();
             self.go_back(now);
         }
     }
@@ -279,8 +216,8 @@ impl Requester {
     fn judge_probe(&mut self, now: Time) {
         let Some(probed) = self.probed.take() else { return };
         if self.una == probed + 1 && self.next > self.una {
-            self.flow.on_loss(self.una, 1, self.sent);
-            self.forget_round_trip();
+            self.flow.on_loss();
+            self.flow.forget_measuring(self.una);
             self.go_back(now);
         }
     }
@@ -290,35 +227,16 @@ impl Requester {
             if !self.retry.try_retry() {
                 return Err(Status::RetryExcErr);
             }
-            self.flow.on_loss(self.una, 1, self.sent);
-            self.forget_round_trip();
+            self.flow.on_loss();
+            self.flow.forget_measuring(self.una);
             self.go_back(now);
         }
         Ok(())
     }
 
-    /// All of the flight is sent again, so that its round trip cannot be measured.
-    fn forget_round_trip(&mut self) {
-        let (_, in_flight) = self.in_flight();
-        self.flow.model.on_sent_again(self.una..self.sent, in_flight);
-    }
-
     fn go_back(&mut self, now: Time) {
-        self.recovery.clear();
         (self.next, self.cursor, self.data_requests_sent) = (self.una, 0, 0);
         self.retry.on_went_back(self.una, now);
-    }
-
-    /// Nothing came for several round trips.
-    fn on_silence(&mut self, dev: &mut Device) {
-        if self.recovery.is_idle() {
-            return self.probe();
-        }
-        let mut news = self.recovery.lose_all(self.una..self.next, false, &self.queue);
-        if self.recovery.next_lost().is_none() {
-            news = self.recovery.lose_all(self.una..self.next, true, &self.queue);
-        }
-        self.on_lost(&news, dev);
     }
 
     /// Fires what is due.
@@ -328,19 +246,15 @@ impl Requester {
             Due::No | Due::RnrOver => {}
             Due::Probe => {
                 dev.counters.probes += 1;
-                self.on_silence(dev);
+                self.probe();
             }
             Due::Timeout => {
                 dev.counters.timeouts += 1;
                 if !self.retry.try_retry() {
                     return Err(Status::RetryExcErr);
                 }
-                self.flow.on_timeout(self.sent);
-                self.recovery.lose_all(self.una..self.next, true, &self.queue);
-                // What the peer said of the oldest packet may be of no value any more.
-                if self.recovery.next_lost() != Some(self.una) {
-                    self.go_back(now);
-                }
+                self.flow.on_timeout();
+                self.go_back(now);
             }
         }
         Ok(())

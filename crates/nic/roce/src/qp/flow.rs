@@ -1,33 +1,31 @@
 //! How much a requester may have in flight, and when the next packet may leave.
 //!
-//! A near path has the window of [`Window`], which losses make smaller. A far path towards a peer that repeats
-//! selectively has the window and pace of [`PathModel`]: there a loss costs one packet, and slowing down for each would
-//! cost nearly everything. A far path towards others keeps [`Window`], up to what the path holds: with go-back-N each
-//! loss repeats a whole window.
+//! The window is that of [`Window`], which losses make smaller, less what [`Notified`] takes away where the path marks
+//! queues. Over a far path it may hold more, as much as the peer buffers, and packets leave spread over the round trip:
+//! a window that leaves at once would overflow the queues on its way, and with go-back-N each loss repeats all of it.
 
 use std::time::Duration;
 
 use verbs::Time;
 
 use super::notified::Notified;
-use super::path_model::{PathModel, rate_of};
+use super::round_trip::RoundTrip;
 use super::window::Window;
 use crate::limits::{
-    FAR_PACKETS_MAX, FAR_ROUND_TRIP, FAR_WINDOW_MAX, INITIAL_PACKETS, MARKED_BURST_PACKETS, PACE_BURST,
-    WINDOW_FLOOR_PACKETS,
+    FAR_PACKETS_MAX, FAR_ROUND_TRIP, FAR_WINDOW_MAX, MARKED_BURST_PACKETS, NicLimits, PACE_BURST, WINDOW_FLOOR_PACKETS,
 };
 
-/// Window, model and pace of one requester.
+/// Window and pace of one requester.
 #[derive(Debug)]
 pub(crate) struct Flow {
     window: Window,
-    pub(super) model: PathModel,
     pace: Pace,
     notified: Notified,
-    /// Bytes that the peer buffers.
-    budget: u64,
-    mtu: usize,
-    is_selective: bool,
+    round_trip: RoundTrip,
+    is_far: bool,
+    /// Packets and bytes that a near path may hold, and bytes that any may.
+    near: (u32, u32),
+    most_bytes: u32,
 }
 
 /// When the next packet may leave. Packets leave in bursts, because timers are not exact.
@@ -40,13 +38,9 @@ struct Pace {
 }
 
 impl Pace {
-    fn on_sent(&mut self, bytes: u64, rate: u64, burst: Duration, now: Time) {
-        if rate == 0 {
-            return;
-        }
-        let took = Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / rate);
-        // Of a timer that was late so much is made up for.
-        let earliest = Time(now.0.saturating_sub(nanos(PACE_BURST)));
+    /// What leaves takes so long at the rate. Of a timer that was late `made_up` is made up for.
+    fn on_sent(&mut self, took: Duration, burst: Duration, made_up: Duration, now: Time) {
+        let earliest = Time(now.0.saturating_sub(nanos(made_up)));
         self.at = self.at.max(earliest) + took;
         if self.at > now + burst {
             self.until = Some(self.at);
@@ -59,52 +53,45 @@ fn nanos(span: Duration) -> u64 {
 }
 
 impl Flow {
-    pub(crate) fn new(cap_packets: u32, cap_bytes: u64, budget: u32, mtu: usize) -> Self {
+    /// For packets of this path MTU. Bounds come by [`Self::limit`].
+    pub(crate) fn new(mtu: usize) -> Self {
         Self {
-            window: Window::new(cap_packets, cap_bytes, mtu),
-            model: PathModel::default(),
+            window: Window::new(u32::MAX, u64::MAX, mtu),
             pace: Pace::default(),
             notified: Notified::default(),
-            budget: budget.into(),
-            mtu,
-            is_selective: false,
+            round_trip: RoundTrip::default(),
+            is_far: false,
+            near: (u32::MAX, u32::MAX),
+            most_bytes: u32::MAX,
         }
     }
 
-    /// Other bounds while the QP runs, and whether both ends repeat selectively.
-    pub(crate) fn limit(&mut self, cap_packets: u32, cap_bytes: u64, budget: u32, is_selective: bool) {
-        self.window.limit(cap_packets, cap_bytes);
-        self.budget = budget.into();
-        self.is_selective = is_selective;
+    /// What the device and the peer, which buffers `budget` bytes, allow. They may change while the QP runs.
+    pub(crate) fn limit(&mut self, limits: &NicLimits, budget: u32) {
+        self.near = (limits.window_packets, limits.window_bytes.min(budget));
+        self.most_bytes = limits.window_bytes.max(FAR_WINDOW_MAX).min(budget);
+        self.apply_bounds();
     }
 
-    fn is_far(&self) -> bool {
-        self.model.shortest().is_some_and(|rtt| rtt >= FAR_ROUND_TRIP)
+    /// Over a far path the bounds are those of a near one for each millisecond.
+    fn apply_bounds(&mut self) {
+        let (packets, bytes) = self.near;
+        let millis = self.round_trip.shortest().filter(|_| self.is_far).map_or(1, |shortest| shortest.as_millis());
+        let times = u32::try_from(millis).unwrap_or(u32::MAX).max(1);
+        let packets = packets.saturating_mul(times).min(packets.max(FAR_PACKETS_MAX));
+        self.window.limit(packets, bytes.saturating_mul(times).min(self.most_bytes).into());
     }
 
-    fn is_modelled(&self) -> bool {
-        self.is_selective && self.is_far()
-    }
-
-    /// Packets and bytes that may be in flight.
-    fn bounds(&self) -> (u64, u64) {
+    /// Bytes that may be in flight.
+    fn bytes(&self) -> u64 {
+        let bytes = self.window.bytes();
         let least = WINDOW_FLOOR_PACKETS * self.window.packet_bytes();
-        if !self.is_modelled() {
-            let bytes = self.window.bytes();
-            return (self.window.cap_packets(), self.notified.of(bytes).max(least.min(bytes)));
-        }
-        let fits = self.model.fits();
-        let most = fits.saturating_add(self.budget).min(FAR_WINDOW_MAX);
-        let start = INITIAL_PACKETS * self.window.packet_bytes();
-        let burst = self.model.pace() / u64::try_from(1_000_000_000 / PACE_BURST.as_nanos()).unwrap_or(1);
-        let bytes = self.model.window().saturating_add(burst).clamp(start, most.max(start));
-        (FAR_PACKETS_MAX, self.notified.of(bytes).max(least))
+        self.notified.of(bytes).max(least.min(bytes))
     }
 
     /// Whether a packet of `charge` bytes may join `packets` with `bytes` that are in flight. One always may.
     pub(crate) fn admits(&self, packets: u64, bytes: u64, charge: u64) -> bool {
-        let (most_packets, most_bytes) = self.bounds();
-        packets == 0 || (packets < most_packets && bytes + charge <= most_bytes)
+        packets == 0 || (packets < self.window.cap_packets() && bytes + charge <= self.bytes())
     }
 
     /// Whether a full packet would not be admitted: the last one before must ask for an ACK.
@@ -114,36 +101,14 @@ impl Flow {
 
     /// Full packets that may join what is in flight.
     pub(crate) fn room_packets(&self, packets: u64, bytes: u64) -> u64 {
-        let (most_packets, most_bytes) = self.bounds();
-        let by_bytes = most_bytes.saturating_sub(bytes) / self.window.packet_bytes();
-        let room = by_bytes.min(most_packets.saturating_sub(packets));
+        let by_bytes = self.bytes().saturating_sub(bytes) / self.window.packet_bytes();
+        let room = by_bytes.min(self.window.cap_packets().saturating_sub(packets));
         if packets == 0 { room.max(1) } else { room }
     }
 
     /// Full packets that the window holds now.
     pub(crate) fn packets(&self) -> u64 {
-        let (packets, bytes) = self.bounds();
-        (bytes / self.window.packet_bytes()).clamp(1, packets)
-    }
-
-    /// Bytes a second to send with; 0 for no limit. A first measurement may be of a message that was small, or waited
-    /// for something else than the path: at least the first window leaves in each round trip, or the rate could take
-    /// hundreds of them to grow.
-    fn pace_rate(&self) -> u64 {
-        let least = self.model.shortest().map_or(0, |rtt| rate_of(INITIAL_PACKETS * self.window.packet_bytes(), rtt));
-        match self.model.pace() {
-            0 => 0,
-            pace => pace.max(least),
-        }
-    }
-
-    /// How much time of the rate leaves at once.
-    fn burst(&self, rate: u64, now: Time) -> Duration {
-        if rate == 0 || !self.notified.is_recent(now) {
-            return PACE_BURST;
-        }
-        let bytes = MARKED_BURST_PACKETS * self.window.packet_bytes();
-        PACE_BURST.min(Duration::from_nanos(bytes * 1_000_000_000 / rate))
+        (self.bytes() / self.window.packet_bytes()).clamp(1, self.window.cap_packets())
     }
 
     /// Whether the pace forbids sending.
@@ -156,10 +121,9 @@ impl Flow {
         self.pace.until
     }
 
-    /// The peer saw a mark of congestion. A queue that the model's own probe made is drained by the model.
+    /// The peer saw a mark of congestion.
     pub(crate) fn on_notification(&mut self, now: Time) {
-        let is_own = self.is_modelled() && self.model.drains_own_queue(now);
-        self.notified.on_notification(is_own, self.model.shortest(), now);
+        self.notified.on_notification(self.round_trip.shortest(), now);
     }
 
     /// The time moved on.
@@ -170,50 +134,120 @@ impl Flow {
         }
     }
 
-    /// Packets of so many bytes leave, or are asked for; `is_first`: nothing else is in flight.
-    pub(crate) fn on_sent(&mut self, bytes: u64, is_first: bool, now: Time) {
-        self.model.on_sent(is_first, now);
-        if self.is_modelled() {
-            let rate = self.notified.of(self.pace_rate());
-            self.pace.on_sent(bytes, rate, self.burst(rate, now), now);
+    /// Packets of so many bytes leave, or are asked for.
+    pub(crate) fn on_sent(&mut self, bytes: u64, now: Time) {
+        if !self.is_far {
+            return;
         }
+        let round_trip = nanos(self.round_trip.shortest().unwrap_or_default());
+        let time_of = |bytes: u64| Duration::from_nanos(bytes.saturating_mul(round_trip) / self.bytes().max(1));
+        let (burst, made_up) = if self.notified.is_recent(now) {
+            (PACE_BURST.min(time_of(MARKED_BURST_PACKETS * self.window.packet_bytes())), Duration::ZERO)
+        } else {
+            (PACE_BURST, PACE_BURST)
+        };
+        self.pace.on_sent(time_of(bytes), burst, made_up, now);
     }
 
-    /// So many bytes arrived, and were not known to have.
-    pub(crate) fn on_delivered(&mut self, bytes: u64, now: Time) {
-        self.model.on_delivered(bytes, now);
+    /// So many bytes arrived.
+    pub(crate) fn on_delivered(&mut self, bytes: u64) {
         self.window.on_acked(bytes);
     }
 
-    /// Measures with the packet before `end`, which leaves now and asks for an acknowledgement, if none does yet.
-    pub(crate) fn begin_measuring(&mut self, end: u64, now: Time) {
-        self.model.begin(end, self.notified.is_cut(), now);
+    /// Measures the round trip with this packet, which leaves now and asks for an answer, if none does yet.
+    pub(crate) fn begin_measuring(&mut self, packet: u64, now: Time) {
+        self.round_trip.begin(packet, now);
     }
 
-    /// The measuring packet arrived; says how long it took.
-    pub(crate) fn on_measured(&mut self, in_flight: u64, now: Time) -> Option<Duration> {
-        let rtt = self.model.finish(in_flight, now);
-        if self.is_far() && !self.is_selective {
-            let fits = self.model.fits();
-            let room = (fits * 2).min(fits.saturating_add(self.budget)).min(FAR_WINDOW_MAX);
-            self.window.raise(FAR_PACKETS_MAX, room);
+    /// Packets from `una` on are sent once more.
+    pub(crate) fn forget_measuring(&mut self, una: u64) {
+        self.round_trip.forget(una);
+    }
+
+    /// Everything before `una` is answered; gives the round trip, if that was measured.
+    pub(crate) fn measure(&mut self, una: u64, now: Time) -> Option<Duration> {
+        let took = self.round_trip.finish(una, now)?;
+        let was_far = self.is_far;
+        self.is_far = self.round_trip.shortest().is_some_and(|shortest| shortest >= FAR_ROUND_TRIP);
+        if self.is_far || was_far {
+            self.apply_bounds();
         }
-        rtt
+        Some(took)
     }
 
-    /// So many packets were lost, of which the first is `lost`, all before `sent`.
-    pub(crate) fn on_loss(&mut self, lost: u64, packets: u64, sent: u64) {
-        self.model.on_lost(packets * self.window.packet_bytes());
-        self.window.on_loss(lost, sent);
+    /// Something was lost.
+    pub(crate) fn on_loss(&mut self) {
+        self.window.on_loss();
     }
 
     /// Nothing came back for a whole timeout.
-    pub(crate) fn on_timeout(&mut self, sent: u64) {
-        self.window.on_timeout(sent);
+    pub(crate) fn on_timeout(&mut self) {
+        self.window.on_timeout(self.round_trip.shortest().is_some());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::PACKET_CHARGE_BYTES;
+
+    const PACKET: u64 = 4_096 + PACKET_CHARGE_BYTES;
+
+    fn at(micros: u64) -> Time {
+        Time(micros * 1_000)
     }
 
-    /// Forgets what was measured.
-    pub(crate) fn reset(&mut self) {
-        *self = Self::new(1, 0, 0, self.mtu);
+    fn flow(round_trip_micros: u64) -> Flow {
+        let mut flow = Flow::new(4_096);
+        flow.limit(&NicLimits::default(), u32::MAX);
+        flow.begin_measuring(0, at(0));
+        assert_eq!(flow.measure(1, at(round_trip_micros)), Some(Duration::from_micros(round_trip_micros)));
+        flow.on_delivered(64 << 20);
+        flow
+    }
+
+    /// Packets that leave before the pace holds them back.
+    fn burst(flow: &mut Flow, now: Time) -> u64 {
+        (0..1_000).take_while(|_| (!flow.is_paced()).then(|| flow.on_sent(PACKET, now)).is_some()).count() as u64
+    }
+
+    #[test]
+    fn a_near_path_is_not_paced_and_a_longer_one_holds_more() {
+        let mut near = flow(499);
+        assert_eq!((near.packets(), burst(&mut near, at(499))), ((1 << 20) / PACKET, 1_000));
+        assert_eq!(flow(1_999).packets(), (1 << 20) / PACKET);
+        assert_eq!(flow(3_000).packets(), (3 << 20) / PACKET);
+        assert_eq!(flow(100_000).packets(), (4 << 20) / PACKET, "each loss repeats it");
+        let mut small = Flow::new(4_096);
+        small.limit(&NicLimits::default(), 10_000);
+        small.begin_measuring(0, at(0));
+        small.measure(1, at(100_000));
+        small.on_delivered(64 << 20);
+        assert_eq!(small.packets(), 10_000 / PACKET, "what the peer buffers");
+    }
+
+    #[test]
+    fn a_far_window_leaves_spread_over_the_round_trip() {
+        let mut flow = flow(4_000);
+        // In 0.25 ms a sixteenth of it leaves, and as much that a late timer may have left behind.
+        let window = flow.packets();
+        assert_eq!(window, (4 << 20) / PACKET);
+        assert_eq!(burst(&mut flow, at(4_000)), window / 8 + 1);
+        let until = flow.paced_until().expect("paced");
+        flow.on_time(until);
+        assert_eq!(burst(&mut flow, until), window / 16 + 1, "no timer was late");
+        flow.on_notification(until);
+        let (half, until) = (flow.packets(), flow.paced_until().expect("paced"));
+        flow.on_time(until);
+        assert!(half < window * 6 / 10);
+        assert_eq!(burst(&mut flow, until + Duration::from_micros(500)), MARKED_BURST_PACKETS + 1, "and no makeup");
+    }
+
+    #[test]
+    fn a_path_that_turns_out_to_be_near_is_bound_as_one() {
+        let mut flow = flow(4_000);
+        flow.begin_measuring(1, at(4_000));
+        flow.measure(2, at(4_100));
+        assert_eq!((flow.packets(), burst(&mut flow, at(4_100))), ((1 << 20) / PACKET, 1_000));
     }
 }

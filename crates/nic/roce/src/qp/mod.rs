@@ -5,15 +5,12 @@
 mod completer;
 mod credits;
 mod flow;
-mod held;
 mod notified;
-mod path_model;
-mod ranges;
-mod recovery;
 mod requester;
 mod responder;
 mod responses;
 mod retry;
+mod round_trip;
 mod send_queue;
 pub(crate) mod state;
 mod window;
@@ -116,7 +113,6 @@ impl Qp {
             }
             QpModify::Rts(attr) => {
                 state::check_rts(attr, limits.max_rd_atomic)?;
-                self.responder.set_selective(attr.peer.contains(Capabilities::SELECTIVE_REPEAT));
                 match &self.peer {
                     Some(peer) if self.state == QpState::Rtr => self.requester.start(attr, peer.mtu, limits),
                     _ => self.requester.apply(attr, limits),

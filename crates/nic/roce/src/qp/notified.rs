@@ -68,17 +68,11 @@ impl Notified {
         self.heard_at.is_some_and(|at| now.saturating_since(at) < RECENT)
     }
 
-    /// Whether less than the whole is left.
-    pub(crate) const fn is_cut(&self) -> bool {
-        self.share < WHOLE
-    }
-
-    /// The peer saw a mark. A round trip takes so long, as far as is known. `is_own`: somebody else sees to the queue, and
-    /// nothing is taken away.
-    pub(crate) fn on_notification(&mut self, is_own: bool, round_trip: Option<Duration>, now: Time) {
+    /// The peer saw a mark. A round trip takes so long, as far as is known.
+    pub(crate) fn on_notification(&mut self, round_trip: Option<Duration>, now: Time) {
         self.heard_at = Some(now);
         let round_trip = round_trip.unwrap_or_default();
-        if is_own || self.cut_at.is_some_and(|at| now.saturating_since(at) < CUT_APART.max(round_trip)) {
+        if self.cut_at.is_some_and(|at| now.saturating_since(at) < CUT_APART.max(round_trip)) {
             return;
         }
         self.period = PERIOD.max(round_trip);
@@ -115,8 +109,8 @@ mod tests {
     fn a_notification_halves_and_time_brings_it_back() {
         let mut notified = Notified::default();
         assert_eq!(notified.of(u64::MAX), u64::MAX);
-        notified.on_notification(false, None, at(1_000));
-        notified.on_notification(false, None, at(1_049));
+        notified.on_notification(None, at(1_000));
+        notified.on_notification(None, at(1_049));
         assert_eq!(notified.of(10_240), 5_120, "those within 50 us are one");
         notified.on_time(at(1_299));
         assert_eq!(notified.of(10_240), 5_120);
@@ -128,7 +122,7 @@ mod tests {
         }
         notified.on_time(at(1_000_000));
         assert_eq!(notified.of(10_240), 10_240, "all of it");
-        notified.on_notification(false, None, at(1_000_000));
+        notified.on_notification(None, at(1_000_000));
         assert!(notified.of(10_240) > 5_500, "a path that is seldom congested is cut less");
     }
 
@@ -137,11 +131,11 @@ mod tests {
         let long = Some(Duration::from_millis(10));
         let mut notified = Notified::default();
         for micros in (0..10_000).step_by(100) {
-            notified.on_notification(false, long, at(micros));
+            notified.on_notification(long, at(micros));
             notified.on_time(at(micros));
         }
         assert_eq!(notified.of(10_240), 5_120);
-        notified.on_notification(false, long, at(10_000));
+        notified.on_notification(long, at(10_000));
         assert_eq!(notified.of(10_240), 2_560, "the next round trip had marks too");
         notified.on_time(at(19_999));
         assert_eq!(notified.of(10_240), 2_560);
@@ -150,20 +144,18 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_another_sees_to_takes_nothing_and_is_remembered_for_a_second() {
+    fn marks_are_remembered_for_a_second() {
         let mut notified = Notified::default();
         assert!(!notified.is_recent(at(5)));
-        notified.on_notification(true, None, at(5));
-        assert!(!notified.is_cut() && notified.is_recent(at(1_000_004)) && !notified.is_recent(at(1_000_005)));
-        notified.on_notification(false, None, at(6));
-        assert!(notified.is_cut());
+        notified.on_notification(None, at(5));
+        assert!(notified.is_recent(at(1_000_004)) && !notified.is_recent(at(1_000_005)));
     }
 
     #[test]
     fn marks_without_end_leave_a_part() {
         let mut notified = Notified::default();
         for n in 0..10_000 {
-            notified.on_notification(false, None, at(n * 60));
+            notified.on_notification(None, at(n * 60));
             notified.on_time(at(n * 60));
         }
         assert_eq!(notified.of(32_000), 1_000);

@@ -13,12 +13,11 @@ use verbs::{Capabilities, CqId, Psn, Qpn, RtsAttr, SendFlags, SendOp, SendWr, St
 
 use super::credits::Credits;
 use super::flow::Flow;
-use super::recovery::Recovery;
 use super::retry::Retry;
 use super::send_queue::{Cut, SendQueue, SendWqe};
 use crate::batch::Batch;
 use crate::device::Device;
-use crate::limits::{FAR_PACKETS_MAX, NicLimits, SPAN_BYTES_MAX};
+use crate::limits::NicLimits;
 use crate::peer::Peer;
 use crate::wire::{AtomicEth, Bth, DEFAULT_PKEY, Header, Opcode, Reth, pad_field, wire_len};
 
@@ -51,8 +50,6 @@ pub(crate) struct Requester {
     peer: Capabilities,
     pub(super) credits: Credits,
     pub(super) flow: Flow,
-    /// What of the flight arrived early or is lost.
-    pub(super) recovery: Recovery,
     pub(super) retry: Retry,
     /// A local error of the request that starts with this packet; it ends the QP once it is the oldest.
     fault: Option<(u64, Status)>,
@@ -79,8 +76,6 @@ enum Step {
     Data { ack_request: bool },
     /// A request whose answer takes so many packets.
     WantsData { packets: u64 },
-    /// This packet once more, which was lost.
-    Again { packet: u64 },
 }
 
 impl Requester {
@@ -101,8 +96,7 @@ impl Requester {
             unrequested: 0,
             peer: Capabilities::empty(),
             credits: Credits::default(),
-            flow: Flow::new(1, 0, 0, 256),
-            recovery: Recovery::default(),
+            flow: Flow::new(256),
             retry: Retry::default(),
             fault: None,
             draining: false,
@@ -116,8 +110,7 @@ impl Requester {
     pub(crate) fn start(&mut self, attr: &RtsAttr, mtu: usize, limits: &NicLimits) {
         self.psn_base = attr.sq_psn;
         self.mtu = mtu;
-        let budget = attr.peer_rx_budget_bytes.min(limits.window_bytes);
-        self.flow = Flow::new(limits.window_packets, budget.into(), attr.peer_rx_budget_bytes, mtu);
+        self.flow = Flow::new(mtu);
         self.apply(attr, limits);
     }
 
@@ -125,9 +118,7 @@ impl Requester {
     pub(crate) fn apply(&mut self, attr: &RtsAttr, limits: &NicLimits) {
         self.max_rd_atomic = attr.max_rd_atomic.into();
         self.retry.configure(attr.timeout, attr.retry_cnt, attr.rnr_retry);
-        let budget = attr.peer_rx_budget_bytes;
-        let is_selective = attr.peer.contains(Capabilities::SELECTIVE_REPEAT);
-        self.flow.limit(limits.window_packets, budget.min(limits.window_bytes).into(), budget, is_selective);
+        self.flow.limit(limits, attr.peer_rx_budget_bytes);
         self.peer = attr.peer;
         (self.draining, self.drain_untold) = (false, false);
     }
@@ -152,8 +143,7 @@ impl Requester {
         self.data_requests_sent = 0;
         self.retry = Retry::default();
         self.credits = Credits::default();
-        self.flow.reset();
-        self.recovery.clear();
+        self.flow = Flow::new(self.mtu);
         self.fault = None;
         (self.draining, self.drain_untold, self.probe_pending, self.probed) = (false, false, false, None);
     }
@@ -197,21 +187,8 @@ impl Requester {
         self.retry.silent_since()
     }
 
-    /// Packets and window bytes that were sent and that nothing is known of.
-    pub(super) fn in_flight(&self) -> (u64, u64) {
-        let (packets, bytes) = self.unanswered();
-        let (known_packets, known_bytes) = self.recovery.not_in_flight();
-        (packets.saturating_sub(known_packets), bytes.saturating_sub(known_bytes))
-    }
-
-    /// Whether the peer may be at its bound of packets to keep, as all in flight, and more, wait for the oldest.
-    fn is_span_full(&self) -> bool {
-        let (packets, bytes) = self.unanswered();
-        packets >= FAR_PACKETS_MAX || bytes >= SPAN_BYTES_MAX
-    }
-
     /// Packets and window bytes between `una` and `next`.
-    fn unanswered(&self) -> (u64, u64) {
+    fn in_flight(&self) -> (u64, u64) {
         let charge = |wqe: Option<&SendWqe>, packet| wqe.map(|w| w.charge_before(packet));
         let Some(from) = charge(self.queue.head(), self.una) else { return (0, 0) };
         // At the end of the queue there is no request to ask; its last one knows what is before the end.
@@ -241,13 +218,6 @@ impl Requester {
         if self.flow.is_paced() {
             return None;
         }
-        if let Some(packet) = self.recovery.next_lost() {
-            let (packets, bytes) = self.in_flight();
-            let charge = self.queue.charge(&(packet..packet + 1));
-            let is_faulty = self.fault.is_some_and(|(first, _)| packet >= first);
-            let is_blocked = self.retry.is_waiting() || is_faulty || !self.flow.admits(packets, bytes, charge);
-            return (!is_blocked).then_some(Step::Again { packet });
-        }
         let wqe = self.queue.at(self.cursor)?;
         let begins = self.next == wqe.first && self.next >= self.sent;
         let fenced = wqe.flags.contains(SendFlags::FENCE) && !self.data_requests.is_empty();
@@ -264,7 +234,7 @@ impl Requester {
             return self.data_request_packets(wqe, packets, bytes).map(|packets| Step::WantsData { packets });
         }
         let charge = wqe.charge_before(self.next + 1) - wqe.charge_before(self.next);
-        if !self.flow.admits(packets, bytes, charge) || self.is_span_full() {
+        if !self.flow.admits(packets, bytes, charge) {
             return None;
         }
         let is_awaited = !self.peer.contains(Capabilities::OWES_ACKS)
@@ -311,7 +281,6 @@ impl Requester {
         }
         while let Some(step) = self.next_step() {
             let is_sent = match step {
-                Step::Again { packet } => self.send_again(packet, peer, batch, dev, now),
                 Step::Data { ack_request } => self.send(1, ack_request, peer, batch, dev, now),
                 Step::WantsData { packets } => self.send(packets, true, peer, batch, dev, now),
             };
@@ -319,14 +288,10 @@ impl Requester {
                 return;
             }
         }
-        let (packets, bytes) = self.in_flight();
-        if !self.flow.is_paced() && !self.flow.is_full(packets, bytes) {
-            self.flow.model.on_exhausted(bytes);
-        }
     }
 
     fn send_probe(&mut self, peer: &Peer, batch: &mut Batch<'_>, dev: &mut Device, now: Time) {
-        if self.next == self.una || self.recovery.next_lost().is_some() {
+        if self.next == self.una {
             // Going back has overtaken the probe.
             self.probe_pending = false;
             return;
@@ -336,7 +301,7 @@ impl Requester {
         let (is_data, is_sent) = match self.next_step() {
             Some(Step::Data { .. }) => (true, self.send(1, true, peer, batch, dev, now)),
             Some(Step::WantsData { packets }) => (false, self.send(packets, true, peer, batch, dev, now)),
-            Some(Step::Again { .. }) | None => (false, true),
+            None => (false, true),
         };
         if is_sent {
             self.probe_pending = false;
@@ -377,35 +342,8 @@ impl Requester {
         if wants_data {
             self.on_data_requested(at + packets);
         }
-        self.flow.on_sent(bytes, at == self.una, now);
+        self.flow.on_sent(bytes, now);
         self.on_sent(packets, end, ack_request, dev, now);
-        true
-    }
-
-    /// Sends a lost packet once more, or asks once more for the answer that it is part of; false as for [`Self::send`].
-    fn send_again(&mut self, lost: u64, peer: &Peer, batch: &mut Batch<'_>, dev: &mut Device, now: Time) -> bool {
-        let Some(wqe) = self.queue.at(self.queue.index_of(lost)) else { return false };
-        let range = match self.data_requests.iter().find(|request| lost < request.end) {
-            Some(request) if wqe.wants_data() => request.first.max(self.una)..request.end,
-            _ => lost..lost + 1,
-        };
-        let (first, bytes) = (wqe.first, self.queue.charge(&range));
-        let ack_request = wqe.wants_data() || self.recovery.is_last_lost();
-        let packet = self.encode(peer, wqe, range.start, range.end - range.start, ack_request);
-        match packet.write(peer, wqe, batch, &dev.mrs) {
-            Some(Ok(())) => {}
-            Some(Err(_)) => {
-                self.fault = Some((first, Status::LocProtErr));
-                return false;
-            }
-            None => return false,
-        }
-        let (_, in_flight) = self.in_flight();
-        self.flow.model.on_sent_again(range.clone(), in_flight);
-        self.recovery.on_sent_again(range, self.next, &self.queue);
-        self.flow.on_sent(bytes, false, now);
-        dev.counters.retransmits += 1;
-        self.retry.on_sent(now);
         true
     }
 
@@ -479,7 +417,7 @@ impl Requester {
         self.sent = self.sent.max(self.next);
         if is_new {
             if ack_requested {
-                self.flow.begin_measuring(self.next, now);
+                self.flow.begin_measuring(self.next - 1, now);
             }
         } else {
             dev.counters.retransmits += 1;

@@ -7,7 +7,6 @@
 use rnic::{AtomicOp, KeyFault, ReceiveQueue};
 use verbs::{Access, Psn, QpInit, Qpn, RtrAttr, Status, Time};
 
-use super::held::Held;
 use super::responses::{Acknowledged, Fatal, Responses};
 use crate::batch::Batch;
 use crate::device::Device;
@@ -65,9 +64,6 @@ pub(crate) struct Responder {
     /// Packets by which a request may be ahead of the expected one.
     ahead_max: u32,
     gap: Gap,
-    /// Whether the peer repeats selectively, and takes selective acknowledgements.
-    is_selective: bool,
-    held: Held,
     pub(super) responses: Responses,
 }
 
@@ -79,8 +75,6 @@ impl Responder {
             epsn: Psn::new(0),
             ahead_max: AHEAD_PACKETS_MAX,
             gap: Gap::None,
-            is_selective: false,
-            held: Held::default(),
             responses: Responses::default(),
         }
     }
@@ -90,14 +84,8 @@ impl Responder {
         self.incoming.start(attr);
         self.rnr_code = attr.min_rnr_timer;
         self.epsn = attr.rq_psn;
-        self.held = Held::new(attr.rq_psn);
         self.ahead_max = self.plausible_ahead(attr.max_dest_rd_atomic);
         self.responses = Responses::new(attr.max_dest_rd_atomic);
-    }
-
-    /// Whether the peer repeats selectively.
-    pub(crate) const fn set_selective(&mut self, is_selective: bool) {
-        self.is_selective = is_selective;
     }
 
     /// How far ahead of the expected request one of the peer's can be. A READ takes as many PSNs as its answer has
@@ -114,7 +102,7 @@ impl Responder {
     /// Fills a batch with answers and the acknowledgement.
     pub(crate) fn fill(&mut self, peer: &Peer, batch: &mut Batch<'_>, dev: &mut Device) -> Result<(), Fatal> {
         let state = self.acknowledged();
-        self.responses.fill(peer, state, &mut self.held, batch, dev)
+        self.responses.fill(peer, state, batch, dev)
     }
 
     pub(crate) const fn expected_psn(&self) -> Psn {
@@ -144,9 +132,6 @@ impl Responder {
         if ahead >= Psn::MODULUS / 2 {
             dev.counters.duplicates += 1;
             self.responses.on_duplicate(bth.psn, request, self.incoming.mtu, dev);
-            if !self.held.is_empty() {
-                self.responses.report();
-            }
             return Ok(());
         }
         if ahead > self.ahead_max {
@@ -155,24 +140,10 @@ impl Responder {
             return Ok(());
         }
         if ahead > 0 {
-            dev.counters.out_of_order += 1;
-            if self.is_selective {
-                self.on_early(bth, request, dev, now);
-            } else {
-                dev.counters.drop_out_of_order += 1;
-                self.on_gap(bth.psn, now);
-            }
+            dev.counters.drop_out_of_order += 1;
+            self.on_gap(bth.psn, now);
             return Ok(());
         }
-        self.on_expected(bth, request, dev, now)?;
-        if !self.held.is_empty() {
-            self.execute_held(dev, now)?;
-        }
-        Ok(())
-    }
-
-    /// Takes the packet that is expected.
-    fn on_expected(&mut self, bth: &Bth, request: &Request<'_>, dev: &mut Device, now: Time) -> Result<(), Fatal> {
         let was_gap = std::mem::replace(&mut self.gap, Gap::None);
         self.responses.forget_rnr_nak();
         match self.execute(bth, request, dev, now) {
@@ -195,35 +166,6 @@ impl Responder {
                 self.responses.refuse(self.epsn, code);
                 Err(Fatal(code))
             }
-        }
-    }
-
-    /// Executes kept requests whose turn it is. The peer is told at once: it waits for what was missing.
-    fn execute_held(&mut self, dev: &mut Device, now: Time) -> Result<(), Fatal> {
-        while self.gap == Gap::None
-            && let Some(held) = self.held.take(self.epsn, &mut dev.held_bytes)
-        {
-            self.on_expected(&held.bth, &held.request(), dev, now)?;
-        }
-        if self.held.is_empty() {
-            self.responses.acknowledge_latest();
-        } else {
-            self.responses.report();
-        }
-        Ok(())
-    }
-
-    /// A packet is missing before this one, from a peer that repeats selectively.
-    fn on_early(&mut self, bth: &Bth, request: &Request<'_>, dev: &mut Device, now: Time) {
-        if self.held.keep(self.epsn, bth, request, &mut dev.held_bytes) {
-            dev.counters.held += 1;
-        } else {
-            dev.counters.drop_out_of_order += 1;
-        }
-        // After an RNR NAK the requester sends all again without being told.
-        let is_waited_for = !matches!(self.gap, Gap::NotReady(until) if now < until);
-        if is_waited_for && (self.held.is_to_be_told() || bth.ack_request) {
-            self.responses.report();
         }
     }
 
@@ -313,14 +255,11 @@ impl Responder {
     /// Into error: the receive in progress and all posted ones complete as flushed. Receives of an SRQ stay there.
     pub(crate) fn flush(&mut self, dev: &mut Device) {
         self.incoming.flush(dev);
-        self.held.clear(&mut dev.held_bytes);
     }
 
     /// Forgets all work without completions.
     pub(crate) fn reset(&mut self, dev: &mut Device) {
         self.incoming.reset(dev);
-        self.held.clear(&mut dev.held_bytes);
-        self.is_selective = false;
         self.gap = Gap::None;
         self.responses = Responses::default();
     }

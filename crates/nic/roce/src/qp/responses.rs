@@ -12,14 +12,11 @@ use std::collections::VecDeque;
 use rnic::KeyFault;
 use verbs::{AsyncEvent, Psn, Qpn, Rkey, Time};
 
-use super::held::Held;
 use crate::batch::Batch;
 use crate::device::Device;
 use crate::limits::{MAX_DUPLICATE_JOBS, NOTIFICATIONS_APART, OWED_ACK_MAX};
 use crate::peer::Peer;
-use crate::wire::{
-    Aeth, Bth, DEFAULT_PKEY, Header, NakCode, Opcode, Request, Reth, SELECTIVE_BYTES_MAX, Syndrome, pad_field, wire_len,
-};
+use crate::wire::{Aeth, Bth, DEFAULT_PKEY, Header, NakCode, Opcode, Request, Reth, Syndrome, pad_field, wire_len};
 
 /// The QP must go into error for this reason; the NAK is queued, or no answer can be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,8 +68,6 @@ enum Reply {
     None,
     /// Everything executed so far.
     Latest,
-    /// The same, and what is kept of the packets behind it.
-    Selective,
     /// Everything up to this packet, because what follows it has an answer of its own.
     Through(Psn),
     /// The next expected packet is missing.
@@ -172,13 +167,6 @@ impl Responses {
     pub(crate) fn acknowledge_latest(&mut self) {
         if matches!(self.reply, Reply::None | Reply::Through(_) | Reply::Latest) {
             self.reply = Reply::Latest;
-        }
-    }
-
-    /// A packet is missing, and those behind it are kept or were dropped: the peer is told which.
-    pub(crate) fn report(&mut self) {
-        if !matches!(self.reply, Reply::RnrNak(..) | Reply::Nak(..)) {
-            self.reply = Reply::Selective;
         }
     }
 
@@ -331,7 +319,6 @@ impl Responses {
         &mut self,
         peer: &Peer,
         state: Acknowledged,
-        held: &mut Held,
         batch: &mut Batch<'_>,
         dev: &mut Device,
     ) -> Result<(), Fatal> {
@@ -367,18 +354,11 @@ impl Responses {
                 self.jobs.pop_front();
             }
         }
-        self.push_reply(peer, state, held, batch, dev);
+        self.push_reply(peer, state, batch, dev);
         Ok(())
     }
 
-    fn push_reply(
-        &mut self,
-        peer: &Peer,
-        state: Acknowledged,
-        held: &mut Held,
-        batch: &mut Batch<'_>,
-        dev: &mut Device,
-    ) {
+    fn push_reply(&mut self, peer: &Peer, state: Acknowledged, batch: &mut Batch<'_>, dev: &mut Device) {
         let expected = state.expected;
         let before = |psn: Psn| psn.plus(Psn::MODULUS - 1);
         let counters = &mut dev.counters;
@@ -392,14 +372,7 @@ impl Responses {
         self.ack_precedes_nak = false;
         let (psn, syndrome, counter) = match self.reply {
             Reply::None => return,
-            Reply::Selective if !held.is_empty() => {
-                if push_selective(peer, before(expected), Aeth { syndrome: ack, msn: self.msn }, held, batch) {
-                    counters.selective_sent += 1;
-                    (self.owed, self.reply) = (None, Reply::None);
-                }
-                return;
-            }
-            Reply::Latest | Reply::Selective => (before(expected), ack, &mut counters.acks_sent),
+            Reply::Latest => (before(expected), ack, &mut counters.acks_sent),
             Reply::Through(psn) => (psn, ack, &mut counters.acks_sent),
             Reply::SequenceNak => (expected, Syndrome::Nak(NakCode::SequenceError), &mut counters.naks_sent),
             Reply::RnrNak(psn, code) => (psn, Syndrome::RnrNak(code), &mut counters.rnr_naks_sent),
@@ -424,21 +397,6 @@ fn push_acknowledge(peer: &Peer, psn: Psn, syndrome: Syndrome, msn: u32, batch: 
         return false;
     }
     let Ok(()) = batch.push(&peer.route, &header, 0, |_| Ok::<(), std::convert::Infallible>(()));
-    true
-}
-
-/// Appends a selective acknowledgement; false if the batch has no place for it.
-fn push_selective(peer: &Peer, psn: Psn, aeth: Aeth, held: &mut Held, batch: &mut Batch<'_>) -> bool {
-    let mut report = [0; SELECTIVE_BYTES_MAX];
-    let len = held.report(psn.plus(1), &mut report[..peer.mtu.min(SELECTIVE_BYTES_MAX)]);
-    let header = response_header(peer, Opcode::SelectiveAcknowledge, psn, len).with_aeth(aeth);
-    if !batch.fits(header.as_bytes().len(), len) {
-        return false;
-    }
-    let Ok(()) = batch.push(&peer.route, &header, len, |dst| {
-        dst.copy_from_slice(&report[..len]);
-        Ok::<(), std::convert::Infallible>(())
-    });
     true
 }
 

@@ -126,15 +126,6 @@ impl Retry {
         }
     }
 
-    /// The peer took something, though not the oldest packet: it is there.
-    pub(crate) fn on_heard(&mut self, now: Time) {
-        self.silent_since = self.silent_since.map(|_| now);
-        if self.rnr_until.is_none() {
-            (self.ack_deadline, self.probe_at) = (None, None);
-            self.on_sent(now);
-        }
-    }
-
     /// Counts a retry; false if none is left.
     pub(crate) fn try_retry(&mut self) -> bool {
         let left = self.retries_left > 0;
@@ -241,8 +232,6 @@ mod tests {
         retry.on_sent(Time(1));
         retry.on_sent(Time(2));
         assert_eq!(retry.silent_since(), Some(Time(1)));
-        retry.on_heard(Time(3));
-        assert_eq!(retry.silent_since(), Some(Time(3)));
         retry.on_progress(true, Time(4));
         assert_eq!(retry.silent_since(), Some(Time(4)), "more waits");
         assert!(retry.try_rnr_wait(Duration::from_millis(1), Time(5)));

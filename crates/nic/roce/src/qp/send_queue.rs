@@ -4,7 +4,6 @@
 //! counted likewise, so that what is in flight is a subtraction.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 
 use rnic::{KeyFault, MrTable, PostedData, SendLimits, SpareData, send_opcode, wants_data};
 use verbs::{SendFlags, SendOp, SendWr, VerbsError, WcOpcode};
@@ -159,20 +158,6 @@ impl SendQueue {
 
     pub(crate) fn at(&self, index: usize) -> Option<&SendWqe> {
         self.wqes.get(index)
-    }
-
-    /// The place of the request that a packet belongs to.
-    pub(crate) fn index_of(&self, packet: u64) -> usize {
-        self.wqes.partition_point(|wqe| wqe.end() <= packet)
-    }
-
-    /// Window charge of packets of requests that are in the queue.
-    pub(crate) fn charge(&self, packets: &Range<u64>) -> u64 {
-        let before = |packet| {
-            let wqe = self.wqes.get(self.index_of(packet)).or(self.wqes.back());
-            wqe.map_or(0, |wqe| wqe.charge_before(packet.max(wqe.first)))
-        };
-        before(packets.end).saturating_sub(before(packets.start))
     }
 
     pub(crate) fn head(&self) -> Option<&SendWqe> {

@@ -20,8 +20,6 @@ pub(crate) struct Window {
     bytes: u64,
     /// Below it the window doubles per round trip, above it grows by [`INCREASE_PACKETS`].
     threshold: u64,
-    /// Losses of packets before this one belong to the same event as the last cut.
-    cut_until: u64,
 }
 
 impl Window {
@@ -36,7 +34,6 @@ impl Window {
             packet_bytes,
             bytes: (INITIAL_PACKETS * packet_bytes).min(cap_bytes),
             threshold: u64::MAX,
-            cut_until: 0,
         }
     }
 
@@ -45,13 +42,6 @@ impl Window {
         self.cap_packets = u64::from(cap_packets).max(1);
         self.cap_bytes = cap_bytes.max(self.packet_bytes);
         self.bytes = self.bytes.min(self.cap_bytes);
-    }
-
-    /// The path holds so much, which may be more than the bounds.
-    pub(crate) fn raise(&mut self, cap_packets: u64, cap_bytes: u64) {
-        if cap_bytes > self.cap_bytes {
-            (self.cap_packets, self.cap_bytes) = (cap_packets, cap_bytes);
-        }
     }
 
     /// Packets that may be in flight.
@@ -81,20 +71,19 @@ impl Window {
         self.bytes = (self.bytes + step).min(self.cap_bytes);
     }
 
-    /// A packet before `sent` and not before `lost` was lost. One cut for all losses of one flight.
-    pub(crate) fn on_loss(&mut self, lost: u64, sent: u64) {
-        if lost < self.cut_until {
-            return;
-        }
-        self.cut_until = sent;
+    /// Something was lost, and the requester goes back to it. It goes back once in a round trip, so each time the cut
+    /// before has had its effect.
+    pub(crate) fn on_loss(&mut self) {
         self.threshold = (self.bytes * DECREASE_TENTHS / 10).max(self.floor());
         self.bytes = self.threshold;
     }
 
-    /// Nothing came back for a whole timeout: start small.
-    pub(crate) fn on_timeout(&mut self, sent: u64) {
-        self.cut_until = sent;
-        self.threshold = (self.bytes * DECREASE_TENTHS / 10).max(self.floor());
+    /// Nothing came back for a whole timeout: start small. Where no round trip was ever measured (`is_measured`), the
+    /// path may just be longer than the timeout, and says nothing of what it holds.
+    pub(crate) fn on_timeout(&mut self, is_measured: bool) {
+        if is_measured {
+            self.on_loss();
+        }
         self.bytes = self.floor();
     }
 
@@ -126,32 +115,27 @@ mod tests {
         let mut window = Window::new(1000, 100 * PACKET, 1024);
         window.limit(10, 20 * PACKET);
         assert_eq!((window.cap_packets(), window.bytes()), (10, 20 * PACKET));
-        window.raise(500, 10 * PACKET);
-        window.on_acked(100 * PACKET);
-        assert_eq!((window.cap_packets(), window.bytes()), (10, 20 * PACKET), "a path that holds less changes nothing");
-        window.raise(500, 40 * PACKET);
+        window.limit(500, 40 * PACKET);
         window.on_acked(100 * PACKET);
         assert_eq!((window.cap_packets(), window.bytes()), (500, 40 * PACKET));
     }
 
     #[test]
-    fn a_flight_is_cut_once_and_grows_back() {
+    fn losses_cut_it_and_it_grows_back() {
         let mut window = Window::new(1000, 100 * PACKET, 1024);
         window.on_acked(100 * PACKET);
-        window.on_loss(5, 100);
+        window.on_loss();
         assert_eq!(window.bytes() / PACKET, 70);
-        window.on_loss(50, 120);
-        assert_eq!(window.bytes() / PACKET, 70, "same flight");
-        window.on_loss(100, 170);
+        window.on_loss();
         assert_eq!(window.bytes() / PACKET, 49);
         for _ in 0..10_000 {
             window.on_acked(PACKET);
         }
         assert_eq!(window.bytes() / PACKET, 100);
-        window.on_timeout(500);
+        window.on_timeout(true);
         assert_eq!(window.bytes() / PACKET, WINDOW_FLOOR_PACKETS);
-        for n in 500..600 {
-            window.on_loss(n, n + 1);
+        for _ in 0..100 {
+            window.on_loss();
         }
         assert_eq!(window.bytes() / PACKET, WINDOW_FLOOR_PACKETS, "never below the floor");
     }

@@ -9,7 +9,6 @@ mod icrc;
 mod opcode;
 mod packet;
 mod sealed;
-mod selective;
 
 pub use bth::{Bth, DEFAULT_PKEY};
 pub use eth::{Aeth, AtomicEth, CREDITS_UNLIMITED, Deth, NakCode, Reth, Syndrome};
@@ -19,7 +18,6 @@ pub use opcode::{Opcode, UnknownOpcode};
 pub use packet::{Body, Datagram, Header, Packet, PacketFault, Request, Response, Unchecked};
 pub use packet::{has_right_length, pad_bytes, pad_field};
 pub use sealed::{SEALED_EXTRA_BYTES, SEALED_HEAD_BYTES, SEALED_OPCODE, sealed_bth, sealed_head};
-pub use selective::{Report, SELECTIVE_BYTES_MAX, write_report};
 
 /// Bytes of a packet, or of a path MTU, as lengths on the wire. No such length is near the largest number of this type.
 pub fn wire_len(bytes: usize) -> u32 {

@@ -118,8 +118,6 @@ opcodes! {
     DatagramImm = 0x65, 12;
     /// Notification of congestion (16 reserved bytes; annex A17.9.3).
     CongestionNotification = 0x81, 16;
-    /// Acknowledgement with the packets that arrived early (AETH, then runs), of our own.
-    SelectiveAcknowledge = 0xd1, 4;
 }
 
 /// The bits of an opcode that say which service it is of, for the unreliable connected one.
@@ -214,9 +212,9 @@ mod tests {
             }
         }
         assert_eq!(known, Opcode::ALL.len());
-        assert_eq!(known, 39);
+        assert_eq!(known, 38);
         // 0x15 is reserved, as are UD's SENDs of several packets; UC has no READ; 0x40 and 0xa0 belong to RD and XRC.
-        for byte in [0x15, 0x18, 0x2c, 0x31, 0x40, 0x60, 0x63, 0x66, 0x80, 0xa0] {
+        for byte in [0x15, 0x18, 0x2c, 0x31, 0x40, 0x60, 0x63, 0x66, 0x80, 0xa0, 0xd1] {
             assert!(Opcode::from_byte(byte).is_err(), "{byte:#x}");
         }
     }
@@ -225,7 +223,7 @@ mod tests {
     fn services_by_the_highest_bits() {
         for &opcode in Opcode::ALL {
             let service = match opcode.byte() {
-                0..=0x1f | 0xd1 => Some(QpType::Rc),
+                0..=0x1f => Some(QpType::Rc),
                 0x20..=0x3f => Some(QpType::Uc),
                 0x81 => None,
                 _ => Some(QpType::Ud),

@@ -5,7 +5,7 @@
 
 use verbs::{Psn, Qpn, Rkey};
 
-use super::{Aeth, AtomicEth, Bth, DEFAULT_PKEY, Deth, ICRC_BYTES, Opcode, Report, Reth};
+use super::{Aeth, AtomicEth, Bth, DEFAULT_PKEY, Deth, ICRC_BYTES, Opcode, Reth};
 
 /// Why bytes are not a packet of ours; each is a counted drop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -82,8 +82,6 @@ pub enum Response<'a> {
     },
     /// Acknowledgement, positive or not.
     Acknowledge(Aeth),
-    /// Acknowledgement with what arrived early.
-    Selective(Aeth, Report<'a>),
     /// Answer to an atomic: the value before it.
     Atomic(Aeth, u64),
 }
@@ -262,7 +260,6 @@ fn parse_response<'a>(opcode: Opcode, mut r: Reader<'a>) -> Option<Response<'a>>
         }
         Opcode::ReadResponseMiddle => Some(Response::Read { start: false, end: false, aeth: None, payload: r.0 }),
         Opcode::Acknowledge => Some(Response::Acknowledge(r.aeth()?)),
-        Opcode::SelectiveAcknowledge => Some(Response::Selective(r.aeth()?, Report::parse(r.0)?)),
         Opcode::AtomicAcknowledge => Some(Response::Atomic(r.aeth()?, r.take().copied().map(u64::from_be_bytes)?)),
         _ => None,
     }

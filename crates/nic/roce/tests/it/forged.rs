@@ -44,7 +44,7 @@ fn from_another_port_of_a_software_nic_nothing_is_believed() {
     s.acknowledge(OUR_PSN, Syndrome::Ack(CREDITS_UNLIMITED));
     s.acknowledge(OUR_PSN, Syndrome::Nak(NakCode::RemoteAccess));
     assert_eq!(s.nic.counters_detail().drop_wrong_port, 8);
-    assert_eq!((s.nic.counters_detail().drops(), s.nic.counters_detail().out_of_order), (8, 0));
+    assert_eq!((s.nic.counters_detail().drops(), s.nic.counters_detail().drop_out_of_order), (8, 0));
     assert_eq!(written(&s), 0);
     assert_eq!(s.statuses(), []);
     let status = s.nic.query_qp(s.qpn).expect("the QP");
@@ -85,7 +85,7 @@ fn what_is_too_far_ahead_to_be_the_peers_is_dropped_and_not_answered() {
         assert_eq!(s.lines(), [], "{ahead} ahead");
     }
     assert_eq!(s.nic.counters_detail().drop_beyond_window, beyond.len() as u64);
-    assert_eq!((s.nic.counters_detail().out_of_order, s.nic.counters_detail().naks_sent), (0, 0));
+    assert_eq!((s.nic.counters_detail().drop_out_of_order, s.nic.counters_detail().naks_sent), (0, 0));
     // Half of the PSN space and more is behind: a duplicate, acknowledged again (IBTA 9.7.5.1.1).
     s.write(THEIR_PSN, true);
     s.lines();
@@ -105,5 +105,5 @@ fn answers_to_reads_may_span_any_distance() {
     let ahead = Psn::MODULUS / 2 - 1;
     s.write(THEIR_PSN + ahead, true);
     assert_eq!(s.lines(), [(Acknowledge, THEIR_PSN, nak(NakCode::SequenceError, 0))]);
-    assert_eq!((s.nic.counters_detail().out_of_order, s.nic.counters_detail().drop_beyond_window), (1, 0));
+    assert_eq!((s.nic.counters_detail().drop_out_of_order, s.nic.counters_detail().drop_beyond_window), (1, 0));
 }

@@ -21,7 +21,6 @@ mod rules;
 mod script;
 mod scripted;
 mod sealed;
-mod selective;
 mod standby;
 mod unreliable;
 mod unreliable_any;

@@ -267,7 +267,7 @@ fn one_nak_for_a_gap() {
     a.wait_ok(&mut world);
     let counters = world.nics[1].counters_detail();
     assert_eq!((counters.naks_sent, counters.duplicates), (1, 0));
-    assert!(counters.out_of_order > 10);
+    assert!(counters.drop_out_of_order > 10);
     let naks: Vec<_> = world.seen.iter().filter(|s| s.from == 1 && s.bytes[12] == NAK_SEQUENCE).collect();
     assert_eq!((naks.len(), naks[0].psn()), (1, 0xff_fff5));
     assert_eq!(world.nics[0].counters_detail().timeouts, 0);

@@ -215,9 +215,7 @@ impl Script {
             let packet = Packet::parse(bytes).expect("a packet");
             assert_eq!(packet.bth.dest_qpn, PEER_QPN);
             let aeth = match packet.body {
-                Body::Response(
-                    Response::Acknowledge(aeth) | Response::Atomic(aeth, _) | Response::Selective(aeth, _),
-                ) => Some(aeth),
+                Body::Response(Response::Acknowledge(aeth) | Response::Atomic(aeth, _)) => Some(aeth),
                 Body::Response(Response::Read { aeth, .. }) => aeth,
                 Body::Request(_) | Body::Datagram(_) | Body::Congestion => None,
             };
