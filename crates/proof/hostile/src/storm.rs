@@ -118,12 +118,14 @@ pub fn run(raas: Program<'_>, seed: u64, verdict: &mut Verdict) -> Result<()> {
     Ok(())
 }
 
-/// What another user wants: each is a tool, or a program, of its own, from its begin on.
-const WISH: [(&str, fn(&Path) -> Result<()>); 4] = [
-    ("attach", |socket| Ok(drop(RawApp::attach(socket, "polite")?))),
-    ("know the host's state", |socket| Ok(drop(raas::inspect::stat(Some(socket))?))),
-    ("see connections", |socket| Ok(drop(raas::inspect::connections(Some(socket))?))),
-    ("see regions", |socket| Ok(drop(raas::inspect::regions(Some(socket))?))),
+/// What another user wants, with its name: each is a tool, or a program, of its own, from its begin on.
+type Wish = (&'static str, fn(&Path) -> Result<()>);
+
+const WISH: [Wish; 4] = [
+    ("attach", |socket| RawApp::attach(socket, "polite").map(drop).map_err(Into::into)),
+    ("know the host's state", |socket| raas::inspect::stat(Some(socket)).map(drop).map_err(Into::into)),
+    ("see connections", |socket| raas::inspect::connections(Some(socket)).map(drop).map_err(Into::into)),
+    ("see regions", |socket| raas::inspect::regions(Some(socket)).map(drop).map_err(Into::into)),
 ];
 
 fn between(storm: &Storm, wish: impl Fn() -> Result<()>) -> Result<String> {

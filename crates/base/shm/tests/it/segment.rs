@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, OFlags, SealFlags};
 use rustix::io::{Errno, FdFlags};
-use shm::{Segment, SegmentError, Sharing};
+use shm::{RegionMemory, Segment, SegmentError, Sharing};
 
 const LEN: u64 = 8192;
 const FIXED_SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
