@@ -21,7 +21,16 @@ const GRACE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(5);
 /// Between two looks at the daemon's connections.
 const LOOK: Duration = Duration::from_millis(10);
-/// Paths of a connection that is not over RaaS.
+/// What the daemon told of connections that have carried bytes.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// Programs with one over RaaS, as they call themselves; empty where that is not known.
+    pub(super) over: BTreeSet<String>,
+    /// Why others were on TCP.
+    pub(super) reasons: BTreeSet<String>,
+}
+
+/// The path of a connection that is not over RaaS.
 const TCP: &str = "tcp";
 
 /// A started server; it ends with its owner.
@@ -70,7 +79,7 @@ impl Drop for Serving {
 #[derive(Debug)]
 pub(super) struct Watch {
     stop: Arc<AtomicBool>,
-    thread: Option<std::thread::JoinHandle<BTreeSet<String>>>,
+    thread: Option<std::thread::JoinHandle<Seen>>,
 }
 
 /// Watches the place, if its connections are to go over RaaS.
@@ -80,33 +89,36 @@ pub(super) fn watch(place: &Place) -> Watch {
     let thread = command.map(|mut command| {
         let stop = Arc::clone(&stop);
         std::thread::spawn(move || {
-            let mut paths = BTreeSet::new();
+            let mut seen = Seen::default();
             while !stop.load(Ordering::Relaxed) {
-                paths.extend(paths_now(&mut command));
+                look(&mut command, &mut seen);
                 std::thread::sleep(LOOK);
             }
-            paths
+            seen
         })
     });
     Watch { stop, thread }
 }
 
-/// Paths of the connections that have carried bytes.
-fn paths_now(command: &mut Command) -> Vec<String> {
-    let Ok(output) = command.stderr(Stdio::null()).output() else { return vec![] };
-    let Ok(told) = serde_json::from_slice::<Value>(&output.stdout) else { return vec![] };
-    let rows = told["connections"].as_array().cloned().unwrap_or_default();
-    let carried = |row: &&Value| ["tx_bytes", "rx_bytes"].iter().any(|key| row[*key].as_u64().is_some_and(|n| n > 0));
-    let paths = rows.iter().filter(carried).filter_map(|row| row["path"].as_str());
-    paths.filter(|path| *path != TCP).map(str::to_owned).collect()
+fn look(command: &mut Command, seen: &mut Seen) {
+    let Ok(output) = command.stderr(Stdio::null()).output() else { return };
+    let Ok(told) = serde_json::from_slice::<Value>(&output.stdout) else { return };
+    let carried = |row: &Value| ["tx_bytes", "rx_bytes"].iter().any(|key| row[*key].as_u64().is_some_and(|n| n > 0));
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    for row in told["connections"].as_array().into_iter().flatten() {
+        match row["path"].as_str() {
+            Some(TCP) => _ = seen.reasons.insert(text(&row["reason"])),
+            Some(_) if carried(row) => _ = seen.over.insert(text(&row["program"])),
+            _ => {}
+        }
+    }
 }
 
 impl Watch {
-    /// The paths that were seen.
-    pub(super) fn end(mut self) -> Vec<String> {
+    /// What was seen.
+    pub(super) fn end(mut self) -> Seen {
         self.stop.store(true, Ordering::Relaxed);
-        let seen = self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default();
-        seen.into_iter().collect()
+        self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
     }
 }
 
