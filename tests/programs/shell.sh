@@ -74,11 +74,11 @@ serve_www() {
     exec $RUN lighttpd -D -f $DIR/lighttpd
 }
 
-# Sends DIR/sent to an echo, and compares.
-make_sent() { head -c ${FULL:+10}20M /dev/urandom > $DIR/sent; }
+# Sends DIR/sent to an echo, and compares; one that stands still is ended.
+make_sent() { head -c ${FULL:+1}20M /dev/urandom > $DIR/sent; }
 echo_back() {
     local begin=$(date +%s%N)
-    $RUN socat -t 60 - TCP:$ADDRESS:$1,retry=50,interval=0.1 < $DIR/sent | cmp - $DIR/sent
+    timeout 100 $RUN socat -t 60 - TCP:$ADDRESS:$1,retry=50,interval=0.1 < $DIR/sent | cmp - $DIR/sent
     echo speed $(($(stat -c %s $DIR/sent) * 1000 / (($(date +%s%N) - begin) / 1000000 + 1))) bytes/s
 }
 
