@@ -7,23 +7,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-use crate::client_socket::ClientInput;
 use crate::user_turns::{Rooms, UserTurns};
 
 /// Messages of one user's programs that wait; further ones wait in their sockets.
 const WAITING_PER_USER_MAX: usize = 64;
 
 /// Each has the room that it takes.
-type Waiting = UserTurns<(ClientInput, OwnedSemaphorePermit)>;
+type Waiting<T> = UserTurns<(T, OwnedSemaphorePermit)>;
 
 /// The control plane has ended.
 #[derive(Debug)]
 pub(crate) struct Ended;
 
 /// The programs' end.
-#[derive(Debug, Clone)]
-pub(crate) struct ClientQueue {
-    waiting: Arc<Mutex<Waiting>>,
+#[derive(Debug)]
+pub(crate) struct ClientQueue<T> {
+    waiting: Arc<Mutex<Waiting<T>>>,
     rooms: Arc<Rooms>,
     /// As many as wait.
     told: mpsc::UnboundedSender<()>,
@@ -31,26 +30,32 @@ pub(crate) struct ClientQueue {
 
 /// The control plane's end.
 #[derive(Debug)]
-pub(crate) struct ClientInputs {
-    waiting: Arc<Mutex<Waiting>>,
+pub(crate) struct ClientInputs<T> {
+    waiting: Arc<Mutex<Waiting<T>>>,
     told: mpsc::UnboundedReceiver<()>,
 }
 
-pub(crate) fn queue() -> (ClientQueue, ClientInputs) {
+pub(crate) fn queue<T>() -> (ClientQueue<T>, ClientInputs<T>) {
     let (told, hears) = mpsc::unbounded_channel();
-    let waiting = Arc::<Mutex<Waiting>>::default();
+    let waiting = Arc::new(Mutex::new(Waiting::default()));
     let rooms = Arc::new(Rooms::new(WAITING_PER_USER_MAX));
     (ClientQueue { waiting: Arc::clone(&waiting), rooms, told }, ClientInputs { waiting, told: hears })
 }
 
-fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
+fn lock<T>(waiting: &Mutex<Waiting<T>>) -> MutexGuard<'_, Waiting<T>> {
     // The turns are whole between statements, whichever thread panicked.
     waiting.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl ClientQueue {
+impl<T> Clone for ClientQueue<T> {
+    fn clone(&self) -> Self {
+        Self { waiting: Arc::clone(&self.waiting), rooms: Arc::clone(&self.rooms), told: self.told.clone() }
+    }
+}
+
+impl<T> ClientQueue<T> {
     /// Waits for room among what its user's programs said.
-    pub(crate) async fn send(&self, uid: u32, input: ClientInput) -> Result<(), Ended> {
+    pub(crate) async fn send(&self, uid: u32, input: T) -> Result<(), Ended> {
         let room = self.rooms.enter(uid).await.ok_or(Ended)?;
         let mut waiting = lock(&self.waiting);
         if self.told.is_closed() {
@@ -61,15 +66,15 @@ impl ClientQueue {
     }
 }
 
-impl ClientInputs {
+impl<T> ClientInputs<T> {
     /// The next message; none when no program can say anything any more.
-    pub(crate) async fn recv(&mut self) -> Option<ClientInput> {
+    pub(crate) async fn recv(&mut self) -> Option<T> {
         self.told.recv().await?;
         lock(&self.waiting).next(|_| true).map(|(_, (input, _))| input)
     }
 }
 
-impl Drop for ClientInputs {
+impl<T> Drop for ClientInputs<T> {
     fn drop(&mut self) {
         let mut waiting = lock(&self.waiting);
         self.told.close();
@@ -82,20 +87,7 @@ impl Drop for ClientInputs {
 mod tests {
     use std::time::Duration;
 
-    use plane::ClientId;
-
     use super::*;
-
-    fn said(number: u64) -> ClientInput {
-        ClientInput::Closed { client: ClientId(number), fault: None }
-    }
-
-    async fn next(inputs: &mut ClientInputs) -> Option<u64> {
-        match inputs.recv().await? {
-            ClientInput::Closed { client, .. } => Some(client.0),
-            other => panic!("{other:?}"),
-        }
-    }
 
     #[tokio::test]
     async fn one_user_never_holds_up_another_and_each_keeps_its_order() {
@@ -105,36 +97,36 @@ mod tests {
             let queue = queue.clone();
             async move {
                 for number in 0..many {
-                    queue.send(5, said(number)).await.unwrap();
+                    queue.send(5, number).await.unwrap();
                 }
             }
         });
         tokio::time::sleep(Duration::from_millis(20)).await;
         assert_eq!(lock(&queue.waiting).count_of(5), WAITING_PER_USER_MAX);
-        queue.send(6, said(1000)).await.unwrap();
-        queue.send(6, said(1001)).await.unwrap();
+        queue.send(6, 1000).await.unwrap();
+        queue.send(6, 1001).await.unwrap();
         let mut order = Vec::new();
         for _ in 0..many + 2 {
-            order.push(next(&mut inputs).await.unwrap());
+            order.push(inputs.recv().await.unwrap());
         }
         assert_eq!(order[..4], [0, 1000, 1, 1001]);
         order.retain(|number| *number < 1000);
         assert_eq!(order, (0..many).collect::<Vec<_>>());
         storm.await.unwrap();
         drop(queue);
-        assert_eq!(next(&mut inputs).await, None);
+        assert_eq!(inputs.recv().await, None);
     }
 
     #[tokio::test]
     async fn who_waits_for_room_is_told_when_the_control_plane_ends() {
         let (queue, inputs) = queue();
         for number in 0..WAITING_PER_USER_MAX as u64 {
-            queue.send(5, said(number)).await.unwrap();
+            queue.send(5, number).await.unwrap();
         }
         let waits: Vec<_> = (0..3)
             .map(|number| {
                 let queue = queue.clone();
-                tokio::spawn(async move { queue.send(5, said(number)).await })
+                tokio::spawn(async move { queue.send(5, number).await })
             })
             .collect();
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -142,6 +134,6 @@ mod tests {
         for wait in waits {
             assert!(wait.await.unwrap().is_err());
         }
-        assert!(queue.send(6, said(1)).await.is_err());
+        assert!(queue.send(6, 1).await.is_err());
     }
 }

@@ -176,7 +176,7 @@ impl ProgramIdentity {
 /// What serving a program needs.
 #[derive(Debug, Clone)]
 pub(crate) struct ClientContext {
-    pub(crate) inputs: ClientQueue,
+    pub(crate) inputs: ClientQueue<ClientInput>,
     pub(crate) limits: DaemonLimits,
     pub(crate) receivers: Arc<Receivers>,
     pub(crate) memory: Memory,

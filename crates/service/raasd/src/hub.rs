@@ -84,7 +84,7 @@ pub(crate) struct HubParts {
     pub(crate) engine_page: OwnedFd,
     pub(crate) engines: Engines,
     pub(crate) events: mpsc::Receiver<EngineReport>,
-    pub(crate) client_inputs: ClientInputs,
+    pub(crate) client_inputs: ClientInputs<ClientInput>,
     pub(crate) link_inputs: mpsc::Receiver<LinkInput>,
     pub(crate) memory: Memory,
     /// Each time it is read again.
