@@ -85,13 +85,18 @@ impl Conn {
         Ok(self.endpoint.check_fork()?)
     }
 
-    /// The lock of a ring, with which each call begins. A forked child is refused where it is taken: perhaps by a
-    /// thread that only the parent has.
+    /// As [`Conn::lock_ring`], for a call that holds no other lock: it first looks whether the daemon has died.
     #[inline]
-    fn lock_ring<'a, T>(&self, ring: &'a Mutex<T>) -> io::Result<MutexGuard<'a, T>> {
+    fn begin<'a, T>(&self, ring: &'a Mutex<T>) -> io::Result<MutexGuard<'a, T>> {
         if self.attachment.returning.is_dead() {
             self.attachment.follow_death();
         }
+        self.lock_ring(ring)
+    }
+
+    /// The lock of a ring. A forked child is refused where it is taken: perhaps by a thread that only the parent has.
+    #[inline]
+    fn lock_ring<'a, T>(&self, ring: &'a Mutex<T>) -> io::Result<MutexGuard<'a, T>> {
         match ring.try_lock() {
             Ok(guard) => Ok(guard),
             Err(tried) => self.lock_slowly(ring, tried),

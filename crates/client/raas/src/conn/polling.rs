@@ -17,7 +17,7 @@ impl Conn {
         if buf.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        let mut rx = self.lock_ring(&self.rx)?;
+        let mut rx = self.begin(&self.rx)?;
         let mut attempt = |rx: &mut Rx| rx.take(&self.endpoint, buf);
         if let Some(count) = self.receive_once(&mut rx, &mut attempt)? {
             self.conversation.on_read(&self.attachment.reads, &self.attachment.turns);
@@ -34,7 +34,7 @@ impl Conn {
         if bufs.iter().all(|b| b.is_empty()) {
             return Poll::Ready(Ok(0));
         }
-        let mut tx = self.lock_ring(&self.tx)?;
+        let mut tx = self.begin(&self.tx)?;
         if let Some(count) = self.write_once(&mut tx, bufs)? {
             self.conversation.on_written();
             return Poll::Ready(Ok(count));
@@ -56,7 +56,7 @@ impl Conn {
 
     /// Bytes that arrived, lent. None: the end.
     pub(crate) fn poll_loan(&self, context: &mut Context<'_>) -> Poll<io::Result<Option<Lent<'_>>>> {
-        let mut rx = self.lock_ring(&self.rx)?;
+        let mut rx = self.begin(&self.rx)?;
         let mut attempt = |rx: &mut Rx| self.count(rx);
         let seen = match self.receive_once(&mut rx, &mut attempt)? {
             Some(count) => Some(count),
@@ -71,7 +71,7 @@ impl Conn {
 
     /// Room for `len` bytes, at most [`Conn::tx_bytes`], lent.
     pub(crate) fn poll_reserve(&self, context: &mut Context<'_>, len: usize) -> Poll<io::Result<Room<'_>>> {
-        let tx = self.lock_ring(&self.tx)?;
+        let tx = self.begin(&self.tx)?;
         let tx = match self.try_reserve(tx, len).map_err(|end| self.failed(end))? {
             Ok(room) => return Poll::Ready(Ok(room)),
             Err(tx) => tx,

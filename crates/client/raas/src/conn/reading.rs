@@ -36,7 +36,7 @@ impl Conn {
 
     /// Waits until there are bytes, and lends them. None: the end.
     pub(crate) fn loan(&self) -> io::Result<Option<Lent<'_>>> {
-        let mut rx = self.lock_ring(&self.rx)?;
+        let mut rx = self.begin(&self.rx)?;
         let bytes = self.receive_slowly(&mut rx, &mut |rx| self.count(rx))?;
         Ok((bytes > 0).then_some(Lent { rx, bytes: bytes as u64 }))
     }
@@ -53,12 +53,12 @@ impl Conn {
     /// Bytes that can be read without waiting.
     pub(crate) fn unread_bytes(&self) -> io::Result<u64> {
         self.check_fork()?;
-        self.lock_ring(&self.rx)?.available(&self.endpoint).map_err(|end| self.failed(end))
+        self.begin(&self.rx)?.available(&self.endpoint).map_err(|end| self.failed(end))
     }
 
     #[inline]
     fn receive(&self, mut attempt: impl FnMut(&mut Rx) -> Result<usize, End>) -> io::Result<usize> {
-        let mut rx = self.lock_ring(&self.rx)?;
+        let mut rx = self.begin(&self.rx)?;
         if self.endpoint.may_take() {
             let count = attempt(&mut rx).map_err(|end| self.failed(end))?;
             if count > 0 {

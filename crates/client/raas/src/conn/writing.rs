@@ -21,7 +21,7 @@ impl Conn {
         }
         // One piece of one buffer goes without the loops over both, which would cost a small message more than its
         // copy.
-        let mut tx = self.lock_ring(&self.tx)?;
+        let mut tx = self.begin(&self.tx)?;
         if let Some(end) = self.endpoint.write_end() {
             return Err(self.failed(end));
         }
@@ -35,7 +35,7 @@ impl Conn {
         if bufs.iter().all(|b| b.is_empty()) {
             return Ok(0);
         }
-        let mut tx = self.lock_ring(&self.tx)?;
+        let mut tx = self.begin(&self.tx)?;
         match self.write_once(&mut tx, bufs)? {
             Some(count) => Ok(count),
             None => self.write_slowly(&mut tx, bufs),
@@ -83,7 +83,7 @@ impl Conn {
 
     /// Waits until there is room for `len` bytes, at most [`Conn::tx_bytes`], and lends it.
     pub(crate) fn reserve(&self, len: usize) -> io::Result<Room<'_>> {
-        let mut tx = self.lock_ring(&self.tx)?;
+        let mut tx = self.begin(&self.tx)?;
         let mut patience = self.patience_of_writer(Waits::WholeRoom, &tx);
         let mut is_announced = false;
         loop {
@@ -117,7 +117,7 @@ impl Conn {
 
     /// Leaves at most so many bytes unread from now on. A thread that waits in a write is waited for.
     pub(crate) fn set_unread_max(&self, bytes: Option<u64>) -> io::Result<()> {
-        self.lock_ring(&self.tx)?.set_unread_max(bytes);
+        self.begin(&self.tx)?.set_unread_max(bytes);
         Ok(())
     }
 
