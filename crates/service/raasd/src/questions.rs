@@ -127,7 +127,7 @@ mod tests {
         questions.push(question(202, 6));
         questions.put_back(question(4, 5));
         let order: Vec<_> = (0..3).filter_map(|_| questions.next()).map(|q| q.client.0).collect();
-        assert_eq!(order, [5, 202, 4], "one that is not answered yet");
+        assert_eq!(order, [4, 202, 5], "one that is not answered yet stays the first of its user");
         (5..100).for_each(|n| questions.handle_gone(ClientId(n), 5));
         assert!(!questions.is_ready() && questions.waiting.is_empty());
     }

@@ -7,6 +7,7 @@ use std::process::Stdio;
 use crate::rig::{Cluster, Daemon, Ended, Running, address, raas, run, wait_until, write_key};
 use serde_json::{Value, json};
 
+const CODE_FAILED: i32 = 1;
 const CODE_USAGE: i32 = 2;
 const CODE_NO_DAEMON: i32 = 3;
 const CODE_REFUSED: i32 = 4;
@@ -120,16 +121,16 @@ fn what_protects_a_lane_is_explained_or_why_nothing_does() {
 }
 
 #[test]
-fn what_names_nothing_is_a_usage_error() {
+fn what_names_nothing_is_not_found_and_a_wrong_port_is_a_usage_error() {
     let cluster = Cluster::new();
     let a = cluster.daemon();
-    for what in ["424242", "no such host", "host:port"] {
+    for (what, code) in [("424242", CODE_FAILED), ("no such host", CODE_FAILED), ("host:port", CODE_USAGE)] {
         let ended = why(&a, what);
-        assert_eq!(ended.code(), CODE_USAGE, "{what}: {ended:?}");
+        assert_eq!(ended.code(), code, "{what}: {ended:?}");
         assert!(ended.stdout.is_empty() && ended.stderr.contains(what), "{what}: {ended:?}");
     }
     assert_eq!(run(&mut a.command(&["why"])).code(), CODE_USAGE);
-    assert_eq!(run(&mut a.command(&["doctor", "--peer", "no such host"])).code(), CODE_USAGE);
+    assert_eq!(run(&mut a.command(&["doctor", "--peer", "no such host"])).code(), CODE_FAILED);
     assert_eq!(run(&mut a.command(&["doctor", "--config", "/nonexistent/raas.toml"])).code(), CODE_USAGE);
     a.stop();
     let missing = cluster.dir.path().join("none.sock");

@@ -46,7 +46,12 @@ fn a_policy_is_checked_and_says_whose_a_process_is() {
     std::fs::write(&file, own(POLICY).replace("listeners_max", "listener_max")).unwrap();
     let wrong = policy(&[path]);
     assert_eq!(wrong.code(), 2);
-    assert!(wrong.stderr.contains(&format!("{path}:8: unknown field `listener_max`")), "{wrong:?}");
+    assert!(
+        wrong
+            .stderr
+            .contains(&format!("{path}:8: tenant \"mine\": unknown key `listener_max`; did you mean `listeners_max`?")),
+        "{wrong:?}"
+    );
     let none = policy(&["/no/such/file"]);
     assert!(none.code() == 2 && none.stderr.contains("/no/such/file: "), "{none:?}");
 }
