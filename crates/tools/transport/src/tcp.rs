@@ -56,7 +56,7 @@ impl Transport for Tcp {
     }
 }
 
-/// Sets the first congestion control of [`CONGESTION`] that may be set; says which.
+/// Sets `cubic` as congestion control, or `reno` where that may not be set; says which.
 pub fn set_congestion(socket: impl AsFd) -> io::Result<&'static str> {
     let mut refusal = None;
     for name in CONGESTION {
