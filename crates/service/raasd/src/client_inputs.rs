@@ -101,8 +101,9 @@ mod tests {
                 }
             }
         });
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        assert_eq!(lock(&queue.waiting).count_of(5), WAITING_PER_USER_MAX);
+        while lock(&queue.waiting).count_of(5) < WAITING_PER_USER_MAX {
+            tokio::task::yield_now().await;
+        }
         queue.send(6, 1000).await.unwrap();
         queue.send(6, 1001).await.unwrap();
         let mut order = Vec::new();
