@@ -537,18 +537,19 @@ static void several_in_poll(const Case *self) {
 // A small server over one set, with many connections at once.
 static void server(const Case *self) {
     unsigned mode = self->one ? EPOLLET : 0;
-    enum { CLIENTS = 20, ROUNDS = 20 };
+    enum { CLIENTS = 20 };
+    int rounds = (int)self->two;
     if (A) {
         int port = hear(), fds[CLIENTS], good = 0;
         for (int i = 0; i < CLIENTS; i++) fds[i] = dialed(port);
-        for (int round = 0; round < ROUNDS; round++) {
+        for (int round = 0; round < rounds; round++) {
             for (int i = 0; i < CLIENTS; i++) send_all(fds[i], pattern + i + round, 100 * (i + 1));
             for (int i = 0; i < CLIENTS; i++) {
                 size_t count = 100 * (i + 1);
                 good += read_all(fds[i], buffer, count) == count && !memcmp(buffer, pattern + i + round, count);
             }
         }
-        line("%d of %d", good, CLIENTS * ROUNDS);
+        line("%d of %d", good, CLIENTS * rounds);
         return;
     }
     int listening = listener_with(SOCK_NONBLOCK, 32), set = set_of(listening, EPOLLIN | mode), ended = 0;
@@ -608,7 +609,9 @@ void epoll_cases(void) {
     add("epoll/mixed", mixed, 0, 0);
     add("epoll/wakes-by-others", wakes_by_others, 0, 0);
     add("epoll/several-in-poll", several_in_poll, 0, 0);
-    add("epoll/server-level", server, 0, 0);
-    add("epoll/server-edge", server, 1, 0);
+    add("epoll/server-level", server, 0, 20);
+    add("epoll/server-edge", server, 1, 20);
+    // The other process ends while its connections leave TCP.
+    add("epoll/server-edge-and-its-end", server, 1, 8);
     add("epoll/thread-sends", thread_sends, 0, 0);
 }

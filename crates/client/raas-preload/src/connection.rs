@@ -75,7 +75,7 @@ impl std::fmt::Debug for Watchers {
 /// What the stream has had for the program, for edges. Numbers only grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Edges {
-    /// Bytes that have come.
+    /// Bytes that have come, and what else lets a read go on.
     pub(crate) come: u64,
     /// Times that there was room again.
     pub(crate) room: u32,
@@ -218,6 +218,8 @@ pub(crate) struct Connection {
     is_full: AtomicBool,
     /// Times that there was room again.
     room_edges: AtomicU32,
+    /// Words of the other end, and ends, by which a read that found nothing finds something.
+    word_edges: AtomicU64,
     /// Microseconds; 0 for none.
     read_timeout: AtomicU64,
     write_timeout: AtomicU64,
@@ -303,6 +305,7 @@ impl Connection {
             stream_in: AtomicU64::new(0),
             is_full: AtomicBool::new(false),
             room_edges: AtomicU32::new(0),
+            word_edges: AtomicU64::new(0),
             read_timeout: AtomicU64::new(0),
             write_timeout: AtomicU64::new(0),
             low_water: AtomicU32::new(1),

@@ -270,6 +270,7 @@ impl Connection {
             ReadPart::Stream => self.stream_in.load(Ordering::Acquire) + self.unread().unwrap_or(0),
             _ => self.stream_in.load(Ordering::Acquire),
         };
+        let come = come + self.word_edges.load(Ordering::Acquire);
         Edges { come, room: self.room_edges.load(Ordering::Relaxed) }
     }
 

@@ -363,7 +363,24 @@ impl Connection {
     }
 
     /// Hears what the other end says before its bytes.
-    fn hear(&self, link: &mut Link, mut stream: &Stream) {
+    fn hear(&self, link: &mut Link, stream: &Stream) {
+        let before = self.answers_of_reads(link);
+        self.hear_words(link, stream);
+        if self.answers_of_reads(link) != before {
+            // The kernel may have shown TCP's end already, and a read found that the stream's word was missing. No
+            // further edge of TCP comes.
+            self.word_edges.fetch_add(1, Ordering::AcqRel);
+            self.sets.tell();
+        }
+    }
+
+    /// What decides whether a read that comes to TCP's end, or to the last of its bytes, finds an end or something else.
+    fn answers_of_reads(&self, link: &Link) -> [bool; 4] {
+        let is_switched = matches!(link.heard, Heard::Switched { .. });
+        [is_switched, self.reads_stream.load(Ordering::Acquire), link.is_ended, link.is_broken]
+    }
+
+    fn hear_words(&self, link: &mut Link, mut stream: &Stream) {
         let mut bytes = [0; 16];
         while link.heard.wanted() > 0 && !link.is_ended && !link.is_broken {
             match stream.read(&mut bytes[..link.heard.wanted()]) {
