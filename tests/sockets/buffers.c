@@ -105,6 +105,36 @@ static void wait_for_room_first(const Case *self) {
     close(set);
 }
 
+// As socat and others relay: one thread writes a piece, in a call that waits, when it is told of room, and reads when it
+// is told of bytes. The other end reads nothing while its answers find no room. So a call that waits for all of a piece
+// where there is room for a part of it waits for ever.
+static void relay_of_one_thread(const Case *self) {
+    int fd = connected();
+    size_t count = (size_t)self->one << 10, sent = 0, come = 0;
+    if (B) set_blocking(fd, false);
+    while (come < count || B && sent < count) {
+        // A sends first, B what has come.
+        bool wants_room = A ? sent < count : sent < come;
+        bool wants_bytes = A || sent == come;
+        struct pollfd one = {fd, (wants_room ? POLLOUT : 0) | (wants_bytes ? POLLIN : 0), 0};
+        if (poll(&one, 1, 20000) != 1) break;
+        if (one.revents & POLLOUT) {
+            size_t next = piece(sent, A ? count : come);
+            ssize_t now = send(fd, pattern + sent % sizeof(pattern), A && next > 8192 ? 8192 : next, MSG_NOSIGNAL);
+            if (now < 0 && errno != EAGAIN) break;
+            if (now > 0) sent += now;
+        }
+        if (one.revents & POLLIN) {
+            size_t most = piece(come, count);
+            ssize_t now = recv(fd, taken, A && most > 1024 ? 1024 : most, 0);
+            if (now <= 0 || memcmp(taken, pattern + come % sizeof(pattern), now)) break;
+            come += now;
+        }
+    }
+    line("%zu there, %zu back", sent, come);
+    meet();
+}
+
 static void set_buffer(int fd, int name, int bytes) {
     int got = 0;
     socklen_t length = sizeof(got);
@@ -176,6 +206,7 @@ void buffer_cases(void) {
     add("buffers/room-by-poll", wait_for_room_first, BY_POLL, 300);
     add("buffers/room-by-epoll", wait_for_room_first, BY_EPOLL, 300);
     add("buffers/room-by-edges", wait_for_room_first, BY_EDGES, 300);
+    add("buffers/relay-of-one-thread", relay_of_one_thread, 20 << 10, 0);
     add("buffers/sender-of-4096", chosen_sender, 4096, 0);
     add("buffers/sender-of-65536", chosen_sender, 65536, 0);
     add("buffers/sender-of-262144", chosen_sender, 262144, 0);

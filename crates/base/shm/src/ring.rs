@@ -182,6 +182,13 @@ impl RingWriter {
         if self.is_resting() { Ok(0) } else { self.cursors.free() }
     }
 
+    /// The room from which on kernel TCP calls a socket writable: a third of what it may hold (`sk_stream_is_writeable`).
+    /// A program that is told so counts on a write of a usual size not to wait. In a ring that may still grow it is one
+    /// byte, since a ring grows when it is full.
+    pub fn writable_from(&self) -> u64 {
+        self.cursors.final_fill().map_or(1, |most| most.div_ceil(3).max(1))
+    }
+
     /// Keeps the engine from giving pages back until [`RingWriter::let_go`], so that what is written ahead stays.
     /// False: it is just doing so, as if the ring were full.
     pub fn hold(&mut self) -> bool {

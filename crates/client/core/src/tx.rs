@@ -117,6 +117,12 @@ impl Tx {
         !matches!(self.ring.free(), Ok(free) if free < len)
     }
 
+    /// Room from which on a program is told that it may write, where it expects what kernel TCP does
+    /// ([`RingWriter::writable_from`]).
+    pub fn writable_from(&self) -> u64 {
+        self.ring.writable_from()
+    }
+
     /// Whether a write of `len` bytes would go somewhere, for a caller that armed the stream's own TCP connection: room
     /// there is told.
     #[inline]

@@ -112,6 +112,12 @@ impl<W: AtomicWord<u64>> Producer<W> {
         }
     }
 
+    /// Most bytes that will ever be unread. None: not before the ring has grown.
+    pub(super) fn final_fill(&self) -> Option<u64> {
+        let is_final = !self.span.may_grow() || self.unread_max <= self.span.fill_max();
+        is_final.then(|| self.span.full().min(self.unread_max))
+    }
+
     #[inline]
     pub(super) fn known_free(&self) -> u64 {
         self.span.room(self.tail, self.head)

@@ -101,7 +101,13 @@ impl Conn {
     }
 
     fn look(&self, room: u64) -> Readiness {
-        raas_core::readiness(&self.endpoint, self.soon_free(&self.rx), self.soon_free(&self.tx), room)
+        let tx = self.soon_free(&self.tx);
+        // Who has a function called stands between a program and its socket: the program knows TCP.
+        let room = match &tx {
+            Some(tx) if self.bell.poller.has_hook() => room.max(tx.writable_from()),
+            _ => room,
+        };
+        raas_core::readiness(&self.endpoint, self.soon_free(&self.rx), tx, room)
     }
 
     /// The lock of a ring. Where changes are told to a function nobody waits with a ring, so one that is in use is free
