@@ -59,6 +59,9 @@ pub trait DirectSocket: fmt::Debug + Send + Sync {
     /// Whether a call for this side would do something: bytes, room, the end, an error.
     fn is_ready(&self, side: Side) -> bool;
 
+    /// Whether the peer's end has come, perhaps behind bytes.
+    fn has_end(&self) -> bool;
+
     /// Somebody is going to wait for this side: the next change of it is to be told, once.
     fn arm(&self, side: Side);
 

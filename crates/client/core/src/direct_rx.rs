@@ -79,9 +79,22 @@ impl DirectRx {
         !self.rest().is_empty()
     }
 
-    pub(crate) fn has_news(&self) -> bool {
-        // Behind the end the socket stays readable, and there is nothing more to find.
-        !self.rest().is_empty() || (!self.direct.is_over() && self.direct.socket.is_ready(Side::Read))
+    /// Whether nothing is there any more, and nothing comes.
+    pub(crate) fn is_spent(&self) -> bool {
+        !self.is_staged() && (self.direct.is_over() || self.direct.broken().is_some())
+    }
+
+    /// Whether a read finds bytes, or that the connection broke. TCP's end is no news: a read that finds it alone goes on
+    /// waiting, for the lane's word.
+    pub(crate) fn has_news(&mut self) -> bool {
+        if self.is_staged() {
+            return true;
+        }
+        // Behind the end the socket stays readable.
+        if self.direct.is_over() || !self.direct.socket.is_ready(Side::Read) {
+            return false;
+        }
+        !self.direct.socket.has_end() || self.stage() > 0 || self.direct.broken().is_some()
     }
 }
 

@@ -107,7 +107,7 @@ impl Rx {
     /// Whether a look would find something: bytes, or a ring that breaks the rules.
     #[inline]
     pub fn has_news(&mut self) -> bool {
-        match &self.direct {
+        match &mut self.direct {
             None => !matches!(self.ring.available(), Ok(0)),
             Some(direct) => direct.has_news(),
         }
@@ -207,11 +207,15 @@ impl Rx {
         attempt: &mut dyn FnMut(&mut Self) -> Result<usize, End>,
     ) -> Result<Option<usize>, End> {
         // What arrived before the end is in the ring when it is looked at after the end was seen.
-        let end = at.read_end();
+        let mut end = at.read_end();
         if at.may_take_before(end) {
             let count = attempt(self)?;
             if count > 0 {
                 return Ok(Some(count));
+            }
+            if end.is_none() && self.direct.as_ref().is_some_and(|direct| direct.is_spent()) {
+                // It is this look that found it.
+                end = at.read_end();
             }
         }
         match end {

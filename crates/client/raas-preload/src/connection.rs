@@ -220,6 +220,10 @@ pub(crate) struct Connection {
     room_edges: AtomicU32,
     /// Words of the other end, and ends, by which a read that found nothing finds something.
     word_edges: AtomicU64,
+    /// The other end has said on the stream whether it switches, or the stream is over.
+    has_word: AtomicBool,
+    /// TCP's end is next there. Without the word above it is not known to be the end of the bytes.
+    is_tcp_over: AtomicBool,
     /// Microseconds; 0 for none.
     read_timeout: AtomicU64,
     write_timeout: AtomicU64,
@@ -306,6 +310,8 @@ impl Connection {
             is_full: AtomicBool::new(false),
             room_edges: AtomicU32::new(0),
             word_edges: AtomicU64::new(0),
+            has_word: AtomicBool::new(false),
+            is_tcp_over: AtomicBool::new(false),
             read_timeout: AtomicU64::new(0),
             write_timeout: AtomicU64::new(0),
             low_water: AtomicU32::new(1),

@@ -133,7 +133,9 @@ impl Wait<'_> {
                     fd.revents = ready.now;
                     is_ready |= ready.now != 0;
                     self.asked[*n].events = ready.of_kernel;
-                    if connection.is_whole() || connection.is_lost() {
+                    // Of a connection whose directions are both over the kernel speaks without being asked.
+                    let is_mute = ready.of_kernel == 0 && connection.awaits_word();
+                    if connection.is_whole() || connection.is_lost() || is_mute {
                         self.asked[*n].fd = -1;
                         whole += 1;
                     }

@@ -71,6 +71,12 @@ impl DirectTcp {
         Ok(Self { socket, epoll, token, armed: Mutex::new(armed), daemon: Arc::clone(&attachment.daemon) })
     }
 
+    /// Whether one of these holds, or an error does.
+    fn shows(&self, what: PollFlags) -> bool {
+        let mut fds = [PollFd::new(&self.socket, what)];
+        matches!(poll(&mut fds, Some(&timespec(Duration::ZERO))), Ok(1..))
+    }
+
     fn is_forked(&self) -> bool {
         self.daemon.life().check_fork().is_err()
     }
@@ -128,12 +134,14 @@ impl DirectSocket for DirectTcp {
     }
 
     fn is_ready(&self, side: Side) -> bool {
-        let what = match side {
+        self.shows(match side {
             Side::Read => PollFlags::IN | PollFlags::RDHUP,
             Side::Write => PollFlags::OUT,
-        };
-        let mut fds = [PollFd::new(&self.socket, what)];
-        matches!(poll(&mut fds, Some(&timespec(Duration::ZERO))), Ok(1..))
+        })
+    }
+
+    fn has_end(&self) -> bool {
+        self.shows(PollFlags::RDHUP)
     }
 
     fn arm(&self, side: Side) {

@@ -136,7 +136,7 @@ fn judge(args: &Args, found: Result<Found>, (entry, way): (&Entry, Way), promise
     let is_all_seen = way == Way::SameHost;
     match (found, promise) {
         (Ok(found), Promise::Works) if way.is_raas() => found.lacks(if is_all_seen { &entry.over } else { &[] }),
-        (Ok(_), Promise::Works | Promise::MayBeOnTcp | Promise::AtTimesNot(_)) => vec![],
+        (Ok(_), Promise::Works | Promise::MayBeOnTcp) => vec![],
         (Ok(found), Promise::OnTcp(why)) if !found.seen.over.is_empty() => {
             vec![format!("it went over RaaS ({:?}), and the page says on TCP: {why}", found.seen.over)]
         }
@@ -150,23 +150,11 @@ fn judge(args: &Args, found: Result<Found>, (entry, way): (&Entry, Way), promise
         (Err(error), Promise::Works | Promise::OnTcp(_) | Promise::MayBeOnTcp) => {
             format!("{error:#}").lines().map(str::to_owned).collect()
         }
-        (Err(error), Promise::AtTimesNot(why)) => of_fault(&format!("{error:#}"), entry.fault.as_deref(), why),
         (Err(error), Promise::NotYet(why)) => {
             let lines = if args.show { SHOWN_MAX } else { 1 };
             format!("{error:#}").lines().take(lines).for_each(|line| println!("     not yet ({why}): {line}"));
             vec![]
         }
-    }
-}
-
-/// A run failed where the page says that it may: nothing else than the fault that is known, and it is said.
-fn of_fault(error: &str, fault: Option<&str>, why: &str) -> Vec<String> {
-    match fault {
-        Some(words) if error.contains(words) => {
-            println!("     KNOWN FAULT ({why}): {words}");
-            vec![]
-        }
-        _ => error.lines().map(str::to_owned).collect(),
     }
 }
 
@@ -244,14 +232,5 @@ mod tests {
     fn speeds_are_read() {
         assert_eq!(speed_line("speed 12.5 requests/s"), Some((12.5, "requests/s".to_owned())));
         assert_eq!(speed_line("speed fast"), None);
-    }
-
-    #[test]
-    fn a_known_fault_excuses_itself_alone() {
-        let stands = "the client: exit status: 124\ncmp: EOF on - after byte 4096";
-        assert!(of_fault(stands, Some("EOF on -"), "it stands still").is_empty());
-        let wrong = "the client: exit status: 1\n- sent differ: byte 7, line 1";
-        assert_eq!(of_fault(wrong, Some("EOF on -"), "it stands still").len(), 2);
-        assert_eq!(of_fault(stands, None, "it stands still").len(), 2);
     }
 }

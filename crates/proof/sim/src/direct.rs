@@ -195,6 +195,10 @@ impl DirectSocket for SimSocket {
         .unwrap_or(true)
     }
 
+    fn has_end(&self) -> bool {
+        self.with(|pipe, end| pipe.ways[1 - end].end_arrived).unwrap_or(true)
+    }
+
     /// The world tells of everything.
     fn arm(&self, _side: Side) {}
 

@@ -113,6 +113,11 @@ impl DirectSocket for PipeEnd {
             }
     }
 
+    fn has_end(&self) -> bool {
+        let pipe = self.lock();
+        pipe.is_ended[1 - self.end] && pipe.arrived[1 - self.end] == pipe.bytes[1 - self.end].len()
+    }
+
     fn arm(&self, _side: Side) {}
 
     fn disarm(&self) {}
@@ -316,6 +321,7 @@ impl World {
             return;
         }
         let mut buf = vec![0; len];
+        let is_told = raas_core::readiness(endpoint, Some(&mut *rx), Some(&mut *tx), 1).contains(Readiness::READ);
         let got = match how {
             0 => rx.look(endpoint, &mut |rx| rx.peek(endpoint, &mut buf)).map(|count| count.map(|count| (count, true))),
             1 => rx.look(endpoint, &mut |rx| Ok(rx.available(endpoint)? as usize)).map(|count| {
@@ -336,7 +342,7 @@ impl World {
                 }
                 host.read += if is_peek { 0 } else { count as u64 };
             }
-            Ok(None) => {}
+            Ok(None) => assert!(!is_told, "a read that was told of something finds nothing"),
             Err(why) => {
                 assert!(now.contains(Readiness::READ | Readiness::HUP), "{now:?} at the end");
                 host.end = Some(why);

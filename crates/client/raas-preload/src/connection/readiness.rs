@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use raas::Readiness;
 
+use super::kernel_tcp::unread_of_tcp;
 use super::{Connection, Edges, ReadPart, Role, Waits};
 use crate::inside;
 use crate::prelude::Heard;
@@ -92,7 +93,11 @@ impl Connection {
                 now |= libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP;
             }
         } else {
-            of_kernel |= if self.hides_end() { READ_BITS & !libc::POLLRDHUP } else { READ_BITS };
+            of_kernel |= match self.hides_end() {
+                _ if self.awaits_word() => 0,
+                true => READ_BITS & !libc::POLLRDHUP,
+                false => READ_BITS,
+            };
             if part == ReadPart::Both && self.is_at_low_water(fd) {
                 now |= libc::POLLIN | libc::POLLRDNORM;
             }
@@ -179,7 +184,7 @@ impl Connection {
                 return poll_now(fd, asked) | self.hang_up(fd);
             }
         }
-        let told = self.without_words(fd, asked, told);
+        let told = self.without_bare_end(fd, self.without_words(fd, asked, told));
         let told = if told == 0 { told } else { told | self.hang_up(fd) };
         let is_hidden = self.hides_end() && told & libc::POLLERR == 0;
         if is_hidden { told & !(libc::POLLRDHUP | libc::POLLHUP) } else { told }
@@ -198,6 +203,29 @@ impl Connection {
             ReadPart::Stream => told & !READ_BITS,
             _ => poll_now(fd, asked),
         }
+    }
+
+    /// TCP's end alone is not told while the stream may have bytes behind it: a read would find nothing, where programs
+    /// know that a socket told of is one to read from.
+    fn without_bare_end(&self, fd: c_int, told: PollBits) -> PollBits {
+        let is_bare = told & libc::POLLIN != 0
+            && told & libc::POLLERR == 0
+            && self.read_part() == ReadPart::Both
+            && !self.has_word.load(Ordering::Acquire)
+            && unread_of_tcp(fd) == 0
+            && has_tcp_ended(fd);
+        if !is_bare {
+            return told;
+        }
+        self.is_tcp_over.store(true, Ordering::Release);
+        told & !READ_BITS
+    }
+
+    /// Whether the kernel has nothing more to say to a reader, and the stream has.
+    pub(crate) fn awaits_word(&self) -> bool {
+        self.is_tcp_over.load(Ordering::Acquire)
+            && !self.has_word.load(Ordering::Acquire)
+            && self.read_part() == ReadPart::Both
     }
 
     /// The stream's end was seen. If there is nothing more to be read, TCP's end is next.

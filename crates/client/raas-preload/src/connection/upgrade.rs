@@ -366,7 +366,9 @@ impl Connection {
     fn hear(&self, link: &mut Link, stream: &Stream) {
         let before = self.answers_of_reads(link);
         self.hear_words(link, stream);
-        if self.answers_of_reads(link) != before {
+        let now = self.answers_of_reads(link);
+        if now != before {
+            self.has_word.store(true, Ordering::Release);
             // The kernel may have shown TCP's end already, and a read found that the stream's word was missing. No
             // further edge of TCP comes.
             self.word_edges.fetch_add(1, Ordering::AcqRel);

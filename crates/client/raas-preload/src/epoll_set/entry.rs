@@ -108,11 +108,14 @@ impl Registered {
     pub(super) fn kernels_part(&self, connection: &Connection) -> Option<u32> {
         let (reads, writes) = (connection.reads_kernel(), !connection.writes_stream());
         // Without any event the kernel still tells errors.
-        if !reads && !writes && !connection.is_end_seen() || !self.is_armed {
+        let is_mute = !writes && connection.awaits_word();
+        if !reads && !writes && !connection.is_end_seen() || !self.is_armed || is_mute {
             return None;
         }
         let mut left = self.events & !FLAGS;
-        if !reads {
+        if connection.awaits_word() {
+            left &= !READ_BITS;
+        } else if !reads {
             // Where the stream has ended, TCP's end is the connection's.
             let end = if connection.is_end_seen() { libc::EPOLLRDHUP as u32 } else { 0 };
             left &= !READ_BITS | end;

@@ -29,8 +29,6 @@ pub(super) struct Entry {
     pub(super) over: Vec<String>,
     /// The reason of connections that stay on TCP, where the page says so.
     pub(super) tcp: Option<String>,
-    /// What a run says that fails by the fault that the page names.
-    pub(super) fault: Option<String>,
     #[serde(default)]
     prepare: String,
     server: String,

@@ -8,7 +8,6 @@ use crate::place::Way;
 const PAGE: &str = "docs/use/run-programs.md";
 const NOT_YET: &str = "not yet: ";
 const ON_TCP: &str = "on TCP: ";
-const AT_TIMES_NOT: &str = "at times not: ";
 const MAY_BE_ON_TCP: &str = "works, at times on TCP: ";
 
 /// The rows of the page.
@@ -35,8 +34,6 @@ pub(super) enum Promise<'p> {
     MayBeOnTcp,
     /// It fails, for this reason.
     NotYet(&'p str),
-    /// The same, and not each time.
-    AtTimesNot(&'p str),
 }
 
 impl Promises {
@@ -64,9 +61,6 @@ impl Promises {
         if cell.starts_with(MAY_BE_ON_TCP) {
             return Promise::MayBeOnTcp;
         }
-        if let Some(why) = cell.strip_prefix(AT_TIMES_NOT) {
-            return Promise::AtTimesNot(why);
-        }
         match (cell.strip_prefix(NOT_YET), cell.strip_prefix(ON_TCP)) {
             (Some(why), _) => Promise::NotYet(why),
             (_, Some(why)) => Promise::OnTcp(why),
@@ -90,15 +84,14 @@ mod tests {
 
     #[test]
     fn rows_say_what_is_promised() {
-        let text = "| `nginx` | 1 | on TCP: it forks | works, at times on TCP: short | 1 x |\n| `tcl` | 8 | works | at times not: x | 1 x |\n| `redis` | 7.0 | works | not yet: it forks | 1.2 x |\n| no | row |\n";
+        let text = "| `nginx` | 1 | on TCP: it forks | works, at times on TCP: short | 1 x |\n| `redis` | 7.0 | works | not yet: it forks | 1.2 x |\n| no | row |\n";
         let page = Promises::parse(text);
         assert_eq!(page.of("redis", Way::SameHost), Promise::Works);
         assert_eq!(page.of("redis", Way::TwoHosts), Promise::NotYet("it forks"));
         assert_eq!(page.of("nginx", Way::SameHost), Promise::OnTcp("it forks"));
         assert_eq!(page.of("nginx", Way::TwoHosts), Promise::MayBeOnTcp);
-        assert_eq!(page.of("tcl", Way::TwoHosts), Promise::AtTimesNot("x"));
         assert_eq!(page.of("other", Way::TwoHosts), Promise::Works);
-        assert_eq!(page.unknown(&["redis", "nginx", "tcl"]), [""; 0]);
-        assert_eq!(page.unknown(&["redis", "socat"]).len(), 3);
+        assert_eq!(page.unknown(&["redis", "nginx"]), [""; 0]);
+        assert_eq!(page.unknown(&["redis", "socat"]).len(), 2);
     }
 }
