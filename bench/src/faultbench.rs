@@ -111,18 +111,13 @@ type Pair = fn(&Networks) -> Result<[f64; 2]>;
 
 impl Pairs {
     fn new(raas: &std::path::Path, only: Option<&str>) -> Result<Self> {
-        let all: [(Pair, [&str; 2]); 3] = [
+        let all: [(Pair, [&str; 2]); 2] = [
             (Networks::interface, ["interface-down", "interface-up"]),
             (Networks::interface_with_roce, ["roce-interface-down", "roce-interface-up"]),
-            (Networks::wire, ["wire-cut", "wire-back"]),
         ];
         let is_asked = |names: &[&str; 2]| only.is_none_or(|only| names.iter().any(|name| name.contains(only)));
-        let mut cases: Vec<_> = all.into_iter().filter(|(_, names)| is_asked(names)).collect();
+        let cases: Vec<_> = all.into_iter().filter(|(_, names)| is_asked(names)).collect();
         let networks = if cases.is_empty() { None } else { Some(Networks::join(raas)?) };
-        if let Some(Err(why)) = networks.as_ref().map(Networks::can_filter) {
-            eprintln!("SKIP wire-cut, wire-back: no packets can be dropped here: {why:#}");
-            cases.retain(|(_, names)| !names[0].starts_with("wire"));
-        }
         let values = cases.iter().flat_map(|(_, names)| names.map(|name| (name, Vec::new()))).collect();
         Ok(Self { networks, cases, values })
     }

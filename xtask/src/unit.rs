@@ -36,7 +36,7 @@ pub(crate) const JUDGES: &[Need] = &[
 /// time.
 const TARGETS: &[&str] = &["--lib", "--bins", "--tests"];
 /// Cases per property with `--full`.
-const FULL_PROPERTY_CASES: &str = "4096";
+const FULL_PROPERTY_CASES: &str = "1024";
 
 pub(crate) fn run(context: &Context) -> Result<Tally> {
     let mut tally = Tally::default();

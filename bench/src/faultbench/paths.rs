@@ -1,6 +1,6 @@
-//! Two hosts in two network namespaces, with two networks between them of which one fails and heals, and filters for
-//! packets of one wire. Owns the other namespace, and daemons that are fresh for each case, since how soon something is
-//! tried again depends on what failed before.
+//! Two hosts in two network namespaces, with two networks between them of which one fails and heals. Owns the other
+//! namespace, and daemons that are fresh for each case, since how soon something is tried again depends on what failed
+//! before.
 
 use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
@@ -17,8 +17,6 @@ use super::{AROUND, PATIENCE, ms};
 /// The interfaces, each in both namespaces, and the addresses of the two hosts there.
 const NETWORKS: [(&str, [&str; 2]); 2] =
     [("fault0", ["10.97.1.1", "10.97.1.2"]), ("fault1", ["10.97.2.1", "10.97.2.2"])];
-/// The port of lanes, over both wires.
-const LANE_PORT: &str = "4791";
 
 /// The other namespace, joined to this one.
 #[derive(Debug)]
@@ -74,21 +72,6 @@ impl Networks {
         succeed(Command::new("ip").args(["link", "set", NETWORKS[0].0, if up { "up" } else { "down" }]))
     }
 
-    /// Whether packets of lanes over TCP pass.
-    fn let_tcp_pass(&self, passes: bool) -> Result<()> {
-        let action = if passes { "-D" } else { "-A" };
-        for (host, port) in [(0, "--dport"), (0, "--sport"), (1, "--dport"), (1, "--sport")] {
-            let rule = ["-w", action, "INPUT", "-p", "tcp", port, LANE_PORT, "-j", "DROP"];
-            succeed(self.on(host, "iptables").args(rule))?;
-        }
-        Ok(())
-    }
-
-    /// Whether packets can be dropped here.
-    pub(crate) fn can_filter(&self) -> Result<()> {
-        succeed(Command::new("iptables").args(["-w", "-L", "INPUT"]))
-    }
-
     /// The pauses of a flow when the first network fails, and when it is there again.
     pub(crate) fn interface(&self) -> Result<[f64; 2]> {
         self.interface_with("auto")
@@ -102,26 +85,10 @@ impl Networks {
     fn interface_with(&self, wire: &str) -> Result<[f64; 2]> {
         let hosts = Hosts::start(self, wire)?;
         let flow = hosts.flow()?;
-        let down = hosts.pause(&flow, || self.set_first(false), "link_path", NETWORKS[1].1[0])?;
-        let up = hosts.pause(&flow, || self.set_first(true), "link_path", NETWORKS[0].1[0])?;
+        let down = hosts.pause(&flow, || self.set_first(false), NETWORKS[1].1[0])?;
+        let up = hosts.pause(&flow, || self.set_first(true), NETWORKS[0].1[0])?;
         flow.finish()?;
         Ok([down, up])
-    }
-
-    /// The pauses of a flow when packets of TCP are dropped on the lane's port, and when they pass again.
-    pub(crate) fn wire(&self) -> Result<[f64; 2]> {
-        let hosts = Hosts::start(self, "auto")?;
-        let flow = hosts.flow()?;
-        let cut = hosts.pause(&flow, || self.let_tcp_pass(false), "wire", "roce");
-        // Also after a failure, or the next round finds no network.
-        let healed = || self.let_tcp_pass(true);
-        let Ok(cut) = cut else {
-            healed()?;
-            return cut.map(|cut| [cut; 2]);
-        };
-        let back = hosts.pause(&flow, healed, "wire", "iwarp")?;
-        flow.finish()?;
-        Ok([cut, back])
     }
 }
 
@@ -180,19 +147,19 @@ impl Hosts {
         Flow::over(stream, accepted)
     }
 
-    /// The longest time between two reads from what is `done` until the first host's lane says so, and a little longer.
-    fn pause(&self, flow: &Flow, done: impl FnOnce() -> Result<()>, key: &str, begins: &str) -> Result<f64> {
+    /// The longest time between two reads from what is `done` until the first host's lane is over that path, and a little
+    /// longer.
+    fn pause(&self, flow: &Flow, done: impl FnOnce() -> Result<()>, path: &str) -> Result<f64> {
         std::thread::sleep(AROUND);
         let from = Instant::now();
         done()?;
         let says = |host: usize| -> Result<bool> {
             let stat = raas::inspect::stat(Some(&self.sockets[host]))?;
             let lane = stat.lanes.first().context("there is no lane")?;
-            let value = if key == "wire" { lane.wire.as_deref() } else { lane.link_path.as_deref() };
-            Ok(value.is_some_and(|value| value.starts_with(begins)) && lane.state == "up")
+            Ok(lane.link_path.as_deref().is_some_and(|now| now.starts_with(path)) && lane.state == "up")
         };
         while !says(0)? {
-            ensure!(from.elapsed() < PATIENCE, "{key} did not become {begins}");
+            ensure!(from.elapsed() < PATIENCE, "the lane did not go over {path}");
             std::thread::sleep(Duration::from_millis(5));
         }
         std::thread::sleep(AROUND);

@@ -119,16 +119,6 @@ pub enum PeerMessage {
     Region(RegionMessage),
     /// About TCP connections that streams are to replace.
     Meet(MeetMessage),
-    /// Answered at once by [`PeerMessage::LinkAnswer`]: whether the link works, and the daemon at its other end.
-    LinkAsk {
-        /// Chosen by the sender.
-        number: u64,
-    },
-    /// Answer to [`PeerMessage::LinkAsk`].
-    LinkAnswer {
-        /// Its number.
-        number: u64,
-    },
 }
 
 /// What a daemon says under the cluster key before its link is up.

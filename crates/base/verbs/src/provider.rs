@@ -43,12 +43,6 @@ pub enum AsyncEvent {
         /// What fits.
         mtu: PathMtu,
     },
-    /// Nothing came back for what the QP sent, for some hundred milliseconds, and its device has another wire to the
-    /// peer. The event is repeated while that lasts. [`Provider::leave_wire`] decides.
-    WireSilent(Qpn),
-    /// The wire that the device prefers to the QP's leads to the peer again: a QP that is made now is on it. The event is
-    /// repeated while the QP is there.
-    WireReturned(Qpn),
     /// The keys by which the device encrypts what the QP sends and receives are worn. `is_due`: they have protected nearly
     /// as much as they may, and another QP, with keys of its own, is to take this one's place soon; at the bound this one
     /// breaks, and until then the event is repeated. Before that it comes once at a quarter: from then on the peer, which
@@ -204,14 +198,6 @@ pub trait Provider {
             cipher: None,
             encryption_reason: "the device of this end does not encrypt: software NICs alone do",
         })
-    }
-
-    /// The wire of a queue pair does not lead to its peer at the moment: [`Self::offer`] takes another one for that peer,
-    /// until the device finds that this one leads there again. The queue pair itself stays as it is. False: there is no
-    /// other wire.
-    fn leave_wire(&mut self, qpn: Qpn) -> bool {
-        let _ = qpn;
-        false
     }
 
     /// Says what peers need to know of a UD queue pair with this key, at one address of the device. With

@@ -74,7 +74,7 @@ where
     // The ends first: bytes that came before are in the ring after them.
     let (read_end, write_end) = (at.read_end(), at.write_end());
     // A ring that breaks the rules is news, too.
-    let has_bytes = |mut rx: R| rx.has_news() || rx.follow(at).is_err() || rx.has_news();
+    let has_bytes = |mut rx: R| rx.has_news(at) || rx.follow(at).is_err() || rx.has_news(at);
     let has_bytes = read_end.is_some() || rx.is_none_or(has_bytes);
     let has_room = write_end.is_some() || tx.is_none_or(|mut tx| tx.may_write(at, room));
     let is_broken = [read_end, write_end].into_iter().flatten().any(|end| end != End::Finished);

@@ -84,8 +84,7 @@ impl DirectRx {
         !self.is_staged() && (self.direct.is_over() || self.direct.broken().is_some())
     }
 
-    /// Whether a read finds bytes, or that the connection broke. TCP's end is no news: a read that finds it alone goes on
-    /// waiting, for the lane's word.
+    /// Whether a read finds bytes. TCP's end alone is no news: a read that finds it goes on waiting, for the lane's word.
     pub(crate) fn has_news(&mut self) -> bool {
         if self.is_staged() {
             return true;
@@ -94,7 +93,7 @@ impl DirectRx {
         if self.direct.is_over() || !self.direct.socket.is_ready(Side::Read) {
             return false;
         }
-        !self.direct.socket.has_end() || self.stage() > 0 || self.direct.broken().is_some()
+        !self.direct.socket.has_end() || self.stage() > 0
     }
 }
 

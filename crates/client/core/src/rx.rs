@@ -106,10 +106,11 @@ impl Rx {
 
     /// Whether a look would find something: bytes, or a ring that breaks the rules.
     #[inline]
-    pub fn has_news(&mut self) -> bool {
+    pub fn has_news(&mut self, at: &Endpoint) -> bool {
         match &mut self.direct {
             None => !matches!(self.ring.available(), Ok(0)),
-            Some(direct) => direct.has_news(),
+            // It may have found TCP's end just now, behind the lane's word.
+            Some(direct) => direct.has_news() || direct.is_spent() && at.read_end().is_some(),
         }
     }
 

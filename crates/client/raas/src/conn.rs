@@ -41,7 +41,7 @@ pub(crate) struct Conn {
     pub(crate) attachment: Arc<Attachment>,
     pub(crate) bell: Arc<Bell>,
     nonblocking: AtomicBool,
-    /// Bytes of large reads since this side last looked whether the daemon says something.
+    /// Bytes of large reads and writes since this side last looked whether the daemon says something.
     unlooked: AtomicU64,
     #[cfg(feature = "tokio")]
     conversation: Conversation,

@@ -487,11 +487,6 @@ impl Nic {
         self.qps.get_mut(&qpn).ok_or(VerbsError::NoSuch("QP"))?.lend()
     }
 
-    /// Since when nothing came back for what a reliable connection sent, if something waits for an answer.
-    pub fn silent_since(&self, qpn: Qpn) -> Option<Time> {
-        self.qps.get(&qpn)?.silent_since()
-    }
-
     /// Takes down QPs of a CQ that overflowed through another transport.
     pub fn settle_overflows(&mut self) {
         if self.overflows_seen != self.dev.overflows() {

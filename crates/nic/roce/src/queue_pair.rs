@@ -210,14 +210,6 @@ impl QueuePair {
         }
     }
 
-    /// Since when nothing came back for what it sent; only of reliable connections.
-    pub(crate) fn silent_since(&self) -> Option<Time> {
-        match &self.service {
-            Service::Reliable(qp) => qp.silent_since(),
-            Service::Unreliable(_) | Service::Datagram(_) => None,
-        }
-    }
-
     /// Whether an acknowledgement is owed. Only reliable connections have them.
     pub(crate) fn owes(&self) -> bool {
         matches!(&self.service, Service::Reliable(qp) if qp.owes())

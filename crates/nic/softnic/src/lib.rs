@@ -42,7 +42,6 @@ pub mod wires {
     //! Endpoints that list wires, the rule by which two ends choose one, when one is avoided, the records of encrypted
     //! streams, how far their keys are used, and the keys of sealed packets; no I/O. The simulator's hosts stand on it.
     pub use crate::sealing::{Secrets, accept_datagrams, accept_roce};
-    pub use crate::tcp::elsewhere::{Elsewhere, Wanted, question};
     pub use crate::tcp::endpoint::*;
     pub use crate::tcp::key_use::{KeyUse, Telling};
     pub use crate::tcp::sealed::{Opened, SealFault, Sealed};

@@ -154,9 +154,6 @@ impl Port {
         match tcp {
             Some(tcp) if tcp.is_active() || *tcp_look_at <= now => {
                 *tcp_look_at = now + TCP_LOOK_PAUSE;
-                for event in tcp.look_elsewhere(now, |qpn| nic.silent_since(qpn)) {
-                    nic.device_mut().raise(event);
-                }
                 let looked = tcp.receive(now, nic.device_mut());
                 nic.settle_overflows();
                 looked

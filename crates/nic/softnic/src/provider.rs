@@ -324,10 +324,6 @@ impl Provider for SoftNic {
         Ok(link)
     }
 
-    fn leave_wire(&mut self, qpn: Qpn) -> bool {
-        self.port().leave_wire(qpn)
-    }
-
     fn accept_datagrams(
         &mut self,
         peer: &Endpoint,

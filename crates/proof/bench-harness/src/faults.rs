@@ -1,5 +1,5 @@
 //! Bench `faults`: how long applications wait when an application or a daemon dies, a lane is reset, a partition heals,
-//! an interface goes down and comes up, packets of one wire are dropped and pass again.
+//! an interface goes down and comes up.
 //! Owns the limits; the measuring is in bench/src/faultbench.
 
 use super::Args;
@@ -16,7 +16,7 @@ const BUILD_LIMIT: Duration = Duration::from_secs(30 * 60);
 const ROUND_LIMIT: Duration = Duration::from_secs(180);
 
 /// Cases with a limit, in milliseconds.
-const LIMITS_MS: [(&str, f64); 10] = [
+const LIMITS_MS: [(&str, f64); 8] = [
     ("application-death", 1000.0),
     ("lane-reset-pause", 100.0),
     ("daemon-death", 1000.0),
@@ -25,8 +25,6 @@ const LIMITS_MS: [(&str, f64); 10] = [
     ("interface-up", 1000.0),
     ("roce-interface-down", 1000.0),
     ("roce-interface-up", 1000.0),
-    ("wire-cut", 1000.0),
-    ("wire-back", 1000.0),
 ];
 
 pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {

@@ -408,7 +408,7 @@ impl Conn {
     /// Gives the slot back, as the library does: bytes that arrived and were not read make it a reset.
     fn close(&mut self, checks: &mut Checks) {
         let is_broken = self.endpoint.failure().is_some();
-        if !is_broken && !self.stop_said && self.rx.has_news() {
+        if !is_broken && !self.stop_said && self.rx.has_news(&self.endpoint) {
             checks.on_abort(self.record, self.side);
         }
         self.closed = true;

@@ -135,7 +135,6 @@ pub(crate) enum Input {
     LaneFailed { peer: IpAddr, lane: u32, reason: Reason },
     LaneReset { peer: IpAddr, lane: u32 },
     LaneRests { peer: IpAddr, lane: u32 },
-    WireSilent { peer: IpAddr, lane: u32 },
     Answer { peer: IpAddr, lane: u32, answer: LaneAnswer },
     Bulk { engine: u32, stream: BulkStream },
     Region(RegionInput),

@@ -5,9 +5,6 @@
 //! never look into a byte.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
-
-use verbs::Time;
 
 /// An end of a stream: its number, and 0 for the end that dialed.
 pub(crate) type EndId = (u64, usize);
@@ -55,8 +52,8 @@ struct End {
     is_room_wanted: bool,
     /// What waits for the path to it.
     held: Vec<Carried>,
-    /// Since when something that it sent is not acknowledged, because nothing comes back.
-    unanswered: Option<Time>,
+    /// Its kernel gave the stream up, because nothing came back.
+    is_given_up: bool,
 }
 
 /// All streams.
@@ -67,22 +64,13 @@ pub(crate) struct Streams {
     /// Bytes of a direction that are sent and not read.
     room_bytes: usize,
     departures: VecDeque<(EndId, Carried)>,
-    /// What a round trip takes at the moment, as TCP has measured it.
-    pub(crate) round_trip: Duration,
     /// What ever departed.
     pub(crate) departed: u64,
 }
 
 impl Streams {
     pub(crate) fn new(room_bytes: usize) -> Self {
-        Self {
-            streams: BTreeMap::new(),
-            last_number: 0,
-            room_bytes,
-            departures: VecDeque::new(),
-            round_trip: Duration::ZERO,
-            departed: 0,
-        }
+        Self { streams: BTreeMap::new(), last_number: 0, room_bytes, departures: VecDeque::new(), departed: 0 }
     }
 
     /// What left since the last call, and the end that it goes to.
@@ -135,7 +123,7 @@ impl Streams {
             flying: 0,
             is_room_wanted: false,
             held: Vec::new(),
-            unanswered: None,
+            is_given_up: false,
         };
         self.last_number += 1;
         let id = (self.last_number, 0);
@@ -251,33 +239,22 @@ impl Streams {
         }
     }
 
-    /// An end hears nothing for too long, or somebody on the way resets the stream.
+    /// Somebody on the way resets the stream.
     pub(crate) fn break_end(&mut self, id: EndId) {
         if let Some(end) = self.end_mut(id) {
             end.is_broken = true;
         }
     }
 
-    /// What this end sends is not acknowledged from now on.
-    pub(crate) fn on_unanswered(&mut self, now: Time, id: EndId) {
+    /// An end has heard nothing for too long: its kernel gives the stream up.
+    pub(crate) fn give_up(&mut self, id: EndId) {
         if let Some(end) = self.end_mut(id) {
-            end.unanswered.get_or_insert(now);
+            (end.is_broken, end.is_given_up) = (true, true);
         }
     }
 
-    /// Since when the peer's kernel acknowledges nothing of what the end has sent.
-    pub(crate) fn unanswered_since(&self, id: EndId) -> Option<Time> {
-        self.end(id)?.unanswered
-    }
-
-    /// The path between two hosts carries segments and acknowledgements again.
-    pub(crate) fn on_answered(&mut self, a: usize, b: usize, path: usize) {
-        for ends in self.streams.values_mut() {
-            let hosts = [ends[0].host, ends[1].host];
-            if (hosts == [a, b] || hosts == [b, a]) && ends[0].path == path {
-                ends.iter_mut().for_each(|end| end.unanswered = None);
-            }
-        }
+    pub(crate) fn was_given_up(&self, id: EndId) -> bool {
+        self.end(id).is_some_and(|end| end.is_given_up)
     }
 
     /// What waits for the path between two ends.

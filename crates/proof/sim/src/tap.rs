@@ -128,9 +128,6 @@ impl Provider for Tap {
     fn accept(&mut self, qpn: Qpn, own: &Endpoint, peer: &Endpoint, attr: &AcceptAttr) -> Result<Link, VerbsError> {
         self.tcp.accept(&mut self.nic, qpn, own, peer, attr, self.now)
     }
-    fn leave_wire(&mut self, qpn: Qpn) -> bool {
-        self.tcp.leave_wire(qpn, self.now)
-    }
     fn modify_qp(&mut self, qpn: Qpn, to: &QpModify) -> Result<(), VerbsError> {
         match self.tcp.modify(&mut self.nic, qpn, to) {
             Some(modified) => modified,

@@ -48,8 +48,6 @@ impl Segment {
                 PeerMessage::DirectProof { .. } => 23,
                 PeerMessage::Region(_) => 24,
                 PeerMessage::Meet(_) => 25,
-                PeerMessage::LinkAsk { .. } => 26,
-                PeerMessage::LinkAnswer { .. } => 27,
             },
         }
     }

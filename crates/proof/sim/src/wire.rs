@@ -7,9 +7,8 @@
 //! Over 600 lines because one queue pair has one life here, from its offer to its end.
 
 mod sealed;
-mod silence;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use iwarp::mpa::{FrameKind, Parsed, Startup};
@@ -20,8 +19,8 @@ use rand::{Rng, RngExt, SeedableRng};
 use roce::Nic;
 use softnic::RecordLimit;
 use softnic::wires::{
-    Choice, Elsewhere, FPDU_BYTES, HELLO_BYTES, KeyUse, Sealed, Secrets, TOKEN_BYTES, TcpPart, Telling, Token,
-    Unreached, Wires, accept_roce, choose,
+    Choice, FPDU_BYTES, HELLO_BYTES, KeyUse, Sealed, Secrets, TOKEN_BYTES, TcpPart, Telling, Token, Unreached, Wires,
+    accept_roce, choose,
 };
 use verbs::Provider as _;
 use verbs::{
@@ -31,7 +30,6 @@ use verbs::{
 
 use crate::address::{UDP_PORT, host_of, path_of};
 use crate::streams::{EndId, Standing, Streams};
-use silence::{Quiet, Try};
 
 /// The exchange at the start is over by then.
 const ESTABLISH: Duration = Duration::from_secs(5);
@@ -68,8 +66,6 @@ struct Link {
     stage: Stage,
     establish_by: Option<Time>,
     has_told_end: bool,
-    /// Of one whose peer can be reached over RoCEv2 too.
-    quiet: Option<Quiet>,
 }
 
 #[derive(Debug)]
@@ -98,10 +94,6 @@ pub(crate) struct TcpSide {
     orphans: Vec<EndId>,
     /// Which wire is avoided toward whom.
     unreached: Unreached,
-    elsewhere: Elsewhere,
-    tries: BTreeMap<EndId, Try>,
-    /// Queue pairs on RoCEv2 because TCP was avoided.
-    away: BTreeSet<Qpn>,
     gather: Gather,
     scatter: Scatter,
     /// Streams that ended because a rule was broken, with the peer's host.
@@ -129,9 +121,6 @@ impl TcpSide {
             strangers: BTreeMap::new(),
             orphans: Vec::new(),
             unreached: Unreached::default(),
-            elsewhere: Elsewhere::default(),
-            tries: BTreeMap::new(),
-            away: BTreeSet::new(),
             gather: Gather::new(GATHER_PIECES, GATHER_BYTES),
             scatter: Scatter::new(),
             broken_rules: Vec::new(),
@@ -188,9 +177,7 @@ impl TcpSide {
             encryption,
             seals_packets: true,
         };
-        let has_left_roce = attr.peer.is_some_and(|peer| self.unreached.has_left_roce(now, peer));
-        let roce = Some(roce).filter(|_| !(has_left_roce && self.listens()));
-        let wires = Wires { roce, tcp: Some(tcp), sealed: None }.allowed(self.policy).allowed(attr.wire);
+        let wires = Wires { roce: Some(roce), tcp: Some(tcp), sealed: None }.allowed(self.policy).allowed(attr.wire);
         let none = VerbsError::NoCommonWire { own: self.policy.to_string(), peer: attr.wire.to_string() };
         wires.to_endpoint().unwrap_or(Err(none))
     }
@@ -210,11 +197,6 @@ impl TcpSide {
             Choice::Roce(..) => {
                 let link = accept_roce(nic, &mut self.secrets, qpn, (own, peer), attr)?;
                 self.forget_offer(qpn);
-                if self.listens()
-                    && let (Some(own), Some(peer)) = (&own_wires.tcp, &peer_wires.tcp)
-                {
-                    self.watch_roce(now, qpn, own, peer);
-                }
                 return Ok(Connected { wire_reason, ..link });
             }
             Choice::Tcp(own, peer) => (own, peer),
@@ -226,7 +208,6 @@ impl TcpSide {
         let lent = nic.lend_qp(qpn)?;
         self.secrets.on_connected(qpn, &own_wires, &peer_wires);
         let made = own_part.qp_attr(&peer_part, &lent, max_msg_bytes);
-        let has_other_wire = silence::has_other_wire(own_wires, peer_wires);
         let early = self.offers.remove(&qpn).and_then(|offer| offer.early);
         let stage = if own_part.connects_to(&peer_part) { Stage::Dial } else { Stage::Waiting };
         let mut link = Link {
@@ -238,7 +219,6 @@ impl TcpSide {
             stage,
             establish_by: Some(now + ESTABLISH),
             has_told_end: false,
-            quiet: has_other_wire.then(Quiet::default),
         };
         match early {
             Some((end, request)) if link.is_meant_by(&request.private_data) => self.adopt(&mut link, end, &request),
@@ -284,7 +264,6 @@ impl TcpSide {
     /// Takes a queue pair off the wire.
     pub(crate) fn remove(&mut self, nic: &mut Nic, qpn: Qpn) {
         self.secrets.forget(qpn);
-        self.forget_roce(qpn);
         self.forget_offer(qpn);
         let Some(mut link) = self.links.remove(&qpn) else { return };
         link.qp.release(nic.device_mut());
@@ -319,10 +298,9 @@ impl TcpSide {
     // ---- bytes
 
     pub(crate) fn deadline(&self) -> Option<Time> {
-        let quiet = |link: &Link| link.quiet.as_ref().and_then(Quiet::deadline);
-        let of = |link: &Link| [link.establish_by, link.qp.deadline(), quiet(link)].into_iter().flatten().min();
+        let of = |link: &Link| [link.establish_by, link.qp.deadline()].into_iter().flatten().min();
         let strangers = self.strangers.values().map(|(_, until)| *until);
-        self.links.values().filter_map(of).chain(strangers).chain(self.tries_deadline()).min()
+        self.links.values().filter_map(of).chain(strangers).min()
     }
 
     /// A process's kernel has taken a connection.
@@ -333,7 +311,6 @@ impl TcpSide {
     /// One go: timers, bytes in, bytes out. Says whether anything moved.
     pub(crate) fn run(&mut self, here: Here, nic: &mut Nic, streams: &mut Streams) -> bool {
         let mut moved = self.hear_strangers(here.now, nic, streams);
-        moved |= self.look_elsewhere(here, nic, streams);
         let numbers: Vec<Qpn> = self.links.keys().copied().collect();
         for qpn in numbers {
             let Some(mut link) = self.links.remove(&qpn) else { continue };
@@ -349,11 +326,10 @@ impl TcpSide {
 
     fn run_link(&mut self, link: &mut Link, here: Here, nic: &mut Nic, streams: &mut Streams) -> bool {
         if link.establish_by.is_some_and(|by| by <= here.now) {
-            self.unreached.note(here.now, link.peer.gid.ip(), &mut self.rng);
+            self.unreached.note(here.now, link.peer.gid.ip());
             link.fail(nic, streams);
             return true;
         }
-        link.look_for_silence(here.now, nic, streams);
         if link.qp.deadline().is_some_and(|at| at <= here.now) {
             link.qp.handle_timeout(nic.device_mut(), here.now);
         }
@@ -367,7 +343,7 @@ impl TcpSide {
             Stage::Connecting(end) => match streams.standing(end) {
                 Standing::Dialing => {}
                 Standing::Broken => {
-                    self.unreached.note(here.now, link.peer.gid.ip(), &mut self.rng);
+                    self.unreached.note(here.now, link.peer.gid.ip());
                     link.fail(nic, streams);
                     moved = true;
                 }
@@ -380,16 +356,19 @@ impl TcpSide {
                 }
             },
             Stage::Open(end) => {
+                if streams.was_given_up(end) {
+                    self.unreached.note(here.now, link.peer.gid.ip());
+                }
                 moved |= self.receive(link, end, nic, streams);
                 // What came may have ended the stream, or MPA's startup, behind which the end that connects seals.
-                self.settle(link, here.now, nic, streams);
+                self.settle(link, nic, streams);
                 if matches!(link.stage, Stage::Open(_)) {
                     moved |= self.transmit(link, end, nic, streams);
                 }
             }
             Stage::Waiting | Stage::Over => {}
         }
-        self.settle(link, here.now, nic, streams);
+        self.settle(link, nic, streams);
         moved
     }
 
@@ -483,7 +462,7 @@ impl TcpSide {
     }
 
     /// Brings the stream in line with what the machine says.
-    fn settle(&mut self, link: &mut Link, now: Time, nic: &mut Nic, streams: &mut Streams) {
+    fn settle(&mut self, link: &mut Link, nic: &mut Nic, streams: &mut Streams) {
         if let Some(telling) = link.sealed.as_ref().and_then(|sealed| link.key_use.telling(Some(sealed))) {
             let (qpn, is_due) = (link.own.qpn, telling == Telling::Due);
             nic.device_mut().raise(AsyncEvent::KeysWorn { qpn, is_due });
@@ -497,7 +476,7 @@ impl TcpSide {
                         self.broken_rules.push((link.peer.gid.ip(), "another queue pair answered".into()));
                         link.fail(nic, streams);
                     } else {
-                        self.unreached.forget(now, link.peer.gid.ip());
+                        self.unreached.forget(link.peer.gid.ip());
                     }
                 }
                 QpEvent::Ended(ending) => {
@@ -549,21 +528,21 @@ impl TcpSide {
             };
             match request {
                 Ok(None) if until > now => _ = self.strangers.insert(end, (received, until)),
-                Ok(Some(request)) => self.admit(end, request, now, nic, streams),
+                Ok(Some(request)) => self.admit(end, request, nic, streams),
                 Ok(None) | Err(()) => streams.close(end),
             }
         }
         moved
     }
 
-    fn admit(&mut self, end: EndId, request: Startup, now: Time, nic: &mut Nic, streams: &mut Streams) {
+    fn admit(&mut self, end: EndId, request: Startup, nic: &mut Nic, streams: &mut Streams) {
         let hello = request.private_data.as_slice();
         let qpn = hello.first_chunk::<4>().map(|number| Qpn(u32::from_be_bytes(*number)));
         let Some(qpn) = qpn.filter(|_| hello.len() == HELLO_BYTES) else { return streams.close(end) };
         if let Some(mut link) = self.links.remove(&qpn) {
             if link.is_meant_by(hello) {
                 self.adopt(&mut link, end, &request);
-                self.settle(&mut link, now, nic, streams);
+                self.settle(&mut link, nic, streams);
             } else {
                 streams.close(end);
             }
@@ -611,7 +590,6 @@ impl Link {
             self.qp.broke(nic.device_mut());
         }
         self.sealed = None;
-        self.quiet = None;
         if let Stage::Connecting(end) | Stage::Open(end) = std::mem::replace(&mut self.stage, Stage::Over) {
             streams.close(end);
         }

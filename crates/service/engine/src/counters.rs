@@ -17,9 +17,6 @@ pub(crate) struct Counters {
     pub(crate) lane_failures: u64,
     pub(crate) lane_resets: u64,
     pub(crate) lane_rests: u64,
-    /// Lanes that changed their wire because it was silent, and because a better one was there again.
-    pub(crate) wires_left: u64,
-    pub(crate) wires_returned: u64,
     /// Lanes that were made anew because their keys were worn.
     pub(crate) keys_renewed: u64,
     pub(crate) device_refusals: u64,

@@ -28,7 +28,6 @@ mod ring_slot;
 mod stall;
 mod tenant;
 mod unreliable;
-mod wire;
 
 use endings::Ending;
 use returns::Returning;
@@ -313,8 +312,6 @@ impl Engine {
                         }
                     }
                 }
-                AsyncEvent::WireSilent(qpn) => self.on_wire_silent(qpn),
-                AsyncEvent::WireReturned(qpn) => self.on_wire_returned(qpn),
                 AsyncEvent::KeysWorn { qpn, is_due } => self.on_keys_worn(qpn, is_due),
                 AsyncEvent::StrangePort { qpn, found } => {
                     if let Some(lane) = self.lanes.of_qp(qpn).and_then(|id| self.lanes.get(id)) {

@@ -226,14 +226,6 @@ pub enum Event {
         /// Its keys are worn, so that this was to come.
         is_renewal: bool,
     },
-    /// Nothing comes back over the lane's wire, and the device has another one to that host. Told again while that lasts.
-    /// If the peer's daemon answers on its link all the same, call [`crate::Engine::lane_leave_wire`].
-    WireSilent {
-        /// The host.
-        peer: IpAddr,
-        /// Number of the lane: the engine's, or a leased one's.
-        lane: u32,
-    },
     /// The lane was not used for long: its QP is destroyed, and its connections keep everything. Tell the peer daemon
     /// (LaneReset that resumes and rests). [`Event::PeerWanted`] comes when something is to be sent.
     LaneRests {

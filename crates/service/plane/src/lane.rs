@@ -1,8 +1,8 @@
 //! What the control plane asks an engine about lanes, and what the engine answers.
 //!
 //! Owns the two vocabularies. An engine has one shared lane to each peer, the one with its own number, and engine 0 the
-//! leased ones: which lane a command is about is said beside it. Each question but `Reset`, `Rest`, `LeaveWire`, `Ready`, `Lost` and `PeerSilent` gets exactly one answer, with
-//! the same round; answers come after every event that the engine made before.
+//! leased ones: which lane a command is about is said beside it. Each question but `Reset`, `Rest`, `Ready`, `Lost` and
+//! `PeerSilent` gets exactly one answer, with the same round; answers come after every event that the engine made before.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -56,12 +56,6 @@ pub enum LaneCommand {
     /// The peer gave its queue pair up because it has nothing to send: so does this side, and keeps the connections until
     /// either side needs the lane.
     Rest {
-        /// Which peer.
-        peer: IpAddr,
-    },
-    /// The lane's wire does not lead to the peer, whose daemon answers on its link: the lane goes over another wire that
-    /// both hosts have.
-    LeaveWire {
         /// Which peer.
         peer: IpAddr,
     },

@@ -11,7 +11,6 @@
 mod lanes;
 mod paths;
 mod redials;
-mod wires;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -24,7 +23,6 @@ use crate::lane_round::LaneRound;
 use crate::{Identity, LaneCommand, LinkId, LinkPath};
 use paths::Paths;
 use redials::Redials;
-use wires::Asked;
 
 pub use paths::{PATH_MISSES, Ways};
 
@@ -135,8 +133,6 @@ struct Established {
     heard_at: Time,
     /// The engines know that the peer says nothing.
     is_silent: bool,
-    /// Whether the link works, for lanes whose wire is silent.
-    asked: Option<Asked>,
 }
 
 /// One lane of a link.
@@ -448,7 +444,6 @@ impl Peers {
         let leased = BTreeMap::new();
         let name = identity.link.own;
         let (leases, is_silent, heard_at) = (0, false, now);
-        let asked = None;
         let mut established = Established {
             link,
             instance,
@@ -461,7 +456,6 @@ impl Peers {
             leases,
             heard_at,
             is_silent,
-            asked,
         };
         let mut without = Vec::new();
         entry.wanted.extend(moved);

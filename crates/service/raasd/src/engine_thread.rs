@@ -391,7 +391,6 @@ impl<P: Provider> EngineThread<P> {
             }
             LaneCommand::Reset { peer } => return engine.lane_reset(now, device, at(peer)),
             LaneCommand::Rest { peer } => return engine.lane_rest(now, device, at(peer)),
-            LaneCommand::LeaveWire { peer } => return engine.lane_leave_wire(device, at(peer)),
             LaneCommand::Ready { peer } => return engine.lane_ready(now, device, at(peer)),
             LaneCommand::Lost { peer, reason } => {
                 engine.lane_lost(now, device, at(peer), reason);

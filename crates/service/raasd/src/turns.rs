@@ -72,7 +72,6 @@ mod tests {
             turns.begin(now());
             turns.end(now());
         }
-        assert_eq!(turns.longest_us(), 0, "nothing took long");
         turns.begin(now());
         std::thread::sleep(Duration::from_millis(50));
         turns.end(now());

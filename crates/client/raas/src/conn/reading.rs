@@ -12,9 +12,9 @@ use super::lent::{Attempt, Lent};
 use super::waiting::Waits;
 use crate::patience::{Look, Patience, WaitPolicy};
 
-/// A read of so many bytes is one of a stream that moves much.
-const LARGE_READ: usize = 16 << 10;
-/// Bytes of such reads between two looks at what the daemon says.
+/// A read or write of so many bytes is one of a stream that moves much.
+const LARGE: usize = 16 << 10;
+/// Bytes of such calls between two looks at what the daemon says.
 const LOOK_BYTES: u64 = 4 << 20;
 
 impl Conn {
@@ -62,18 +62,24 @@ impl Conn {
         if self.endpoint.may_take() {
             let count = attempt(&mut rx).map_err(|end| self.failed(end))?;
             if count > 0 {
-                if count >= LARGE_READ && self.endpoint.is_lane() {
-                    self.on_large_read(count);
-                }
+                self.note_moved(count);
                 return Ok(count);
             }
         }
         self.receive_slowly(&mut rx, &mut attempt)
     }
 
-    /// A reader that always finds bytes never waits, and would not hear that the daemon has a faster way for them.
+    /// A reader that always finds bytes, or a writer that always finds room, never waits, and would not hear that the
+    /// daemon has a faster way for them.
+    #[inline]
+    pub(super) fn note_moved(&self, count: usize) {
+        if count >= LARGE && self.endpoint.is_lane() {
+            self.on_large(count);
+        }
+    }
+
     #[cold]
-    fn on_large_read(&self, count: usize) {
+    fn on_large(&self, count: usize) {
         let bytes = self.unlooked.load(Ordering::Relaxed) + count as u64;
         if bytes < LOOK_BYTES {
             return self.unlooked.store(bytes, Ordering::Relaxed);

@@ -37,7 +37,10 @@ impl Conn {
         }
         let mut tx = self.begin(&self.tx)?;
         match self.write_once(&mut tx, bufs)? {
-            Some(count) => Ok(count),
+            Some(count) => {
+                self.note_moved(count);
+                Ok(count)
+            }
             None => self.write_slowly(&mut tx, bufs),
         }
     }

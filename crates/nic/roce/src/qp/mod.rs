@@ -236,11 +236,6 @@ impl Qp {
         }
     }
 
-    /// Since when nothing came back for what it sent.
-    pub(crate) fn silent_since(&self) -> Option<Time> {
-        self.is_connected().then(|| self.requester.silent_since()).flatten()
-    }
-
     /// Whether an acknowledgement is owed.
     pub(crate) fn owes(&self) -> bool {
         self.is_connected() && self.responder.responses.owed_at().is_some()

@@ -182,11 +182,6 @@ impl Requester {
         }
     }
 
-    /// Since when nothing came back for what it sent.
-    pub(crate) fn silent_since(&self) -> Option<Time> {
-        self.retry.silent_since()
-    }
-
     /// Packets and window bytes between `una` and `next`.
     fn in_flight(&self) -> (u64, u64) {
         let charge = |wqe: Option<&SendWqe>, packet| wqe.map(|w| w.charge_before(packet));

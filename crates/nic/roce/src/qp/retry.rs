@@ -25,8 +25,6 @@ pub(crate) struct Retry {
     probe_at: Option<Time>,
     rnr_until: Option<Time>,
     rtt: Rtt,
-    /// Since when nothing came back for what was sent.
-    silent_since: Option<Time>,
     /// The last time of going back, and to which packet.
     went_back: Option<(u64, Time)>,
 }
@@ -50,18 +48,13 @@ impl Retry {
         if self.timeout.is_none() {
             (self.ack_deadline, self.probe_at) = (None, None);
         }
-        (self.retry_cnt, self.rnr_retry, self.silent_since) = (retry_cnt, rnr_retry, None);
+        (self.retry_cnt, self.rnr_retry) = (retry_cnt, rnr_retry);
         (self.retries_left, self.rnr_left) = (retry_cnt, rnr_retry);
     }
 
     /// Whether an RNR wait forbids sending.
     pub(crate) const fn is_waiting(&self) -> bool {
         self.rnr_until.is_some()
-    }
-
-    /// Since when nothing came back for what was sent.
-    pub(crate) const fn silent_since(&self) -> Option<Time> {
-        self.silent_since
     }
 
     /// The next instant at which [`Self::take_due`] may say something.
@@ -98,7 +91,6 @@ impl Retry {
 
     /// Something was sent: its answer is awaited.
     pub(crate) fn on_sent(&mut self, now: Time) {
-        self.silent_since.get_or_insert(now);
         let Some(timeout) = self.timeout else { return };
         // A timeout that is shorter than the way there and back says nothing.
         let timeout = timeout.max(self.rtt.patience().min(STRETCHED_TIMEOUT_MAX));
@@ -120,7 +112,6 @@ impl Retry {
     pub(crate) fn on_progress(&mut self, waiting: bool, now: Time) {
         (self.retries_left, self.rnr_left, self.probes) = (self.retry_cnt, self.rnr_retry, 0);
         (self.ack_deadline, self.probe_at, self.rnr_until) = (None, None, None);
-        self.silent_since = None;
         if waiting {
             self.on_sent(now);
         }
@@ -135,7 +126,6 @@ impl Retry {
 
     /// Counts an RNR retry and waits; false if none is left.
     pub(crate) fn try_rnr_wait(&mut self, delay: Duration, now: Time) -> bool {
-        self.silent_since = None;
         if self.rnr_retry != MAX_RETRY {
             if self.rnr_left == 0 {
                 return false;
@@ -223,22 +213,6 @@ mod tests {
         assert!(retry.try_retry() && retry.try_retry() && !retry.try_retry());
         retry.on_progress(false, Time(70 * MS));
         assert!(retry.try_retry(), "progress fills the counter");
-    }
-
-    #[test]
-    fn silence_begins_with_what_is_sent_and_ends_with_any_answer() {
-        let mut retry = retry();
-        assert_eq!(retry.silent_since(), None);
-        retry.on_sent(Time(1));
-        retry.on_sent(Time(2));
-        assert_eq!(retry.silent_since(), Some(Time(1)));
-        retry.on_progress(true, Time(4));
-        assert_eq!(retry.silent_since(), Some(Time(4)), "more waits");
-        assert!(retry.try_rnr_wait(Duration::from_millis(1), Time(5)));
-        assert_eq!(retry.silent_since(), None, "the peer said that it waits");
-        retry.on_sent(Time(6));
-        retry.on_progress(false, Time(7));
-        assert_eq!(retry.silent_since(), None);
     }
 
     #[test]

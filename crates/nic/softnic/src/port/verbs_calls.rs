@@ -82,9 +82,7 @@ impl Port {
             encryption,
             seals_packets: true,
         });
-        let is_left = |peer| self.tcp.as_ref().is_some_and(|wire| wire.has_left_roce(now, peer));
-        let has_left_roce = tcp.is_some() && attr.peer.is_some_and(is_left);
-        let roce = Some(roce).filter(|_| !has_left_roce);
+        let roce = Some(roce);
         let sealed = encryption.filter(|_| tcp.is_none());
         let wires = Wires { roce, tcp, sealed }.allowed(policy).allowed(attr.wire);
         wires.to_endpoint().unwrap_or(Err(none))
@@ -112,22 +110,14 @@ impl Port {
         match choice {
             Choice::Roce(..) => {
                 let link = accept_roce(&mut self.nic, &mut self.secrets, qpn, (own, peer), attr)?;
-                let now = self.now();
                 if let Some(tcp) = &mut self.tcp {
                     tcp.forget_offer(qpn);
-                    if let Some((own, peer)) = own_wires.tcp.as_ref().zip(peer_wires.tcp.as_ref()) {
-                        tcp.watch_roce(now, qpn, (own, peer));
-                    }
                 }
                 Ok(Link { wire_reason, ..link })
             }
             Choice::Tcp(own, peer) => {
                 self.secrets.check(qpn, &own_wires)?;
-                let without =
-                    |wires: Wires| Wires { tcp: wires.tcp.map(|tcp| TcpPart { is_preferred: false, ..tcp }), ..wires };
-                let otherwise = choose(&without(own_wires), &without(peer_wires));
-                let has_other_wire = matches!(otherwise, Ok((Choice::Roce(..), _)));
-                let link = self.accept_tcp(qpn, (own, peer), attr, wire_reason, has_other_wire)?;
+                let link = self.accept_tcp(qpn, (own, peer), attr, wire_reason)?;
                 self.secrets.on_connected(qpn, &own_wires, &peer_wires);
                 Ok(link)
             }
@@ -150,7 +140,6 @@ impl Port {
         (own, peer): (TcpPart, TcpPart),
         attr: &AcceptAttr,
         wire_reason: &'static str,
-        has_other_wire: bool,
     ) -> Result<Link, VerbsError> {
         at_most("timeout", attr.timeout, 31)?;
         at_most("retry_cnt", attr.retry_cnt, 7)?;
@@ -169,19 +158,13 @@ impl Port {
         let lent = nic.lend_qp(qpn)?;
         let made = own.qp_attr(&peer, &lent, max_msg_bytes);
         let dev = nic.device_mut();
-        tcp.connect(now, dev, Qp::new(made, lent.receives), (own, peer), attr, (keys, has_other_wire));
+        tcp.connect(now, dev, Qp::new(made, lent.receives), (own, peer), attr, keys);
         nic.settle_overflows();
         let mtu: PathMtu = own.mtu.min(peer.mtu);
         let peer_address: SocketAddr = peer.address();
         let reads_max = own.max_rd_atomic.min(peer.max_rd_atomic);
         let (wire, peer_qpn) = (Wire::Iwarp, peer.qpn.0);
         Ok(Link { peer: peer_address, peer_qpn, mtu, reads_max, wire, wire_reason, cipher, encryption_reason })
-    }
-
-    /// [`Provider::leave_wire`].
-    pub(crate) fn leave_wire(&mut self, qpn: Qpn) -> bool {
-        let now = self.now();
-        self.tcp.as_mut().is_some_and(|tcp| tcp.leave_wire(now, qpn))
     }
 
     pub(crate) fn modify_qp(&mut self, qpn: Qpn, to: &QpModify) -> Result<(), VerbsError> {

@@ -9,17 +9,11 @@ use std::time::Duration;
 const INFO_BYTES: usize = 104;
 /// Likewise of Linux 4.10.
 const INFO_BYTES_MAX: usize = 184;
-/// Offset of a field of one byte.
-const PROBES: usize = 3;
 /// Offsets of fields of 32 bits, in the machine's order.
 const SND_MSS: usize = 16;
 const RTT_US: usize = 68;
 const SND_CWND: usize = 80;
 const TOTAL_RETRANS: usize = 100;
-const UNACKED: usize = 24;
-const LAST_ACK_RECEIVED_MS: usize = 56;
-/// Since Linux 4.6.
-const NOT_SENT_BYTES: usize = 144;
 /// Since Linux 4.10; the lower half of 64 bits.
 const RWND_LIMITED_US: usize = if cfg!(target_endian = "big") { 180 } else { 176 };
 
@@ -37,19 +31,6 @@ pub(crate) struct PathState {
     /// How long sending was held up because the receiver had no room, since the connection began: microseconds, modulo
     /// 2^32.
     pub(crate) held_up_us: u32,
-}
-
-/// What a connection waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Awaited {
-    /// Something was sent that the peer's TCP has not acknowledged, or its window was asked for without an answer.
-    pub(crate) is_unanswered: bool,
-    /// Something could not be sent yet.
-    pub(crate) has_unsent: bool,
-    /// When the peer's TCP last said something: so long ago.
-    pub(crate) heard: Duration,
-    /// Smoothed round-trip time.
-    pub(crate) round_trip: Duration,
 }
 
 /// The kernel's words about a connection.
@@ -97,17 +78,6 @@ pub(crate) fn path_state(fd: BorrowedFd<'_>) -> io::Result<PathState> {
     })
 }
 
-/// Asks the kernel.
-pub(crate) fn awaited(fd: BorrowedFd<'_>) -> io::Result<Awaited> {
-    let info = Info::of(fd)?;
-    Ok(Awaited {
-        is_unanswered: info.word(UNACKED) > 0 || info.bytes[PROBES] > 0,
-        has_unsent: info.word(NOT_SENT_BYTES) > 0,
-        heard: Duration::from_millis(info.word(LAST_ACK_RECEIVED_MS).into()),
-        round_trip: info.round_trip(),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
@@ -129,24 +99,5 @@ mod tests {
         assert_eq!(state.retransmitted, 0);
         assert!((1..=65_536).contains(&state.window_segments), "{state:?}");
         assert!(path_state(std::io::stdin().as_fd()).is_err());
-    }
-
-    #[test]
-    fn a_reader_that_stands_still_is_no_silence() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (far, _) = listener.accept().unwrap();
-        near.set_nonblocking(true).unwrap();
-        // Both sockets' buffers are full: the window is closed, and the peer's TCP says so when it is asked.
-        while near.write(&[7; 65_536]).is_ok() {}
-        let begin = std::time::Instant::now();
-        while awaited(near.as_fd()).unwrap().is_unanswered {
-            assert!(begin.elapsed() < Duration::from_secs(60), "what was sent is acknowledged by the kernel");
-        }
-        let state = path_state(near.as_fd()).unwrap();
-        assert!(state.held_up_us > 0, "{state:?}");
-        let state = awaited(near.as_fd()).unwrap();
-        assert!(state.has_unsent && !state.is_unanswered, "{state:?}");
-        drop(far);
     }
 }

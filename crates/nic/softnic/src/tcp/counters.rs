@@ -36,9 +36,6 @@ pub(crate) struct TcpCounters {
     /// Encrypted connections whose owner was told that their keys are worn, and those that ended because it was in vain.
     pub(crate) tcp_keys_worn: u64,
     pub(crate) tcp_keys_used_up: u64,
-    /// Times that a connection was told to be silent, and tries whether TCP leads to a host again.
-    pub(crate) tcp_silences: u64,
-    pub(crate) tcp_tries: u64,
 }
 
 impl TcpCounters {
@@ -63,8 +60,6 @@ impl TcpCounters {
             ("tcp_forged", self.tcp_forged),
             ("tcp_keys_worn", self.tcp_keys_worn),
             ("tcp_keys_used_up", self.tcp_keys_used_up),
-            ("tcp_silences", self.tcp_silences),
-            ("tcp_tries", self.tcp_tries),
         ]);
     }
 }

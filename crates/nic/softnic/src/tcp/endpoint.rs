@@ -331,9 +331,7 @@ pub fn choose(own: &Wires, peer: &Wires) -> Result<(Choice, &'static str), Verbs
         }
         (Some(tcp), Some(roce)) => match preferred {
             [true, true] => Ok((tcp, "both ends are software NICs, which move bytes at least cost over TCP")),
-            [false, _] => {
-                Ok((roce, "TCP to the peer's device fell silent, or did not come up, lately; it is tried now and then"))
-            }
+            [false, _] => Ok((roce, "TCP to the peer's device did not come up, or was given up, lately")),
             [true, false] => Ok((roce, "the peer's device does not prefer TCP: it may not reach this one with it")),
         },
         (Some(tcp), None) if own.roce.is_none() => Ok((tcp, "this end is configured to use TCP alone")),

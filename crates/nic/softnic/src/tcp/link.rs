@@ -11,19 +11,17 @@ use std::time::Duration;
 
 use iwarp::mpa::Startup;
 use iwarp::{Gather, GatherPiece, Qp, QpEvent, Scatter};
-use rand::rngs::StdRng;
 use records::{RecordError, SealError};
 use rnic::Device;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
-use verbs::{AsyncEvent, Qpn, Time};
+use verbs::{Qpn, Time};
 
 use super::congestion::Congestion;
 use super::counters::TcpCounters;
 use super::endpoint::TcpPart;
 use super::in_kernel::{InKernel, KernelState};
 use super::key_use::KeyUse;
-use super::quiet::Quiet;
 use super::sealed::{Opened, SealFault, Sealed};
 use super::socket;
 use super::socket::SocketOptions;
@@ -67,8 +65,6 @@ pub(crate) struct Link {
     /// MPA's startup has to be over by then; `None`: it is.
     establish_by: Option<Time>,
     congestion: Congestion,
-    /// Of one whose peer has another wire, too.
-    quiet: Option<Quiet>,
     /// What the epoll set looks for.
     interest: EventFlags,
     /// The machine takes bytes of the peer.
@@ -93,7 +89,6 @@ pub(crate) struct Shared<'a> {
     pub(crate) counters: &'a mut TcpCounters,
     pub(super) kernel_tls: &'a mut KernelState,
     pub(super) unreached: &'a mut Unreached,
-    pub(super) entropy: &'a mut StdRng,
     pub(crate) now: Time,
 }
 
@@ -120,30 +115,12 @@ impl Link {
             stage: Stage::Waiting,
             establish_by: Some(now + options.silence.unwrap_or(ESTABLISH_MIN).max(ESTABLISH_MIN)),
             congestion: Congestion::Unknown,
-            quiet: None,
             interest: EventFlags::empty(),
             is_reading: true,
             is_blocked: false,
             may_send: false,
             is_scheduled: false,
             timer_at: None,
-        }
-    }
-
-    /// There is another wire to the peer: its owner is told if nothing comes back over this one.
-    pub(crate) fn tell_silence(&mut self) {
-        self.quiet = Some(Quiet::default());
-    }
-
-    /// The peer's host, if there is another wire to it.
-    pub(crate) fn host_with_two_wires(&self) -> Option<std::net::IpAddr> {
-        self.quiet.as_ref().map(|_| self.peer.address().ip())
-    }
-
-    /// Bytes, or a SYN, left.
-    fn on_left(&mut self, now: Time) {
-        if let Some(quiet) = &mut self.quiet {
-            quiet.on_sent(now);
         }
     }
 
@@ -157,7 +134,6 @@ impl Link {
             Ok(fd) => {
                 let watched = self.watch_new(&fd, EventFlags::OUT, shared);
                 self.stage = Stage::Connecting(fd);
-                self.on_left(shared.now);
                 if let Err(error) = watched {
                     self.fail(error, dev, shared);
                 }
@@ -378,7 +354,6 @@ impl Link {
                     self.is_blocked = sent < bytes.len();
                     self.congestion.on_sent(fd, shared.now, sent as u64, shared.counters);
                     sealed.on_sent(sent);
-                    self.on_left(shared.now);
                 }
                 Err(error) => {
                     if !self.goes_on_after(&error, dev, shared) {
@@ -460,7 +435,6 @@ impl Link {
                     self.congestion.on_sent(fd, shared.now, sent as u64, shared.counters);
                     self.is_blocked = (sent as u64) < gather.bytes() && gather.pieces().len() <= pieces::PIECES_MAX;
                     self.qp.sent(dev, sent as u64);
-                    self.on_left(shared.now);
                 }
                 Err(error) => {
                     if !self.goes_on_after(&error, dev, shared) {
@@ -511,7 +485,7 @@ impl Link {
                     if let Some(sealed) = &mut self.sealed {
                         sealed.begin_sealing();
                     }
-                    shared.unreached.forget(shared.now, self.peer.address().ip());
+                    shared.unreached.forget(self.peer.address().ip());
                     if let Stage::Open(fd) = &self.stage {
                         self.congestion.on_connected(fd, shared.now, shared.counters);
                     }
@@ -540,8 +514,7 @@ impl Link {
     }
 
     pub(crate) fn deadline(&self) -> Option<Time> {
-        let quiet = self.quiet.as_ref().and_then(Quiet::deadline);
-        [self.establish_by, self.qp.deadline(), quiet].into_iter().flatten().min()
+        [self.establish_by, self.qp.deadline()].into_iter().flatten().min()
     }
 
     /// Fires what is due.
@@ -549,32 +522,26 @@ impl Link {
         if self.establish_by.is_some_and(|by| by <= shared.now) {
             return self.fail_to_connect(Errno::TIMEDOUT, dev, shared);
         }
-        self.look_for_silence(dev, shared);
         self.qp.handle_timeout(dev, shared.now);
         self.may_send = true;
         self.settle(dev, shared);
-    }
-
-    fn look_for_silence(&mut self, dev: &mut Device, shared: &mut Shared<'_>) {
-        let (Some(quiet), Stage::Connecting(fd) | Stage::Open(fd)) = (&mut self.quiet, &self.stage) else { return };
-        if let Some(silent) = quiet.look(fd, shared.now) {
-            shared.counters.tcp_silences += 1;
-            tracing::debug!(peer = %self.peer.address(), qpn = %self.qpn, ?silent, "nothing comes back over TCP");
-            dev.raise(AsyncEvent::WireSilent(self.qpn));
-        }
     }
 
     /// No connection came up: another wire may lead there.
     fn fail_to_connect(&mut self, error: Errno, dev: &mut Device, shared: &mut Shared<'_>) {
         let peer = self.peer.address();
         tracing::debug!(%peer, qpn = %self.qpn, %error, "a TCP connection did not come up");
-        shared.unreached.note(shared.now, peer.ip(), shared.entropy);
+        shared.unreached.note(shared.now, peer.ip());
         self.fail(error, dev, shared);
     }
 
     /// The connection is broken: the queue pair goes to error.
     fn fail(&mut self, error: Errno, dev: &mut Device, shared: &mut Shared<'_>) {
         shared.counters.tcp_broken += 1;
+        if error == Errno::TIMEDOUT && self.establish_by.is_none() {
+            // The kernel gave a connection up that stood.
+            shared.unreached.note(shared.now, self.peer.address().ip());
+        }
         tracing::debug!(peer = %self.peer.address(), qpn = %self.qpn, %error, "the TCP connection of a queue pair broke");
         self.establish_by = None;
         self.qp.broke(dev);
@@ -586,7 +553,6 @@ impl Link {
     fn close(&mut self) {
         self.establish_by = None;
         self.is_blocked = false;
-        self.quiet = None;
         self.stage = Stage::Over;
     }
 

@@ -7,16 +7,13 @@
 pub(crate) mod congestion;
 mod counters;
 pub(crate) mod crowd;
-pub(crate) mod elsewhere;
 pub(crate) mod endpoint;
 mod in_kernel;
 pub(crate) mod key_use;
 mod link;
-mod quiet;
 pub(crate) mod sealed;
 pub(crate) mod socket;
 mod strangers;
-mod tries;
 pub(crate) mod unreached;
 
 use std::collections::{HashMap, VecDeque};
@@ -33,15 +30,13 @@ use records::{Keys, RecordLimit};
 use rnic::{Device, NumberHasher, Timers};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use verbs::{AcceptAttr, AsyncEvent, Counters, PathMarks, QpState, Qpn, Time};
+use verbs::{AcceptAttr, Counters, PathMarks, QpState, Qpn, Time};
 
 use crate::{KernelTls, OpenError};
 use counters::TcpCounters;
-use elsewhere::{Elsewhere, Wanted};
 use in_kernel::KernelState;
 use link::Link;
 use strangers::Strangers;
-use tries::{Tried, Tries};
 use unreached::Unreached;
 
 use endpoint::{HELLO_BYTES, TOKEN_BYTES, Token};
@@ -68,7 +63,6 @@ enum Watched {
     Listener(u32),
     Stranger(u32),
     Link(Qpn),
-    Try(u32),
 }
 
 impl Watched {
@@ -78,7 +72,6 @@ impl Watched {
             Self::Listener(place) => 1 << 32 | u64::from(place),
             Self::Stranger(number) => 2 << 32 | u64::from(number),
             Self::Link(qpn) => 3 << 32 | u64::from(qpn.0),
-            Self::Try(number) => 4 << 32 | u64::from(number),
         }
     }
 
@@ -88,7 +81,6 @@ impl Watched {
             1 => Self::Listener(low),
             2 => Self::Stranger(low),
             3 => Self::Link(Qpn(low)),
-            4 => Self::Try(low),
             _ => Self::Udp,
         }
     }
@@ -118,8 +110,6 @@ pub(crate) struct TcpWire {
     sending: VecDeque<Qpn>,
     strangers: Strangers,
     unreached: Unreached,
-    elsewhere: Elsewhere,
-    tries: Tries,
     /// Deadlines of links: a look at them does not depend on how many links there are.
     timers: Timers,
     overflows_seen: u64,
@@ -150,7 +140,6 @@ macro_rules! shared {
             counters: &mut $self.counters,
             kernel_tls: &mut $self.kernel_tls,
             unreached: &mut $self.unreached,
-            entropy: &mut $self.entropy,
             now: $now,
         }
     };
@@ -193,8 +182,6 @@ impl TcpWire {
             sending: VecDeque::new(),
             strangers: Strangers::default(),
             unreached: Unreached::default(),
-            elsewhere: Elsewhere::default(),
-            tries: Tries::default(),
             timers: Timers::default(),
             overflows_seen: 0,
             gather: Gather::new(GATHER_PIECES, GATHER_BYTES),
@@ -221,8 +208,7 @@ impl TcpWire {
 
     /// Whether a connection is there or may come, so that each round of progress looks.
     pub(crate) fn is_active(&self) -> bool {
-        let is_quiet = self.strangers.is_empty() && self.tries.is_empty();
-        !(self.links.is_empty() && self.offers.is_empty() && is_quiet)
+        !(self.links.is_empty() && self.offers.is_empty() && self.strangers.is_empty())
     }
 
     /// The queue pair, if it is on this wire.
@@ -268,7 +254,7 @@ impl TcpWire {
         qp: Qp,
         (own, peer): (TcpPart, TcpPart),
         attr: &AcceptAttr,
-        (keys, has_other_wire): (Option<Keys>, bool),
+        keys: Option<Keys>,
     ) {
         self.counters.tcp_encrypted += u64::from(keys.is_some());
         let early = self.offers.remove(&own.qpn).and_then(|offer| offer.early);
@@ -276,9 +262,6 @@ impl TcpWire {
         let local = self.local_of(own.gid.ip()).unwrap_or_else(|| own.address());
         let mut link = Link::new(qp, own, peer, local, options, now);
         link.encrypt(keys, self.record_limit);
-        if has_other_wire {
-            link.tell_silence();
-        }
         let mut shared = shared!(self, now);
         match early {
             Some((fd, request)) if link.is_meant_by(&request.private_data) => {
@@ -296,7 +279,6 @@ impl TcpWire {
     /// Takes a queue pair off the wire. What it sent last still goes to the peer.
     pub(crate) fn remove(&mut self, qpn: Qpn, dev: &mut Device, now: Time) {
         self.offers.remove(&qpn);
-        self.elsewhere.remove(qpn);
         let Some(mut link) = self.links.remove(&qpn) else { return };
         self.timers.cancel(qpn, link.timer_at);
         link.transmit(dev, &mut shared!(self, now));
@@ -320,10 +302,6 @@ impl TcpWire {
                 Watched::Udp => looked.udp = true,
                 Watched::Listener(place) => self.take_connections(now, place),
                 Watched::Stranger(number) => self.hear_stranger(now, number, dev),
-                Watched::Try(number) => {
-                    let tried = self.tries.on_ready(&self.epoll, number);
-                    self.on_tried(now, tried);
-                }
                 Watched::Link(qpn) => {
                     if let Some(link) = self.links.get_mut(&qpn) {
                         link.on_ready(flags, dev, &mut shared!(self, now));
@@ -358,8 +336,7 @@ impl TcpWire {
 
     /// When [`Self::receive`] has to be called for a timer; perhaps nothing is due yet.
     pub(crate) fn deadline(&self) -> Option<Time> {
-        let others = [self.strangers.deadline(), self.tries.deadline(), self.elsewhere.deadline()];
-        self.timers.first().into_iter().chain(others.into_iter().flatten()).min()
+        [self.timers.first(), self.strangers.deadline()].into_iter().flatten().min()
     }
 
     fn fire(&mut self, now: Time, dev: &mut Device) -> bool {
@@ -367,9 +344,6 @@ impl TcpWire {
             return false;
         }
         self.counters.tcp_strangers_dropped += self.strangers.expire(now);
-        while let Some(tried) = self.tries.take_expired(now) {
-            self.on_tried(now, Some(tried));
-        }
         // Each link is looked at once: one whose next deadline is due again waits for the next call.
         for _ in 0..self.links.len() {
             let Some(qpn) = self.timers.pop_due(now) else { break };
@@ -422,53 +396,6 @@ impl TcpWire {
                 }
             }
         }
-    }
-
-    // ---- hosts with two wires
-
-    /// A queue pair is on RoCEv2, and its peer's device could be reached over TCP.
-    pub(crate) fn watch_roce(&mut self, now: Time, qpn: Qpn, (own, peer): (&TcpPart, &TcpPart)) {
-        let local = self.local_of(own.gid.ip()).unwrap_or_else(|| own.address());
-        self.elsewhere.add(now, qpn, (local, peer.address()), !own.is_preferred);
-    }
-
-    /// Looks at queue pairs on RoCEv2 that could be here; `silent_since`: since when nothing came back there.
-    pub(crate) fn look_elsewhere(&mut self, now: Time, silent_since: impl Fn(Qpn) -> Option<Time>) -> Vec<AsyncEvent> {
-        let (mut wanted, mut events) = (Vec::new(), Vec::new());
-        self.elsewhere.look(now, &self.unreached, silent_since, &mut wanted, &mut events);
-        for Wanted { way, in_turn } in wanted {
-            if self.tries.has(way.1.ip()) {
-                continue;
-            }
-            self.counters.tcp_tries += 1;
-            let options = SocketOptions { silence: None, marks: self.marks };
-            let failed = self.tries.begin(now, &self.epoll, way, options, in_turn).err();
-            self.on_tried(now, failed);
-        }
-        events
-    }
-
-    fn on_tried(&mut self, now: Time, tried: Option<Tried>) {
-        if let Some(Tried { host, answered, in_turn }) = tried {
-            tracing::debug!(%host, answered, "tried whether TCP leads to a host");
-            self.unreached.on_tried(now, host, answered, in_turn, &mut self.entropy);
-        }
-    }
-
-    /// [`verbs::Provider::leave_wire`].
-    pub(crate) fn leave_wire(&mut self, now: Time, qpn: Qpn) -> bool {
-        if let Some(host) = self.links.get(&qpn).and_then(Link::host_with_two_wires) {
-            self.unreached.leave(now, host, &mut self.entropy);
-            return true;
-        }
-        let Some(host) = self.elsewhere.host_of(qpn) else { return false };
-        self.unreached.leave_roce(now, host);
-        true
-    }
-
-    /// Whether RoCEv2 is not offered to a host for now.
-    pub(crate) fn has_left_roce(&self, now: Time, host: IpAddr) -> bool {
-        self.unreached.has_left_roce(now, host)
     }
 
     // ---- strangers

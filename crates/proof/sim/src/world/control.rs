@@ -73,7 +73,6 @@ impl World {
             }
             Input::LaneReset { peer, lane } => plane.peers.on_lane_reset(now, peer, lane),
             Input::LaneRests { peer, lane } => plane.peers.on_lane_rests(now, peer, lane),
-            Input::WireSilent { peer, lane } => plane.peers.on_wire_silent(now, peer, lane),
             Input::Region(input) => self.on_region_input(host, input),
             Input::Bulk { engine, stream } => self.on_bulk_input(host, engine, stream),
             Input::StreamOfRoute { engine, peer, number, stream } => {

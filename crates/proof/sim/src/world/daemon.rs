@@ -266,9 +266,6 @@ impl World {
             }
             engine::Event::LaneReset { peer, lane, detail, .. } => self.on_lane_reset(at, (peer, lane), detail),
             engine::Event::LaneRests { peer, .. } => self.on_lane_rests(at, peer),
-            engine::Event::WireSilent { peer, lane } => {
-                self.tell_plane(host, Input::WireSilent { peer, lane });
-            }
             // Those about regions are heard above.
             event @ (engine::Event::RegionClosed { .. }
             | engine::Event::RegionStopped { .. }

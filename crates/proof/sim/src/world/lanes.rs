@@ -77,10 +77,6 @@ impl World {
                 }
                 None
             }
-            LaneCommand::LeaveWire { peer } => {
-                engine.lane_leave_wire(tap, named(peer));
-                None
-            }
             LaneCommand::Ready { peer } => {
                 engine.lane_ready(now, tap, named(peer));
                 self.trace.note(now, "lane {} to {} is up", &[host as u64, u64::from(last_byte(peer))]);

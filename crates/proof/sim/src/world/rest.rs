@@ -47,7 +47,6 @@ impl World {
             // A handshake with a machine that died ends by its time limit alone.
             self.pass(still + self.plan.link_timeout.max(HANDSHAKE) + NOTICE);
             self.return_to_first_paths();
-            self.return_to_tcp();
             self.judge_users();
             for (index, host) in self.hosts.iter().enumerate() {
                 // The first engine has the datagrams.
@@ -60,7 +59,6 @@ impl World {
             self.reset_silently_broken();
             self.probe();
             self.return_to_first_paths();
-            self.return_to_tcp();
         }
         if self.goes_on() {
             self.give_everything_back();
@@ -88,19 +86,6 @@ impl World {
         if !self.run_while(end, |w| w.is_any_elsewhere()) && self.goes_on() {
             self.checks.fail(self.now, "liveness", format!("links are not over the first path after {RETURN:?}"));
         }
-    }
-
-    /// No lane is on RoCEv2 any more only because TCP was silent, some time after it works.
-    fn return_to_tcp(&mut self) {
-        let end = self.now + RETURN;
-        if !self.run_while(end, Self::is_any_off_tcp) && self.goes_on() {
-            self.checks.fail(self.now, "liveness", format!("lanes have not returned to TCP after {RETURN:?}"));
-        }
-    }
-
-    fn is_any_off_tcp(&self) -> bool {
-        let running = self.hosts.iter().filter_map(|host| host.running.as_ref());
-        running.flat_map(|running| &running.engines).any(|driven| driven.tap.tcp.is_away())
     }
 
     /// The wire of the lane between two hosts, as the first one has it.

@@ -90,18 +90,11 @@ impl World {
     fn send_on_stream(&mut self, to: EndId, carried: Carried) {
         let Some((receiver, sender)) = self.streams.hosts(to) else { return };
         let path = self.streams.path(to);
-        let is_kept = self.is_way_cut((sender, receiver), path);
-        if (is_kept || self.is_way_cut((receiver, sender), path))
-            && matches!(carried, Carried::Syn | Carried::Data(_) | Carried::Fin)
-        {
-            self.streams.on_unanswered(self.now, (to.0, 1 - to.1));
-        }
         // The order of a direction is kept, also of what waits.
-        if is_kept || self.streams.is_held(to) {
+        if self.is_way_cut((sender, receiver), path) || self.streams.is_held(to) {
             return self.streams.hold(to, carried);
         }
         let conditions = self.network.conditions;
-        self.streams.round_trip = 4 * conditions.delay;
         let bytes = if let Carried::Data(bytes) = &carried { bytes.len() } else { 0 };
         let jitter = self.some(conditions.delay);
         let mut delay = conditions.delay + jitter + Duration::from_micros(1);
@@ -135,7 +128,7 @@ impl World {
         let Some((host, from)) = self.streams.hosts(to) else { return };
         if self.hosts[host].is_off {
             // Nobody answers. The sender's kernel gives up in the end.
-            return self.streams.on_unanswered(self.now, (to.0, 1 - to.1));
+            return;
         }
         let (is_syn, now) = (carried == Carried::Syn, self.now);
         let listens = self.hosts[host].running.as_ref().is_some_and(|r| r.engines.iter().any(|d| d.tap.tcp.listens()));
@@ -183,7 +176,7 @@ impl World {
     pub(super) fn on_stream_silence(&mut self, end: EndId, cut: u64) {
         let Some((host, peer)) = self.streams.hosts(end) else { return };
         if self.streams_at.cuts.get(&(pair(host, peer), self.streams.path(end))) == Some(&cut) {
-            self.streams.break_end(end);
+            self.streams.give_up(end);
             self.settle(At { host, engine: 0 });
         }
     }
@@ -199,7 +192,6 @@ impl World {
                 return;
             }
         }
-        self.streams.on_answered(a, b, path);
         self.streams_at.cuts.remove(&(pair(a, b), path));
         for (from, to) in [(a, b), (b, a)] {
             for (end, carried) in self.streams.release(from, to, path) {

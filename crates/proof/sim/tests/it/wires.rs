@@ -1,5 +1,5 @@
-//! Hosts with two wires, of which one falls silent alone and heals: lanes leave it for the other one, and are on TCP again in
-//! the end; connections go on, and none fails.
+//! Hosts with two wires, of which one falls silent alone: a lane whose TCP breaks is made anew over RoCEv2; connections go
+//! on, and none fails.
 
 use std::time::Duration;
 
@@ -60,31 +60,15 @@ fn healed(wire: Wire) -> Fault {
 }
 
 #[test]
-fn lanes_leave_tcp_that_is_silent_and_return() {
+fn lanes_that_break_on_a_silent_tcp_go_over_rocev2() {
     for seed in 0..4 {
         let mut world = world(seed);
         until_they_talk(&mut world);
         world.pass(Duration::from_micros(37 * seed * seed));
         until_on(&mut world, Wire::Iwarp, Duration::from_secs(1));
         world.break_now(&silent(Wire::Iwarp));
-        until_on(&mut world, Wire::Roce, Duration::from_millis(1_500));
+        until_on(&mut world, Wire::Roce, Duration::from_secs(30));
         world.break_now(&healed(Wire::Iwarp));
-        until_on(&mut world, Wire::Iwarp, Duration::from_secs(70));
-        finish(world);
-    }
-}
-
-#[test]
-fn lanes_leave_rocev2_that_is_silent_once_tcp_answers() {
-    for seed in 0..4 {
-        let mut world = world(seed);
-        until_they_talk(&mut world);
-        world.break_now(&silent(Wire::Iwarp));
-        until_on(&mut world, Wire::Roce, Duration::from_millis(1_500));
-        world.break_now(&silent(Wire::Roce));
-        world.break_now(&healed(Wire::Iwarp));
-        until_on(&mut world, Wire::Iwarp, Duration::from_secs(2));
-        world.break_now(&healed(Wire::Roce));
         finish(world);
     }
 }

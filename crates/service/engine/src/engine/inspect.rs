@@ -148,8 +148,6 @@ impl Engine {
                 ("lane_failures", c.lane_failures),
                 ("lane_resets", c.lane_resets),
                 ("lane_rests", c.lane_rests),
-                ("wires_left", c.wires_left),
-                ("wires_returned", c.wires_returned),
                 ("keys_renewed", c.keys_renewed),
                 ("device_refusals", c.device_refusals + self.recv.failures()),
                 ("frames_sent", c.frames_sent),

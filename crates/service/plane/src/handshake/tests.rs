@@ -39,7 +39,7 @@ fn both_sides_with_one_key_believe_each_other_and_seal() {
 #[test]
 fn the_handshake_is_the_documented_one() {
     let (mut dialer, _) = met();
-    let mut prologue = b"raas control link 2\0\0\0\0\x08".to_vec();
+    let mut prologue = b"raas control link 2\0\0\0\0\x09".to_vec();
     for n in [1u8, 2] {
         prologue.extend([0, 0, 0, 0, 0, 0, 0, n]);
         prologue.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, n]);
@@ -159,12 +159,13 @@ fn another_version_names_both_and_oneself_is_no_peer() {
     let (mut dialer, acceptor) = sides();
     let mut hello = acceptor.hello();
     if let PeerMessage::Hello { version, release, .. } = &mut hello {
-        *version = 9;
+        *version += 1;
         *release = "9.9.9".into();
     }
     let refusal = dialer.handle_hello(hello).unwrap_err();
     assert_eq!(refusal.reason, Reason::PeerVersion);
-    assert!(refusal.detail.contains("version 8") && refusal.detail.contains("speaks 9 (release 9.9.9)"), "{refusal}");
+    let (own, other) = (format!("version {WIRE_VERSION}"), format!("speaks {} (release 9.9.9)", WIRE_VERSION + 1));
+    assert!(refusal.detail.contains(&own) && refusal.detail.contains(&other), "{refusal}");
     let myself = dialer.hello();
     assert_eq!(dialer.handle_hello(myself).unwrap_err().reason, Reason::BadAddress);
     assert!(dialer.begin(&key(9)).is_err(), "nothing under the key before the peer's challenge");

@@ -76,14 +76,6 @@ impl Peers {
             PeerMessage::LaneRoutesTaken { .. } => lane.handle_routes_taken(),
             // Heard above.
             PeerMessage::Heartbeat | PeerMessage::Region(_) | PeerMessage::Meet(_) => Ok(()),
-            PeerMessage::LinkAsk { number } => {
-                self.actions.push_back(PeerAction::Send { link, message: PeerMessage::LinkAnswer { number } });
-                Ok(())
-            }
-            PeerMessage::LinkAnswer { number } => {
-                self.on_link_answer(now, peer, number);
-                Ok(())
-            }
             message @ (PeerMessage::DirectOffer { .. } | PeerMessage::DirectRefused { .. }) => {
                 self.actions.push_back(PeerAction::Direct { peer, message });
                 Ok(())
@@ -263,9 +255,7 @@ pub(super) fn lane_of(message: &PeerMessage) -> u32 {
         | PeerMessage::Meet(_)
         | PeerMessage::DirectRefused { .. }
         | PeerMessage::DirectHello { .. }
-        | PeerMessage::DirectProof { .. }
-        | PeerMessage::LinkAsk { .. }
-        | PeerMessage::LinkAnswer { .. } => 0,
+        | PeerMessage::DirectProof { .. } => 0,
     }
 }
 

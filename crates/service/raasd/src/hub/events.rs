@@ -98,7 +98,6 @@ impl Hub {
                 }
                 self.peers.on_lane_reset(now, peer, lane);
             }
-            Event::WireSilent { peer, lane } => self.peers.on_wire_silent(now, peer, lane),
             Event::RegionClosed { peer, handle, .. } => self.regions().1.on_closed(peer, handle),
             Event::RegionStopped { peer, region, epoch } => self.regions().1.on_stopped(peer, region, epoch),
             Event::RegionNotified { region, notify, .. } => self.regions().0.on_remote_notification(region, notify),
