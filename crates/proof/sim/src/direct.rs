@@ -88,6 +88,8 @@ impl Pipe {
     /// What was not there yet never comes.
     fn lose(&mut self, end: usize) {
         let way = &mut self.ways[1 - end];
+        // Parts arrive in any order here; of an end behind bytes that are lost nobody hears.
+        way.end_arrived &= way.arrived == way.bytes.len();
         way.bytes.truncate(way.arrived);
         way.sent_off = way.arrived;
     }
@@ -306,6 +308,8 @@ impl DirectPipes {
                 let way = &mut pipe.ways[1 - end];
                 way.arrived = (way.arrived + count).min(way.sent_off);
             }
+            // Behind bytes that were lost it never comes.
+            Carried::End if pipe.broken[end].is_some() => {}
             Carried::End => pipe.ways[1 - end].end_arrived = true,
             Carried::Reset => {
                 pipe.lose(end);
