@@ -238,6 +238,9 @@ impl Vqp {
                 return false;
             }
             self.pull = None;
+            // What was not read counts as arrived and dropped: the peer goes on behind it until it hears of the reset.
+            // The application, which wants no more, is not told.
+            self.rx_tail = end;
         }
         if !self.owes_ready() {
             return true;
