@@ -76,6 +76,6 @@ pub use sleep::{
 };
 pub use slot::SlotWords;
 pub use told::{PairListener, PairTeller, Telling};
-pub use undertaker::{ClosedElsewhere, take_down_elsewhere};
+pub use undertaker::{ClosedElsewhere, give_heap_back_soon, take_down_elsewhere};
 pub use wake::{Drained, MAX_DRAIN, WakeSocket};
 pub use written::{MARK_BYTES, mark, written_at, written_word};

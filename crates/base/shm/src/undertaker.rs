@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Memory that is taken down where it is: it takes no longer than to tell the thread.
 const SMALL_BYTES: usize = 256 << 10;
@@ -18,6 +18,9 @@ const SMALL_BYTES: usize = 256 << 10;
 const PIECE_BYTES: usize = 32 << 20;
 /// How often a descriptor is looked at that others still have.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// How long the heap is left alone after a program has gone: others that go with it have gone by then.
+const HEAP_AFTER: Duration = Duration::from_secs(1);
 
 static UNDERTAKER: OnceLock<Sender<Remains>> = OnceLock::new();
 
@@ -27,6 +30,8 @@ enum Remains {
     Pages { start: usize, len: usize },
     /// A descriptor that may be the last one of its file, as soon as no one else has it.
     File(Arc<OwnedFd>),
+    /// Pages of the heap that are free.
+    Heap,
 }
 
 /// Has a thread of its own take down what memory this process drops from here on. It is for a daemon, before it takes
@@ -46,14 +51,21 @@ pub fn take_down_elsewhere() -> io::Result<()> {
 
 fn serve(remains: &Receiver<Remains>) {
     let mut held: Vec<Arc<OwnedFd>> = Vec::new();
+    let mut heap_at: Option<Instant> = None;
     loop {
-        let next = match held.is_empty() {
-            true => remains.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            false => remains.recv_timeout(LOOK_AGAIN),
+        let until_heap = heap_at.map(|at| at.saturating_duration_since(Instant::now()));
+        let next = match until_heap.into_iter().chain((!held.is_empty()).then_some(LOOK_AGAIN)).min() {
+            None => remains.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(wait) => remains.recv_timeout(wait),
         };
+        if heap_at.is_some_and(|at| at <= Instant::now()) {
+            heap_at = None;
+            trim_heap();
+        }
         match next {
             Ok(Remains::Pages { start, len }) => unmap(start, len),
             Ok(Remains::File(file)) => held.push(file),
+            Ok(Remains::Heap) => _ = heap_at.get_or_insert_with(|| Instant::now() + HEAP_AFTER),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
@@ -61,6 +73,24 @@ fn serve(remains: &Receiver<Remains>) {
         held.retain(|file| Arc::strong_count(file) > 1);
     }
 }
+
+/// A program has gone, with what was kept for it: soon the heap's free pages are given back to the system. The C library
+/// keeps them otherwise, wherever something small lies above them.
+pub fn give_heap_back_soon() {
+    if let Some(thread) = UNDERTAKER.get() {
+        // Without the thread they stay.
+        let _ = thread.send(Remains::Heap);
+    }
+}
+
+#[cfg(target_env = "gnu")]
+fn trim_heap() {
+    // SAFETY: the call takes no pointer, and gives back pages that no allocation uses.
+    unsafe { libc::malloc_trim(0) };
+}
+
+#[cfg(not(target_env = "gnu"))]
+fn trim_heap() {}
 
 /// Unmaps pages that the caller alone knows.
 pub(crate) fn unmap_pages(start: usize, len: usize) {

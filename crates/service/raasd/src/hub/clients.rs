@@ -554,5 +554,6 @@ impl Hub {
         self.own_ends.handle_gone(id);
         self.fallbacks.handle_gone(id);
         self.on_region_program_left(id);
+        shm::give_heap_back_soon();
     }
 }
