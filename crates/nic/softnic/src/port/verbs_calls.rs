@@ -82,9 +82,8 @@ impl Port {
             encryption,
             seals_packets: true,
         });
-        let roce = Some(roce);
         let sealed = encryption.filter(|_| tcp.is_none());
-        let wires = Wires { roce, tcp, sealed }.allowed(policy).allowed(attr.wire);
+        let wires = Wires { roce: Some(roce), tcp, sealed }.allowed(policy).allowed(attr.wire);
         wires.to_endpoint().unwrap_or(Err(none))
     }
 
