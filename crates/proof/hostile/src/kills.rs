@@ -254,6 +254,7 @@ fn daemon_death(hosts: &mut [Host; 2], dying: usize, after: Duration) -> Result<
     // Two processes of the dead daemon's host go on.
     std::io::Write::write_all(&mut same_host, &[3; 100_000]).context("the same-host connection is gone")?;
     same_host.shutdown(std::net::Shutdown::Write)?;
-    ensure!(near.ends()? == [End::Orderly], "the same-host connection did not end in order");
+    let near_ends = near.ends()?;
+    ensure!(near_ends == [End::Orderly], "the same-host connection did not end in order: {near_ends:?}");
     Ok(ends)
 }

@@ -28,6 +28,8 @@ pub enum End {
 struct Notes {
     taken: usize,
     ends: Vec<End>,
+    /// Times that no connection waited.
+    looks: u64,
 }
 
 /// One listener and everything that came to it.
@@ -40,7 +42,7 @@ pub struct Witness {
     thread: Option<JoinHandle<()>>,
 }
 
-const LOOK: Duration = Duration::from_millis(20);
+const LOOK: Duration = Duration::from_millis(5);
 /// Bytes that a witness writes at a time.
 const PIECE: usize = 16 << 10;
 
@@ -54,14 +56,16 @@ impl Witness {
         let (noted, told) = (Arc::clone(&notes), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
             while !told.load(Ordering::Relaxed) {
-                if let Ok((stream, _)) = listener.accept_timeout(LOOK) {
-                    lock(&noted).taken += 1;
-                    let noted = Arc::clone(&noted);
-                    std::thread::spawn(move || {
-                        let end = watch(stream, talks);
-                        lock(&noted).ends.push(end);
-                    });
-                }
+                let Ok((stream, _)) = listener.accept_timeout(LOOK) else {
+                    lock(&noted).looks += 1;
+                    continue;
+                };
+                lock(&noted).taken += 1;
+                let noted = Arc::clone(&noted);
+                std::thread::spawn(move || {
+                    let end = watch(stream, talks);
+                    lock(&noted).ends.push(end);
+                });
             }
         });
         Ok(Self { at, notes, stop, thread: Some(thread) })
@@ -74,6 +78,13 @@ impl Witness {
 
     /// Waits until every connection has ended; the ends since the last call. None may be silence.
     pub fn ends(&self) -> Result<Vec<End>> {
+        // A connect has its answer before the thread that accepts has counted the connection. Of two looks that find
+        // none, the second began after this call, so what was answered by then is counted.
+        let before = lock(&self.notes).looks;
+        eventually("the witness has looked for connections", || {
+            let looks = lock(&self.notes).looks - before;
+            Ok(if looks >= 2 { Ok(()) } else { Err(looks) })
+        })?;
         eventually("the witness hears the end of every connection", || {
             let notes = lock(&self.notes);
             let open = notes.taken - notes.ends.len();
