@@ -19,6 +19,7 @@ mod served;
 mod successor;
 mod ticket;
 mod unix;
+mod user_share;
 mod words;
 
 pub use app::*;
@@ -33,6 +34,7 @@ pub use served::{is_served, served_sockets};
 pub use successor::*;
 pub use ticket::*;
 pub use unix::*;
+pub use user_share::UserShare;
 pub use words::{foreign, is_plain, plain};
 
 /// Version of the application protocol of this build.

@@ -80,9 +80,9 @@ reasons! {
     /// One end is a stream of bytes, the other of messages.
     WrongKind = 20, "the listener there is of another kind: connect streams to stream listeners, messages to message listeners", "wrong-kind";
     /// This user has as many programs at the daemon as one user may.
-    UserPrograms = 21, "this user has its share of this host's programs: end some, or raise `apps_per_user_max` (`clients_per_user_max`) in the daemon's [limits]", "user-programs";
+    UserPrograms = 21, "this user has its share of this host's programs: end some, or raise `apps_max`, `clients_max` or `user_share_percent` in the daemon's [limits]", "user-programs";
     /// This user's programs have as many listeners as one user's may.
-    UserListeners = 22, "this user's programs have their share of this host's listeners: close some, or raise `listeners_per_user_max` in the daemon's [limits]", "user-listeners";
+    UserListeners = 22, "this user's programs have their share of this host's listeners: close some, or raise `listeners_max` or `user_share_percent` in the daemon's [limits]", "user-listeners";
     /// Something listens on the peer daemon's port and did not finish the handshake of a control link.
     PeerBusy = 23, "the peer's daemon takes no new link: it is too busy, or stands still; try again, and look into its log", "peer-busy";
     /// The peer's daemon says nothing; the connection waits for it.
@@ -90,13 +90,13 @@ reasons! {
     /// The peer's daemon said nothing for longer than the connection's peer timeout.
     PeerTimeout = 25, "the connection was given up: one of the two daemons stood still, or could not be reached, for longer than the peer timeout", "peer-timeout";
     /// This user's programs have as many connections to other hosts as one user's may.
-    UserConnections = 26, "this user's programs have their share of this host's connections: close some, or raise `connections_per_user_max` in the daemon's [limits]", "user-connections";
+    UserConnections = 26, "this user's programs have their share of this host's connections: close some, or raise `connections_max` or `user_share_percent` in the daemon's [limits]", "user-connections";
     /// This user's programs connect to as many other hosts as one user's may.
-    UserLanes = 27, "this user's programs connect to as many hosts as one user's may: close all connections to one of them, or raise `lanes_per_user_max` in the daemon's [limits]", "user-lanes";
+    UserLanes = 27, "this user's programs connect to as many hosts as one user's may: close all connections to one of them, or raise `lanes_max` or `user_share_percent` in the daemon's [limits]", "user-lanes";
     /// The daemon dials as many hosts for this user as it may dial for one user.
-    UserDials = 28, "the daemon is dialing as many hosts for this user as for one user it may: wait for their answers, or raise `dials_per_user_max` in the daemon's [limits]", "user-dials";
+    UserDials = 28, "the daemon is dialing as many hosts for this user as for one user it may: wait for their answers, or raise `lanes_max` or `user_share_percent` in the daemon's [limits]", "user-dials";
     /// This user's programs share memory with as many others as one user's may.
-    UserPairs = 29, "this user's programs have their share of this host's same-host pairs: end some, or raise `pairs_per_user_max` (`segments_per_user_max`) in the daemon's [limits]", "user-pairs";
+    UserPairs = 29, "this user's programs have their share of this host's same-host pairs: end some, or raise `pairs_max` or `user_share_percent` in the daemon's [limits]", "user-pairs";
     /// This program may open no more descriptors, so the daemon could not give it what a connection needs.
     AppDescriptors = 30, "this program is at its limit of open descriptors: close some, or raise it (`ulimit -n`)", "app-descriptors";
     /// The program at the other end may open no more descriptors.

@@ -381,7 +381,7 @@ pub enum RegionRefusal {
     /// The user's regions have as many bytes as they may.
     #[error(
         "{asked} more bytes were asked for, and the regions of this user have {used} of {max}: drop some, or raise \
-         `region_bytes_per_user_max` in the daemon's [limits]"
+         `region_bytes_max` or `user_share_percent` in the daemon's [limits]"
     )]
     Quota {
         /// Bytes asked for.

@@ -23,7 +23,7 @@ use crate::verdict::Verdict;
 /// Shares small enough that each is reached.
 const CONFIGURATION: &str = "socket_mode = \"0666\"\n[limits]\napps_max = 96\nclients_max = 192\nconnections_max = 1024\n\
     regions_max = 128\nregion_bytes_max = 268435456\nkernel_bytes_max = 134217728\nclient_queue_bytes_max = 16777216\n\
-    ring_memory_max = 268435456\nregion_handles_per_user_max = 2000\n";
+    ring_memory_max = 268435456\nregion_handles_max = 8000\n";
 /// Users that nobody has. Each has a quarter.
 const UIDS: [u32; 3] = [61_100, 61_101, 61_102];
 const MIB: u64 = 1 << 20;

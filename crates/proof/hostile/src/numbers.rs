@@ -21,7 +21,7 @@ use crate::pair::Pair;
 use crate::verdict::Verdict;
 use attacks::{ATTACKS, Attack, Field};
 
-const CONFIGURATION: &str = "socket_mode = \"0666\"\n[limits]\nregion_bytes_per_user_max = 17179869184\n";
+const CONFIGURATION: &str = "socket_mode = \"0666\"\n";
 /// Attacks of one run.
 const OF_ONE_RUN: usize = 8;
 /// Rounds with the attack, and as many without.

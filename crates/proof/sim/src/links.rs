@@ -25,11 +25,11 @@ use crate::tcp::Segment;
 
 /// Other daemons known at a time.
 const PEERS_MAX: usize = 4096;
-/// As the daemon's default of `lane_setup_ms`.
+/// As the daemon's.
 const LANE_SETUP: Duration = Duration::from_secs(10);
 /// As the daemon's default of `handshake_ms`.
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(5);
-/// As the daemon's default of `dial_attempts_max`.
+/// As the daemon's.
 pub(crate) const DIAL_ATTEMPTS_MAX: u64 = 3;
 /// Before the next path is tried, as in raasd; which goes on with the one before beside it.
 pub(crate) const STAGGER: Duration = Duration::from_millis(100);

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use control::UserShare;
 use ipnet::IpNet;
 use verbs::{DeviceAttr, Encrypt, WirePolicy};
 
@@ -49,8 +50,9 @@ pub struct EngineConfig {
     pub apps_max: u32,
     /// Connections of the host that go through lanes, and connects that wait (at most 1,048,575).
     pub connections_max: u32,
-    /// Hosts that are being dialed because of one user's applications; 0 for a quarter of [`EngineConfig::lanes_max`].
-    pub dials_per_user_max: u32,
+    /// What one user's applications may have of [`EngineConfig::lanes_max`], hosts that are being dialed because of them,
+    /// and of [`EngineConfig::ring_memory_max`].
+    pub user_share: UserShare,
     /// Networks to whose hosts applications may connect and send datagrams, in addition to this host itself.
     pub connect_to: Vec<IpNet>,
     /// The daemon's own user: like root, it has no bounded share of dials and of ring memory.
@@ -61,8 +63,6 @@ pub struct EngineConfig {
     pub ring_memory_per_app_max: u64,
     /// The same of all applications.
     pub ring_memory_max: u64,
-    /// The same of one user's applications; 0 for a quarter of [`EngineConfig::ring_memory_max`].
-    pub ring_memory_per_user_max: u64,
     /// Peer hosts.
     pub lanes_max: u32,
     /// Leased lanes, of programs of this host and to regions of this host together (docs/inside/lanes.md).
@@ -154,13 +154,12 @@ impl EngineConfig {
             ring_bytes_max: RING_BYTES_MAX,
             apps_max: 256,
             connections_max: 65_536,
-            dials_per_user_max: 0,
+            user_share: UserShare::default(),
             connect_to: private_networks(),
             owner_uid: 0,
             datagram_sockets_max: 4096,
             ring_memory_per_app_max: 16 << 30,
             ring_memory_max: 64 << 30,
-            ring_memory_per_user_max: 0,
             lanes_max: 4096,
             leased_lanes_max: 32,
             lane_credits: 512,

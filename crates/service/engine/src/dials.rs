@@ -9,9 +9,6 @@ use control::Reason;
 use crate::config::EngineConfig;
 use crate::ids::LaneId;
 
-/// A user has this part of the lanes unless the configuration says otherwise.
-const SHARE: u32 = 4;
-
 /// See the head of this file. At most as many users as have applications.
 #[derive(Debug)]
 pub(crate) struct Dials {
@@ -23,10 +20,9 @@ pub(crate) struct Dials {
 
 impl Dials {
     pub(crate) fn new(config: &EngineConfig) -> Self {
-        let asked = config.dials_per_user_max;
         Self {
             by_user: BTreeMap::new(),
-            per_user_max: if asked == 0 { config.lanes_max.div_ceil(SHARE) } else { asked },
+            per_user_max: config.user_share.of_table(config.lanes_max),
             owner_uid: config.owner_uid,
         }
     }
@@ -66,7 +62,7 @@ mod tests {
     #[test]
     fn dials_that_are_over_count_no_more() {
         let mut config = EngineConfig::new(vec!["10.0.0.1".parse().unwrap()]);
-        (config.owner_uid, config.dials_per_user_max) = (77, 2);
+        (config.owner_uid, config.lanes_max) = (77, 8);
         let mut dials = Dials::new(&config);
         for lane in [1, 2] {
             for uid in [0, 5, 77] {

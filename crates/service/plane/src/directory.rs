@@ -60,8 +60,10 @@ pub struct DirectoryConfig {
     pub bytes_per_user_max: u64,
     /// Handles of one program.
     pub handles_per_app_max: u32,
-    /// Those of one user's programs to regions of this host, and as many to those of other hosts.
-    pub handles_per_user_max: u32,
+    /// Those of all programs to regions of this host, and as many to those of other hosts.
+    pub handles_max: u64,
+    /// Those of one user's programs.
+    pub handles_per_user_max: u64,
     /// Leased lanes of this host's programs, and as many of other hosts' programs to regions here.
     pub leased_lanes_max: u32,
     /// Those of one user's programs.
@@ -80,7 +82,8 @@ impl Default for DirectoryConfig {
             bytes_max: 64 << 30,
             bytes_per_user_max: 16 << 30,
             handles_per_app_max: 4096,
-            handles_per_user_max: 65_536,
+            handles_max: 1 << 18,
+            handles_per_user_max: 1 << 16,
             leased_lanes_max: 16,
             leased_lanes_per_user_max: 4,
             owner_uid: 0,
@@ -194,7 +197,7 @@ impl Directory {
             names: BTreeMap::new(),
             programs: BTreeMap::new(),
             uids: BTreeMap::new(),
-            user_handles: UserPlaces::new(u64::MAX, config.handles_per_user_max.into(), config.owner_uid),
+            user_handles: UserPlaces::new(config.handles_max, config.handles_per_user_max, config.owner_uid),
             leases: Leases::default(),
             shares: Shares::default(),
             stamps: Stamps::new(config.regions_max),

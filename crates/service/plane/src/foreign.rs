@@ -164,13 +164,14 @@ impl Foreign {
     }
 
     fn check_shares(&self, client: ClientId, uid: u32, is_leased: bool) -> Result<(), RegionRefusal> {
-        let too_many = |what: &str, used: usize, max: u32| {
-            let (used, max) = (used as u64, u64::from(max));
+        let too_many = |what: &str, used: usize, max: u64| {
+            let used = used as u64;
             if used < max { Ok(()) } else { Err(RegionRefusal::TooMany { what: what.into(), used, max }) }
         };
         let count = |which: &dyn Fn(&&Open) -> bool| self.opens.values().filter(which).count();
         let config = &self.config;
-        too_many("handles of this program", count(&|open| open.client == client), config.handles_per_app_max)?;
+        too_many("handles of this program", count(&|open| open.client == client), config.handles_per_app_max.into())?;
+        too_many("handles of this host", self.opens.len(), config.handles_max)?;
         let is_bounded = uid != 0 && uid != config.owner_uid;
         if is_bounded {
             too_many("handles of this user", count(&|open| open.uid == uid), config.handles_per_user_max)?;
@@ -178,12 +179,12 @@ impl Foreign {
         if !is_leased {
             return Ok(());
         }
-        too_many("leased lanes of this host", count(&|open| open.is_leased), config.leased_lanes_max)?;
+        too_many("leased lanes of this host", count(&|open| open.is_leased), config.leased_lanes_max.into())?;
         if !is_bounded {
             return Ok(());
         }
         let of_user = count(&|open| open.is_leased && open.uid == uid);
-        too_many("leased lanes of this user", of_user, config.leased_lanes_per_user_max)
+        too_many("leased lanes of this user", of_user, config.leased_lanes_per_user_max.into())
     }
 
     /// The number for a leased lane; none if the link to the host is gone.

@@ -81,7 +81,8 @@ impl Drop for AtDoor {
 pub(crate) async fn accept_links(listeners: Vec<TcpListener>, context: Arc<LinkContext>, stop: Shutdown) {
     let limits = &context.config.limits;
     let known = context.config.peer_sources();
-    let strangers = Strangers::new(count(limits.handshakes_max), count(limits.handshakes_per_source_max), known);
+    let handshakes_max = count(limits.handshakes_max);
+    let strangers = Strangers::new(handshakes_max, handshakes_max.div_ceil(2), known);
     let descriptors_max = strangers.capacity().saturating_add(ENDING_MAX).min(Semaphore::MAX_PERMITS);
     let descriptors = Arc::new(Semaphore::new(descriptors_max));
     let door = Arc::new(Mutex::new(Door {

@@ -192,7 +192,7 @@ pub(crate) async fn accept_clients(listener: OwnedFd, context: ClientContext, st
     // A kernel that cannot refuse them has receivers throw them away.
     let _ = receivers::refuse_descriptors(&listener);
     let listener = UnixListener::from_std(listener.into())?;
-    let places = Shares::new(context.limits.clients_max, context.limits.clients_per_user_max);
+    let places = Shares::new(context.limits.clients_max, context.limits.user_share());
     let mut clients = JoinSet::new();
     'accepting: for number in 1.. {
         let accepted = loop {
@@ -241,7 +241,8 @@ fn admit(socket: &UnixStream, context: &ClientContext, places: &Shares) -> Resul
     let place = places.try_take(who.uid, 1).map_err(|full| match full.of {
         None => (Reason::LocalLimit, "too many programs are attached (limits.clients_max)".into()),
         Some(uid) => {
-            let detail = format!("user {uid} has too many programs attached (limits.clients_per_user_max)");
+            let detail =
+                format!("user {uid} has too many programs attached (limits.clients_max, limits.user_share_percent)");
             (Reason::UserPrograms, detail)
         }
     })?;
@@ -326,7 +327,7 @@ impl Session<'_> {
     async fn serve(&mut self, who: PeerCredentials) {
         let PeerCredentials { pid, uid, .. } = who;
         let limits = &self.context.limits;
-        let hello = match timeout(limits.client_hello(), self.next_request()).await {
+        let hello = match timeout(limits.handshake(), self.next_request()).await {
             Ok(Ok(Bare::Taken(request))) => check_hello(request),
             Ok(Ok(Bare::WithDescriptors(_))) => Err((Reason::AppFault, Fault::Descriptors.to_string())),
             Ok(Err(ChannelError::Closed)) => return,

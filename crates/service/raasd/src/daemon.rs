@@ -203,12 +203,8 @@ fn serve(
         engine_config.rest_after = None;
         engine_config.ring_bytes_grown = engine_config.ring_bytes_default;
     }
-    // The bounds of all rings of an application, a user, the host.
-    for bound in [
-        &mut engine_config.ring_memory_per_app_max,
-        &mut engine_config.ring_memory_max,
-        &mut engine_config.ring_memory_per_user_max,
-    ] {
+    // The bounds of all rings of an application, and of the host with its users.
+    for bound in [&mut engine_config.ring_memory_per_app_max, &mut engine_config.ring_memory_max] {
         *bound = bound.div_ceil(u64::from(engines));
     }
     let shape = SessionShape::for_engines(engines, admission.connections_per_app_max);

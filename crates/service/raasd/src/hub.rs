@@ -45,7 +45,7 @@ use crate::client_inputs::ClientInputs;
 use crate::client_socket::{ClientInput, Entering, OutQueue, Outgoing, ProgramIdentity};
 use crate::command::{Command, EngineReport};
 use crate::incarnation::Incarnation;
-use crate::limits::{count, share};
+use crate::limits::count;
 use crate::link::{LinkContext, LinkInput};
 use crate::link_queue::{LinkQueue, Turn};
 use crate::log_quota::LogQuota;
@@ -64,6 +64,9 @@ use names::Names;
 
 /// The engine that has the UD queue pair, and with it all datagram sockets.
 const DATAGRAM_ENGINE: u32 = 0;
+/// Segments of one pair of processes, and for each pair that the host may have.
+const PAIR_SEGMENTS_MAX: usize = 256;
+const SEGMENTS_PER_PAIR: u64 = 4;
 /// Lines of log about programs that come, go or are thrown out, in a while.
 const PROGRAM_LOG_LINES: u32 = 100;
 /// Time at the end for the last words to peers.
@@ -230,19 +233,20 @@ impl Hub {
     pub(crate) async fn run(parts: HubParts, shutdown: &Shutdown) -> Result<(), DaemonError> {
         let HubParts { mut events, mut client_inputs, mut link_inputs, mut policies, engines, config, .. } = parts;
         let limits = &config.limits;
+        let segments_max = SEGMENTS_PER_PAIR * limits.pairs_max;
         let pair_limits = PairLimits {
             pairs_max: count(limits.pairs_max),
-            pairs_per_user_max: count(share(limits.pairs_per_user_max, limits.pairs_max)),
-            segments_max: count(limits.segments_max),
-            segments_per_user_max: count(share(limits.segments_per_user_max, limits.segments_max)),
-            segments_per_pair_max: count(limits.pair_segments_max),
+            pairs_per_user_max: count(limits.user_share().of(limits.pairs_max)),
+            segments_max: count(segments_max),
+            segments_per_user_max: count(limits.user_share().of(segments_max)),
+            segments_per_pair_max: PAIR_SEGMENTS_MAX,
             owner_uid: rustix::process::geteuid().as_raw(),
             answer: limits.pair_answer(),
         };
         let peers = Peers::new(PeersConfig {
             instance: parts.links.instance,
             engines: engines.count(),
-            peers_max: count(limits.peers_max),
+            peers_max: count(config.data_path().admission.lanes_max.into()),
             lane_setup: limits.lane_setup(),
             heartbeat: config.heartbeat.interval,
             connect_timeout: parts.connect_timeout,

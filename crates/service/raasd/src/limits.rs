@@ -1,50 +1,36 @@
 //! Every bound of the daemon, with its name in the configuration, its meaning, range and default.
 //!
 //! Owns the table behind `[limits]`; the bounds of the data path belong to the engine, whose check decides. It fits
-//! limits that are not set to the machine (`machine.rs`). docs/operate/configuration.md lists the same names. It must never
-//! hold a bound that the table does not name: bounds that nobody can set are constants beside the code that they bound.
+//! limits that are not set to the machine (`machine.rs`). docs/operate/configuration.md lists the same names. What no
+//! operator has a reason to set is not in the table: a constant beside the code that it bounds, or a field here for tests.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use control::UserShare;
 use engine::EngineConfig;
 use plane::{AdmissionConfig, DirectoryConfig};
 
-/// Bounds of the control plane; those of connections are in [`DataPath`].
+/// Bounds of the control plane; those of connections are in [`DataPath`]. A field that [`LIMITS`] does not name has its
+/// default everywhere but in tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DaemonLimits {
+    /// What one user may have of each limit, in percent of it; 100: no bound but the limit itself.
+    pub user_share_percent: u64,
     /// Programs attached to the control socket at a time, tools included. 0: as many as fit the machine.
     pub clients_max: u64,
-    /// Those of one user; 0 for a quarter of [`DaemonLimits::clients_max`].
-    pub clients_per_user_max: u64,
     /// Control messages that may wait for a program that does not read them. One more detaches the program.
     pub client_queue_max: u64,
     /// Bytes of such messages, of all programs.
     pub client_queue_bytes_max: u64,
-    /// Those of one user's programs; 0 for a quarter of [`DaemonLimits::client_queue_bytes_max`].
-    pub client_queue_bytes_per_user_max: u64,
-    /// Time in milliseconds for a program's first message.
-    pub client_hello_ms: u64,
     /// Pairs of processes of this host that share memory.
     pub pairs_max: u64,
-    /// Those that processes of one user began; 0 for a quarter of [`DaemonLimits::pairs_max`].
-    pub pairs_per_user_max: u64,
-    /// Segments of all pairs; each has 64 connections, and the daemon maps both halves of it.
-    pub segments_max: u64,
-    /// Those that were made for connects of one user; 0 for a quarter of [`DaemonLimits::segments_max`].
-    pub segments_per_user_max: u64,
-    /// Segments of one pair.
-    pub pair_segments_max: u64,
     /// Time in milliseconds for a process to make its segment for a pair.
     pub pair_answer_ms: u64,
-    /// Other daemons known at a time.
-    pub peers_max: u64,
-    /// Control links that have not yet proven the key.
+    /// Control links that have not yet proven the key; from one address half of them.
     pub handshakes_max: u64,
-    /// The same, from one address.
-    pub handshakes_per_source_max: u64,
-    /// Time in milliseconds for a control link to prove the key.
+    /// Time in milliseconds for a control link to prove the key, and for a program's first message.
     pub handshake_ms: u64,
     /// Control messages that may wait for a peer that does not read them; one more closes the link.
     pub link_queue_max: u64,
@@ -54,24 +40,14 @@ pub struct DaemonLimits {
     pub lane_setup_ms: u64,
     /// Regions of the host.
     pub regions_max: u64,
-    /// Those of one user; 0 for a quarter of [`DaemonLimits::regions_max`].
-    pub regions_per_user_max: u64,
     /// Bytes of all regions.
     pub region_bytes_max: u64,
-    /// Bytes of one user's regions; 0 for a quarter of [`DaemonLimits::region_bytes_max`].
-    pub region_bytes_per_user_max: u64,
-    /// Handles to regions that one program has.
-    pub region_handles_per_app_max: u64,
-    /// Those of all programs of one user, to regions of this host; and as many to regions of other hosts.
-    pub region_handles_per_user_max: u64,
+    /// Handles of all programs to regions of this host, and as many to regions of other hosts.
+    pub region_handles_max: u64,
     /// Bytes that user kernels cost the daemon.
     pub kernel_bytes_max: u64,
-    /// Those of one user; 0 for a quarter of [`DaemonLimits::kernel_bytes_max`].
-    pub kernel_bytes_per_user_max: u64,
     /// Leased lanes of this host's programs, and as many of other hosts' programs to regions here.
     pub leased_lanes_max: u64,
-    /// Those of one user's programs; 0 for a quarter of [`DaemonLimits::leased_lanes_max`].
-    pub leased_lanes_per_user_max: u64,
     /// Time in milliseconds for the owner of a region to move it when it is revoked; a large one gets more.
     pub region_move_ms: u64,
     /// Percent of a processor that each engine may use; 100: no bound.
@@ -81,35 +57,22 @@ pub struct DaemonLimits {
 impl Default for DaemonLimits {
     fn default() -> Self {
         Self {
+            user_share_percent: 25,
             clients_max: 0,
-            clients_per_user_max: 0,
             client_queue_max: 4096,
             client_queue_bytes_max: 64 << 20,
-            client_queue_bytes_per_user_max: 0,
-            client_hello_ms: 5_000,
             pairs_max: 4096,
-            pairs_per_user_max: 0,
-            segments_max: 16_384,
-            segments_per_user_max: 0,
-            pair_segments_max: 256,
             pair_answer_ms: 10_000,
-            peers_max: 4096,
             handshakes_max: 64,
-            handshakes_per_source_max: 32,
             handshake_ms: 5_000,
             link_queue_max: 1024,
             dial_attempts_max: 3,
             lane_setup_ms: 10_000,
             regions_max: 4096,
-            regions_per_user_max: 0,
             region_bytes_max: 64 << 30,
-            region_bytes_per_user_max: 0,
-            region_handles_per_app_max: 4096,
-            region_handles_per_user_max: 65_536,
+            region_handles_max: 1 << 18,
             kernel_bytes_max: 256 << 20,
-            kernel_bytes_per_user_max: 0,
             leased_lanes_max: 16,
-            leased_lanes_per_user_max: 0,
             region_move_ms: 10_000,
             engine_cpu_max: 100,
         }
@@ -117,8 +80,9 @@ impl Default for DaemonLimits {
 }
 
 impl DaemonLimits {
-    pub(crate) fn client_hello(&self) -> Duration {
-        Duration::from_millis(self.client_hello_ms)
+    /// What one user may have of a limit.
+    pub(crate) fn user_share(&self) -> UserShare {
+        UserShare::percent(self.user_share_percent)
     }
     pub(crate) fn pair_answer(&self) -> Duration {
         Duration::from_millis(self.pair_answer_ms)
@@ -129,30 +93,24 @@ impl DaemonLimits {
     /// Bounds of the directory; `owner_uid` is the daemon's user.
     pub(crate) fn directory(&self, owner_uid: u32) -> DirectoryConfig {
         let small = |limit| u32::try_from(limit).unwrap_or(u32::MAX);
+        let of_user = |limit| self.user_share().of(limit);
         DirectoryConfig {
             regions_max: small(self.regions_max),
-            regions_per_user_max: small(share(self.regions_per_user_max, self.regions_max)),
+            regions_per_user_max: small(of_user(self.regions_max)),
             bytes_max: self.region_bytes_max,
-            bytes_per_user_max: share(self.region_bytes_per_user_max, self.region_bytes_max),
-            handles_per_app_max: small(self.region_handles_per_app_max),
-            handles_per_user_max: small(self.region_handles_per_user_max),
+            bytes_per_user_max: of_user(self.region_bytes_max),
+            handles_max: self.region_handles_max,
+            handles_per_user_max: of_user(self.region_handles_max),
             leased_lanes_max: small(self.leased_lanes_max),
-            leased_lanes_per_user_max: small(share(self.leased_lanes_per_user_max, self.leased_lanes_max)),
+            leased_lanes_per_user_max: small(of_user(self.leased_lanes_max)),
             owner_uid,
             answer: Duration::from_millis(self.region_move_ms),
+            ..DirectoryConfig::default()
         }
     }
     pub(crate) fn lane_setup(&self) -> Duration {
         Duration::from_millis(self.lane_setup_ms)
     }
-}
-
-/// A user has this part of a table unless the configuration says otherwise.
-const SHARE: u64 = 4;
-
-/// What a user may have of a table of `of` places, as configured.
-pub(crate) fn share(configured: u64, of: u64) -> u64 {
-    if configured == 0 { of.div_ceil(SHARE) } else { configured }
 }
 
 /// Sizes of a ring in bytes; powers of two.
@@ -223,35 +181,6 @@ macro_rules! limit_of {
     };
 }
 
-/// Where a verb becomes better than another.
-macro_rules! choice_limit {
-    ($key:ident, $field:ident, $min:expr, $max:expr) => {
-        Limit {
-            key: stringify!($key),
-            min: $min,
-            max: $max,
-            power_of_two: false,
-            target: Target::DataPath {
-                set: |c, v| c.engine.choice.$field = v.try_into().unwrap_or(c.engine.choice.$field),
-                value: |c| c.engine.choice.$field.into(),
-            },
-        }
-    };
-}
-
-/// What of programs' own memory is registered.
-macro_rules! pin_limit {
-    ($key:ident, $field:ident) => {
-        Limit {
-            key: stringify!($key),
-            min: 1 << 20,
-            max: 1 << 44,
-            power_of_two: false,
-            target: Target::DataPath { set: |c, v| c.engine.pins.$field = v, value: |c| c.engine.pins.$field },
-        }
-    };
-}
-
 macro_rules! daemon_limit {
     ($key:ident, $min:expr, $max:expr) => {
         Limit {
@@ -270,30 +199,21 @@ const HOUR_MS: u64 = 3_600_000;
 pub const LIMITS: &[Limit] = &[
     limit_of!(engine and admission, ring_bytes_max, shm::RING_BYTES_MIN as u64, shm::RING_BYTES_MAX as u64, true),
     limit_of!(engine and admission, apps_max, 0, 65_536),
-    limit_of!(admission, apps_per_user_max, 0, 65_536),
     limit_of!(engine and admission, connections_max, 1, engine::TABLE_MAX as u64),
-    limit_of!(admission, connections_per_user_max, 0, engine::TABLE_MAX as u64),
     limit_of!(admission, connections_per_app_max, 1, 65_536),
     limit_of!(admission, listeners_max, 1, 65_536),
-    limit_of!(admission, listeners_per_user_max, 0, 65_536),
-    limit_of!(engine, datagram_sockets_max, 1, 65_536),
-    limit_of!(admission, backlog_max, 1, 65_536),
-    limit_of!(engine, ring_memory_per_app_max, 1 << 20, 1 << 44),
     limit_of!(engine, ring_memory_max, 1 << 20, 1 << 44),
-    limit_of!(engine, ring_memory_per_user_max, 0, 1 << 44),
     limit_of!(engine and admission, lanes_max, 1, 65_536),
-    limit_of!(admission, lanes_per_user_max, 0, 65_536),
-    limit_of!(engine, dials_per_user_max, 0, 65_536),
     limit_of!(engine, lane_credits, engine::LANE_CREDITS_MIN as u64, engine::LANE_CREDITS_MAX as u64),
     limit_of!(engine, srq_bytes_max, 0, engine::SRQ_BYTES_MAX),
-    limit_of!(engine, send_bytes_max, engine::FRAME_BYTES_MIN as u64, engine::FRAME_BYTES_MAX as u64),
     limit_of!(engine, lane_inflight_bytes_max, engine::FLIGHT_BYTES_MIN, engine::FLIGHT_BYTES_MAX),
-    limit_of!(engine, quantum_bytes, shm::RING_BYTES_MIN as u64, shm::RING_BYTES_MAX as u64),
-    pin_limit!(pinned_per_app_max, app_bytes_max),
-    pin_limit!(pinned_max, bytes_max),
-    choice_limit!(choice_send_bytes, send_bytes_max, 0, engine::FRAME_BYTES_MAX as u64),
-    choice_limit!(choice_read_bytes, read_bytes_min, 1, u32::MAX as u64),
-    choice_limit!(choice_register_bytes, register_bytes_min, 1, u32::MAX as u64),
+    Limit {
+        key: "pinned_max",
+        min: 1 << 20,
+        max: 1 << 44,
+        power_of_two: false,
+        target: Target::DataPath { set: |c, v| c.engine.pins.bytes_max = v, value: |c| c.engine.pins.bytes_max },
+    },
     Limit {
         key: "connect_timeout_ms",
         min: 10,
@@ -326,36 +246,16 @@ pub const LIMITS: &[Limit] = &[
         },
     },
     limit_of!(engine, kernel_fuel_max, 1_000, 1 << 40),
-    limit_of!(engine, kernels_queued_max, 1, 1024),
     daemon_limit!(clients_max, 0, 65_536),
-    daemon_limit!(clients_per_user_max, 0, 65_536),
-    daemon_limit!(client_queue_max, 16, 1 << 20),
     daemon_limit!(client_queue_bytes_max, 1 << 20, 1 << 44),
-    daemon_limit!(client_queue_bytes_per_user_max, 0, 1 << 44),
-    daemon_limit!(client_hello_ms, 10, HOUR_MS),
     daemon_limit!(pairs_max, 1, 1 << 20),
-    daemon_limit!(pairs_per_user_max, 0, 1 << 20),
-    daemon_limit!(segments_max, 1, 1 << 20),
-    daemon_limit!(segments_per_user_max, 0, 1 << 20),
-    daemon_limit!(pair_segments_max, 1, 65_536),
-    daemon_limit!(pair_answer_ms, 10, HOUR_MS),
-    daemon_limit!(peers_max, 1, 65_536),
     daemon_limit!(handshakes_max, 1, 65_536),
-    daemon_limit!(handshakes_per_source_max, 1, 65_536),
     daemon_limit!(handshake_ms, 10, HOUR_MS),
-    daemon_limit!(link_queue_max, 16, 1 << 20),
-    daemon_limit!(dial_attempts_max, 1, 100),
-    daemon_limit!(lane_setup_ms, 10, HOUR_MS),
     daemon_limit!(regions_max, 1, 65_536),
-    daemon_limit!(regions_per_user_max, 0, 65_536),
     daemon_limit!(region_bytes_max, 4096, 1 << 44),
-    daemon_limit!(region_bytes_per_user_max, 0, 1 << 44),
-    daemon_limit!(region_handles_per_app_max, 1, 65_536),
-    daemon_limit!(region_handles_per_user_max, 1, 1 << 24),
+    daemon_limit!(region_handles_max, 1, 1 << 24),
     daemon_limit!(kernel_bytes_max, 1 << 20, 1 << 44),
-    daemon_limit!(kernel_bytes_per_user_max, 0, 1 << 44),
     daemon_limit!(leased_lanes_max, 0, 1024),
-    daemon_limit!(leased_lanes_per_user_max, 0, 1024),
-    daemon_limit!(region_move_ms, 10, HOUR_MS),
     daemon_limit!(engine_cpu_max, 1, 100),
+    daemon_limit!(user_share_percent, 1, 100),
 ];

@@ -4,9 +4,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use control::UserShare;
 use plane::{NoPlace, UserPlaces};
 
-use crate::limits::{DaemonLimits, share};
+use crate::limits::DaemonLimits;
 
 /// One kind, of which every user may have a part.
 #[derive(Debug, Clone)]
@@ -21,9 +22,8 @@ pub(crate) struct Share {
 }
 
 impl Shares {
-    /// `configured` as in the configuration: 0 is a quarter of `max`.
-    pub(crate) fn new(max: u64, configured: u64) -> Self {
-        let places = UserPlaces::new(max, share(configured, max), rustix::process::geteuid().as_raw());
+    pub(crate) fn new(max: u64, of_user: UserShare) -> Self {
+        let places = UserPlaces::new(max, of_user.of(max), rustix::process::geteuid().as_raw());
         Self(Arc::new(Mutex::new(places)))
     }
 
@@ -62,8 +62,8 @@ pub(crate) struct Memory {
 impl Memory {
     pub(crate) fn new(limits: &DaemonLimits) -> Self {
         Self {
-            kernels: Shares::new(limits.kernel_bytes_max, limits.kernel_bytes_per_user_max),
-            unread: Shares::new(limits.client_queue_bytes_max, limits.client_queue_bytes_per_user_max),
+            kernels: Shares::new(limits.kernel_bytes_max, limits.user_share()),
+            unread: Shares::new(limits.client_queue_bytes_max, limits.user_share()),
         }
     }
 

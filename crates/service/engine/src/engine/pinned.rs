@@ -9,9 +9,6 @@ use crate::config::EngineConfig;
 use crate::ids::AppId;
 use crate::pins::TenantPins;
 
-/// A user has this part of all ring memory unless the configuration says otherwise.
-const USER_SHARE: u64 = 4;
-
 impl Engine {
     /// Programs of an application's tenant, those whose memory is in quarantine included; bytes of their rings; and what
     /// all together may have. `None`: there is no bound.
@@ -28,14 +25,13 @@ impl Engine {
     pub(super) fn rings_left(&self, app: AppId) -> (u64, bool) {
         let tenant = self.pinned_left(app);
         let Some(uid) = self.apps.get(app).map(App::uid) else { return (tenant, true) };
-        let EngineConfig { ring_memory_max: max, ring_memory_per_user_max: of_user, owner_uid, .. } = self.config;
+        let EngineConfig { ring_memory_max: max, user_share, owner_uid, .. } = self.config;
         let bytes = |app: &App| app.pool.bytes_with_asked();
         let all = self.apps.iter().map(|(_, app)| bytes(app)).sum();
         let mut left = max.saturating_sub(all);
         if uid != 0 && uid != owner_uid {
-            let of_user = if of_user == 0 { max / USER_SHARE } else { of_user };
             let used = self.apps.iter().filter(|(_, app)| app.uid() == uid).map(|(_, app)| bytes(app)).sum();
-            left = left.min(of_user.saturating_sub(used));
+            left = left.min(user_share.of(max).saturating_sub(used));
         }
         (tenant.min(left), tenant < left)
     }

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use control::Reason;
+use control::{Reason, UserShare};
 use engine::{AppId, LaneView, Page, Viewer};
 
 use crate::world::{World, addr};
@@ -60,7 +60,7 @@ fn who_dials_hosts_that_do_not_answer_leaves_lanes_to_others() {
 fn dials_have_a_share_of_their_own_also_those_for_datagrams() {
     let mut w = World::with(1, 91, |c| {
         c.lanes_max(64);
-        c.engine.dials_per_user_max = 3;
+        c.engine.user_share = UserShare::percent(4);
     });
     let app = w.attach_as(0, USER, 64);
     let socket = w.bind(0, app, 700, 0).unwrap();

@@ -4,6 +4,7 @@
 
 use std::net::IpAddr;
 
+use control::UserShare;
 use shm::{ENGINES_MAX, RING_BYTES_MAX, RING_BYTES_MIN};
 
 use super::SpreadBy;
@@ -23,26 +24,19 @@ pub struct AdmissionConfig {
     pub ring_bytes_max: u32,
     /// Applications at a time, those whose memory is still in quarantine included.
     pub apps_max: u32,
-    /// Those of one user; 0 for a quarter of [`AdmissionConfig::apps_max`].
-    pub apps_per_user_max: u32,
     /// Connections of the host that go through lanes, and connects that wait.
     pub connections_max: u32,
     /// Connections and waiting connects of one application.
     pub connections_per_app_max: u32,
-    /// Connections to other hosts of one user's applications, with what waits; 0 for a quarter of
-    /// [`AdmissionConfig::connections_max`].
-    pub connections_per_user_max: u32,
     /// Listeners of the host.
     pub listeners_max: u32,
-    /// Those of one user's applications, with their datagram sockets; 0 for a quarter of
-    /// [`AdmissionConfig::listeners_max`].
-    pub listeners_per_user_max: u32,
     /// Connections that may wait at one listener, whatever it asks for.
     pub backlog_max: u32,
     /// Peer hosts.
     pub lanes_max: u32,
-    /// Other hosts to which one user's applications connect; 0 for a quarter of [`AdmissionConfig::lanes_max`].
-    pub lanes_per_user_max: u32,
+    /// What one user's applications may have of applications, connections to other hosts with what waits, listeners with
+    /// datagram sockets, and hosts to which they connect.
+    pub user_share: UserShare,
     /// The daemon's own user: like root, it has no bounded share.
     pub owner_uid: u32,
 }
@@ -62,15 +56,12 @@ impl AdmissionConfig {
             local_ring_bytes_default: 4 << 20,
             ring_bytes_max: RING_BYTES_MAX,
             apps_max: 256,
-            apps_per_user_max: 0,
             connections_max: 65_536,
             connections_per_app_max: 65_536,
-            connections_per_user_max: 0,
             listeners_max: 4096,
-            listeners_per_user_max: 0,
             backlog_max: 4096,
             lanes_max: 64,
-            lanes_per_user_max: 0,
+            user_share: UserShare::default(),
             owner_uid: 0,
         }
     }

@@ -122,7 +122,8 @@ fn kinds_and_addresses_that_do_not_fit_are_refused() {
 
 #[test]
 fn connections_count_until_the_engine_says_that_they_are_over() {
-    let mut a = admission(|c| (c.connections_max, c.connections_per_app_max, c.connections_per_user_max) = (4, 2, 4));
+    let mut a =
+        admission(|c| (c.connections_max, c.connections_per_app_max, c.user_share) = (4, 2, control::UserShare::ALL));
     a.listen(A, at(7, 9)).unwrap();
     let out = number(a.connect(A, to(2, 7), |_| None));
     let came = a.handle_connect_request(&asked(7)).unwrap().connection;
@@ -141,8 +142,9 @@ fn connections_count_until_the_engine_says_that_they_are_over() {
 #[test]
 fn users_have_shares_of_hosts_connections_listeners_and_programs() {
     let mut a = admission(|c| {
-        (c.apps_per_user_max, c.listeners_per_user_max) = (1, 2);
-        (c.connections_per_user_max, c.lanes_per_user_max) = (3, 1);
+        c.user_share = control::UserShare::percent(1);
+        (c.apps_max, c.listeners_max) = (100, 200);
+        (c.connections_max, c.lanes_max) = (300, 100);
     });
     assert_eq!(a.attach(ClientId(3), of(USER)), Err(Reason::UserPrograms));
     a.attach(ClientId(4), of(77)).unwrap();

@@ -10,9 +10,6 @@ use control::Reason;
 
 use super::AdmissionConfig;
 
-/// A user has this part of a table unless the configuration says otherwise.
-const SHARE: u32 = 4;
-
 /// See the head of this file. At most as many users as there are applications.
 #[derive(Debug)]
 pub(super) struct Users {
@@ -65,13 +62,13 @@ impl Held {
 
 impl Users {
     pub(super) fn new(config: &AdmissionConfig) -> Self {
-        let share = |asked: u32, of: u32| if asked == 0 { of.div_ceil(SHARE) } else { asked };
+        let of_user = |max: u32| config.user_share.of_table(max);
         Self {
             held: BTreeMap::new(),
-            apps_max: share(config.apps_per_user_max, config.apps_max),
-            listeners_max: share(config.listeners_per_user_max, config.listeners_max),
-            connections_max: share(config.connections_per_user_max, config.connections_max),
-            lanes_max: share(config.lanes_per_user_max, config.lanes_max),
+            apps_max: of_user(config.apps_max),
+            listeners_max: of_user(config.listeners_max),
+            connections_max: of_user(config.connections_max),
+            lanes_max: of_user(config.lanes_max),
             owner_uid: config.owner_uid,
         }
     }
@@ -187,7 +184,7 @@ mod tests {
     #[test]
     fn shares_are_a_quarter_or_as_configured_and_are_given_back() {
         let mut config = config();
-        (config.apps_max, config.listeners_per_user_max) = (9, 1);
+        (config.apps_max, config.listeners_max) = (9, 4);
         let mut users = Users::new(&config);
         for uid in [5, 6] {
             for _ in 0..3 {

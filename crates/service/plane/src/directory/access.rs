@@ -10,7 +10,7 @@ use subtle::ConstantTimeEq;
 
 use super::leases::Lessee;
 use super::{Directory, Entry, RegionWish, check_name, too_many};
-use crate::{ClientId, Party};
+use crate::{ClientId, NoPlace, Party};
 
 impl Directory {
     pub(super) fn check_open(&self, party: Party, asker: Lessee, wish: &RegionWish) -> Result<u64, RegionRefusal> {
@@ -59,10 +59,10 @@ impl Directory {
         if used >= u64::from(self.config.handles_per_app_max) {
             return Err(too_many("handles of this program", self.config.handles_per_app_max));
         }
-        if self.user_handles.check(party.uid, 1).is_err() {
-            return Err(too_many("handles of this user", self.config.handles_per_user_max));
-        }
-        Ok(())
+        self.user_handles.check(party.uid, 1).map_err(|NoPlace { of, used, max }| {
+            let whose = if of.is_some() { "user" } else { "host" };
+            RegionRefusal::TooMany { what: format!("handles of this {whose}"), used, max }
+        })
     }
 
     /// Counts a handle, for which there was room.

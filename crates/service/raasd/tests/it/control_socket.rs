@@ -338,7 +338,7 @@ fn a_program_that_does_not_read_is_detached() {
 fn a_silent_program_has_a_time() {
     bounded(|| {
         let mut host = Host::new();
-        host.config.limits.client_hello_ms = 100;
+        host.config.limits.handshake_ms = 100;
         host.start();
         assert_eq!(RawClient::connected(&host).last_words().0, Reason::TimedOut);
     });

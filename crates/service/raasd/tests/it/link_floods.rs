@@ -12,7 +12,7 @@ const REQUESTS: u64 = 5000;
 
 fn started() -> Host {
     let mut host = Host::new();
-    host.config.set_limit("link_queue_max", 16).unwrap();
+    host.config.limits.link_queue_max = 16;
     host.start();
     host
 }

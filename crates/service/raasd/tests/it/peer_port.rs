@@ -177,7 +177,7 @@ fn the_slow_are_closed_in_time_and_the_oldest_of_many_at_once() {
     bounded(|| {
         let mut host = Host::new();
         host.config.limits.handshake_ms = 3000;
-        host.config.limits.handshakes_per_source_max = 3;
+        host.config.limits.handshakes_max = 6;
         host.start();
         // One byte of a promised frame, then nothing.
         let mut slow: Vec<_> = (0..3).map(|_| Stranger::connect(&host)).collect();
@@ -201,7 +201,7 @@ fn the_slow_are_closed_in_time_and_the_oldest_of_many_at_once() {
 fn strangers_do_not_lock_a_daemon_out() {
     bounded(|| {
         let (mut host, mut peer) = (Host::new(), Host::new());
-        (host.config.limits.handshakes_max, host.config.limits.handshakes_per_source_max) = (8, 3);
+        host.config.limits.handshakes_max = 8;
         host.config.limits.handshake_ms = 3_600_000;
         host.start();
         let to = host.daemon.as_ref().unwrap().peer_address();

@@ -184,7 +184,7 @@ fn another_users_region_is_refused_unless_it_is_open_to_others() {
         return;
     }
     bounded(|| {
-        let host = open_host(|host| host.config.set_limit("region_bytes_per_user_max", 4096).unwrap());
+        let host = open_host(|host| host.config.set_limit("region_bytes_max", 4 * 4096).unwrap());
         let socket = host.config.socket.as_path();
         let at = host.address();
         let (_session, own, shared) = as_user(USER, || {
@@ -461,7 +461,7 @@ fn a_killed_owner_takes_its_regions_along_but_those_that_outlive_it() {
 fn an_owner_that_does_not_move_loses_its_region() {
     bounded(|| {
         let mut host = Host::new();
-        host.config.set_limit("region_move_ms", 100).unwrap();
+        host.config.limits.region_move_ms = 100;
         host.start();
         let mut raw = RawClient::attached(&host);
         let spec = control::RegionSpec {

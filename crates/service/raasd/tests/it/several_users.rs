@@ -122,9 +122,9 @@ fn pairs_lanes_and_connections_have_shares_and_the_errors_say_what_to_do() {
     }
     bounded(|| {
         let host = open_host(|host| {
-            host.config.set_limit("pairs_per_user_max", 1).unwrap();
-            host.config.set_limit("lanes_per_user_max", 1).unwrap();
-            host.config.set_limit("connections_per_user_max", 2).unwrap();
+            host.config.set_limit("pairs_max", 4).unwrap();
+            host.config.set_limit("lanes_max", 4).unwrap();
+            host.config.set_limit("connections_max", 8).unwrap();
         });
         let (far, third) = (Host::started(), Host::started());
         let (far_session, third_session) = (far.session(), third.session());
@@ -138,12 +138,12 @@ fn pairs_lanes_and_connections_have_shares_and_the_errors_say_what_to_do() {
             let _again = Stream::connect_with(&session, ports[0]).unwrap();
             let refused = Stream::connect_with(&session, ports[1]);
             let text = refused.as_ref().unwrap_err().to_string();
-            assert!(text.contains("pairs_per_user_max"), "{text}");
+            assert!(text.contains("`pairs_max` or `user_share_percent`"), "{text}");
             assert_eq!(reason(refused), Some(Reason::UserPairs));
             let _lane = Stream::connect_with(&session, (far.address(), far_port)).unwrap();
             let refused = Stream::connect_with(&session, (third.address(), third_port));
             let text = refused.as_ref().unwrap_err().to_string();
-            assert!(text.contains("lanes_per_user_max"), "{text}");
+            assert!(text.contains("`lanes_max` or `user_share_percent`"), "{text}");
             assert_eq!(reason(refused), Some(Reason::UserLanes));
             let _lane = Stream::connect_with(&session, (far.address(), far_port)).unwrap();
             let refused = Stream::connect_with(&session, (far.address(), far_port));

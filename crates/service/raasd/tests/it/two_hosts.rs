@@ -150,7 +150,6 @@ fn hosts_that_cannot_be_reached_leave_nothing() {
     bounded(|| {
         let mut a = Host::new();
         a.config.set_limit("lanes_max", 4).unwrap();
-        a.config.limits.peers_max = 4;
         a.start();
         let session = a.session();
         for last in 1..=20 {

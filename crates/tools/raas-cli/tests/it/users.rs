@@ -55,9 +55,9 @@ fn a_user_sees_its_own_connections_and_others_are_as_if_they_were_not() {
 fn a_user_has_a_share_of_each_table_and_others_have_theirs() {
     let name = "a_user_has_a_share_of_each_table_and_others_have_theirs";
     for (limits, named) in [
-        ("apps_per_user_max = 2", "apps_per_user_max"),
-        ("listeners_max = 8", "listeners_per_user_max"),
-        ("clients_max = 8", "clients_per_user_max"),
+        ("apps_max = 8", "`apps_max`"),
+        ("listeners_max = 8", "`listeners_max` or `user_share_percent`"),
+        ("clients_max = 8", "limits.clients_max, limits.user_share_percent"),
     ] {
         let cluster = Cluster::new();
         let Some(host) = OpenHost::start(&cluster, name, limits) else { return };
