@@ -12,8 +12,7 @@ use control::{Reason, RegionLine, RegionRefusal};
 const PAUSE_FIRST: Duration = Duration::from_millis(2);
 /// Longest pause between two tries.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
-/// Longest time that a daemon may be told to give an owner for moving its region (`region_move_ms`), beside a second for
-/// each [`MOVED_IN_SECOND`].
+/// Longest time that a daemon may give an owner for moving its region, beside a second for each [`MOVED_IN_SECOND`].
 const MOVE_MAX: Duration = Duration::from_secs(60 * 60);
 const MOVED_IN_SECOND: u64 = 128 << 20;
 

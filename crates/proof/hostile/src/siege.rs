@@ -25,7 +25,7 @@ use crate::words::{self, Step};
 
 /// Limits of the daemons, small enough that the hostile tenant reaches each of them.
 const CONFIGURATION: &str = "[limits]\napps_max = 96\nclients_max = 128\nconnections_per_app_max = 512\n\
-    connections_max = 2048\nlisteners_max = 256\nring_memory_per_app_max = 67108864\nclient_queue_max = 256\n\
+    connections_max = 2048\nlisteners_max = 256\nring_memory_per_app_max = 67108864\n\
     handshake_ms = 1000\nregions_max = 64\n";
 /// Bytes of anonymous memory that a daemon with these limits may have at most, whatever its tenants do.
 const ANONYMOUS_BYTES_MAX: u64 = 48 << 20;

@@ -224,8 +224,8 @@ pub struct Config {
     pub(crate) path_limits: BTreeMap<&'static str, u64>,
 }
 
-/// Bytes of rings, and of registered memory of its own, that one program may have in any case.
-const PROGRAM_BYTES_MIN: u64 = 16 << 30;
+/// Bytes of its own memory that one program may have registered in any case; else a quarter of all.
+const PINNED_OF_PROGRAM_MIN: u64 = 16 << 30;
 
 /// Bytes of rings for which a control group should have room.
 const RINGS_USUAL: u64 = 256 << 20;
@@ -423,10 +423,7 @@ impl Config {
         engine.leased_lanes_max = u32::try_from(2 * self.limits.leased_lanes_max).unwrap_or(u32::MAX);
         engine.wires = self.peers.iter().filter_map(|p| Some((p.address.to_canonical(), p.wire?))).collect();
         (admission.engines, admission.spread) = (self.engines, self.engines_by);
-        // One program, whoever runs it, has a quarter; of small bounds all.
-        let of_program = |all: u64| (all / 4).max(PROGRAM_BYTES_MIN);
-        engine.ring_memory_per_app_max = of_program(engine.ring_memory_max);
-        engine.pins.app_bytes_max = of_program(engine.pins.bytes_max);
+        engine.pins.app_bytes_max = (engine.pins.bytes_max / 4).max(PINNED_OF_PROGRAM_MIN);
         engine.datagram_sockets_max = admission.listeners_max;
         let owner_uid = rustix::process::geteuid().as_raw();
         (admission.owner_uid, engine.owner_uid) = (owner_uid, owner_uid);

@@ -202,6 +202,7 @@ pub const LIMITS: &[Limit] = &[
     limit_of!(engine and admission, connections_max, 1, engine::TABLE_MAX as u64),
     limit_of!(admission, connections_per_app_max, 1, 65_536),
     limit_of!(admission, listeners_max, 1, 65_536),
+    limit_of!(engine, ring_memory_per_app_max, 1 << 20, 1 << 44),
     limit_of!(engine, ring_memory_max, 1 << 20, 1 << 44),
     limit_of!(engine and admission, lanes_max, 1, 65_536),
     limit_of!(engine, lane_credits, engine::LANE_CREDITS_MIN as u64, engine::LANE_CREDITS_MAX as u64),
