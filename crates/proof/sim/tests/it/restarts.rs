@@ -244,9 +244,10 @@ fn seeds_that_found_a_fault_stay_clean() {
     // 3030: a peer that had stopped reading, so that not all was sent, and both daemons were killed.
     // 21794: connections that were given up on a lane that was up, of which the peer knew and to which it sent.
     // 2943: a bind that one daemon refused, and whose answer was read when there was the next one (of the checker).
+    // 795908731464: a program that read between the two words by which its end came back, and a ring that was full.
     // 2262: a reader that was reset before it had read what it was told that it may, and a writer that ended behind it.
     // 1867: a queue of one program that another one, which had not come back, took for its own (of the simulated programs).
-    for seed in [528, 1287, 1867, 2262, 2943, 3030, 21794] {
+    for seed in [528, 1287, 1867, 2262, 2943, 3030, 21794, 795908731464] {
         let outcome = run_seed(seed, None);
         assert!(outcome.violations.is_empty(), "seed {seed}: {:?}", outcome.violations);
     }

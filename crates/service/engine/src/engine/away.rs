@@ -15,6 +15,7 @@ use crate::limits::{AWAY_TICK, RING_BYTES_MAX, TIMERS_PER_RUN};
 use crate::ring_size::RingSize;
 use crate::violation::Violation;
 use crate::vqp::Vqp;
+use crate::vqp::away::Heard;
 
 impl Engine {
     /// Whether connections wait when the link to a peer is lost for this reason.
@@ -157,8 +158,9 @@ impl Engine {
             }
             return Ok(());
         };
-        if vqp.on_back(back) {
-            self.counters.connections_returned += 1;
+        let heard = vqp.on_back(back);
+        if heard != Heard::Nothing {
+            self.counters.connections_returned += u64::from(heard == Heard::Back);
             let at = vqp.at();
             self.notify(at);
         }

@@ -28,6 +28,17 @@ pub(crate) enum Away {
     Answering,
 }
 
+/// What the peer's word brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// The connection is back.
+    Back,
+    /// The application may write more.
+    Room,
+    /// Nothing new.
+    Nothing,
+}
+
 /// What a connection remembers of the time in which its ends did not know each other.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Part {
@@ -210,30 +221,39 @@ impl Vqp {
 
     // ---- hearing
 
-    /// The peer is back. True: the application has news. What its words, or this end's, make impossible ends the
-    /// connection on both sides, in the order in which connections are reset.
-    pub(crate) fn on_back(&mut self, back: &Back) -> bool {
+    /// The peer is back. What its words, or this end's, make impossible ends the connection on both sides, in the order in
+    /// which connections are reset.
+    pub(crate) fn on_back(&mut self, back: &Back) -> Heard {
         match self.phase {
-            // It answers what was answered.
-            Phase::Away(Away::Answering) if back.is_answer => {
+            // It answers what was answered. Its program may have read between its two words, and says so nowhere else.
+            Phase::Away(Away::Answering) | Phase::Open if back.is_answer => {
                 self.phase = Phase::Open;
                 self.part.is_unconfirmed = false;
-                return false;
+                if self.has_messages() {
+                    return Heard::Nothing;
+                }
+                return match self.on_head(back.rx_head) {
+                    Ok(true) => Heard::Room,
+                    Ok(false) => Heard::Nothing,
+                    Err(_) => self.spoil(),
+                };
             }
             Phase::Away(Away::Telling | Away::Told) => {}
-            _ => return false,
+            _ => return Heard::Nothing,
         }
         self.peer_ring = back.ring.remote();
         let taken = self.take_back(back);
         self.part.is_unknown = false;
         self.part.is_unconfirmed = !back.is_answer;
         self.phase = if back.is_answer { Phase::Open } else { Phase::Away(Away::Answering) };
-        if taken.is_err() {
-            self.part.is_spoiled = true;
-            self.close.on_abort(Reason::AppFault);
-            self.publish_reset(Reason::AppFault);
-        }
-        true
+        if taken.is_err() { self.spoil() } else { Heard::Back }
+    }
+
+    fn spoil(&mut self) -> Heard {
+        self.part.is_spoiled = true;
+        self.close.on_abort(Reason::AppFault);
+        self.publish_reset(Reason::AppFault);
+        Heard::Back
     }
 
     fn take_back(&mut self, back: &Back) -> Result<(), BadWords> {
