@@ -112,7 +112,7 @@ reasons! {
     /// Between the two hosts there are no unreliable connections.
     NoUnreliable = 36, "one of the two hosts has no unreliable connections (UC): its device lacks them, its release is older, or the wire over TCP alone is allowed; set `wire = \"roce\"` or \"auto\" at both, or connect without UC", "no-unreliable";
     /// The stream is bulk, between hosts without RDMA hardware: a TCP connection of its own.
-    BulkStream = 40, "the stream is bulk, and neither host has RDMA hardware: a TCP connection of its own, made by the daemons", "bulk-stream";
+    BulkStream = 40, "the stream is bulk or a conversation, and neither host has RDMA hardware: a TCP connection of its own, made by the daemons", "bulk-stream";
     /// The stream's own TCP connection broke.
     DirectLost = 41, "the TCP connection that the daemons made for this stream broke: bytes on their way are lost", "direct-lost";
     /// A daemon makes no TCP connections for streams of bulk.

@@ -16,15 +16,16 @@ const SHORT_READ_BYTES: usize = 8 << 10;
 #[derive(Debug)]
 pub(crate) struct DirectRx {
     direct: Arc<Direct>,
-    /// Taken out of TCP, and not yet read from `at` on.
+    /// Taken out of TCP, and not yet read, from `at` to `end`.
     staged: Vec<u8>,
     at: usize,
+    end: usize,
     taken: u64,
 }
 
 impl DirectRx {
     pub(crate) fn new(direct: &Arc<Direct>) -> Self {
-        Self { direct: Arc::clone(direct), staged: Vec::new(), at: 0, taken: 0 }
+        Self { direct: Arc::clone(direct), staged: Vec::new(), at: 0, end: 0, taken: 0 }
     }
 
     /// Bytes that were read in all.
@@ -33,7 +34,7 @@ impl DirectRx {
     }
 
     fn rest(&self) -> &[u8] {
-        &self.staged[self.at..]
+        &self.staged[self.at..self.end]
     }
 
     /// What is there; 0 if there is nothing, at the end, and after an error.
@@ -52,10 +53,10 @@ impl DirectRx {
     /// Takes bytes out of TCP to be lent, unless some are there; how many are there.
     pub(crate) fn stage(&mut self) -> u64 {
         if self.rest().is_empty() {
+            // Cleared once alone: in a conversation that would cost more than the read.
             self.staged.resize(STAGE_BYTES, 0);
-            let count = recv(&self.direct, &mut self.staged);
-            self.staged.truncate(count);
             self.at = 0;
+            self.end = recv(&self.direct, &mut self.staged);
         }
         self.rest().len() as u64
     }

@@ -13,6 +13,8 @@ const WRITES_PER_LOOK: u32 = 8;
 /// Writes of so many bytes, on average, are worth a system call each. Shorter ones are cheaper through the ring, where
 /// the daemon sends many of them at once.
 pub(crate) const LARGE_WRITE_BYTES: usize = 16 << 10;
+/// Writes in a row that each answer all that came: the stream is a conversation, which waits for each of them.
+const ANSWERS: u32 = 16;
 /// Buffers of one call at most, with the words of the switch.
 const BUFFERS_MAX: usize = 512;
 
@@ -30,6 +32,8 @@ pub(crate) enum DirectTx {
         writes: u32,
         /// Mean length of what the last writes offered, mostly of the last eight, in bytes; 0: none was looked at.
         mean_bytes: usize,
+        /// Writes in a row that were answers.
+        answers: u32,
     },
     /// Into the ring for good: room there was lent.
     Pinned,
@@ -46,7 +50,7 @@ pub(crate) enum DirectTx {
 impl DirectTx {
     /// As every direction begins.
     pub(crate) const fn ring() -> Self {
-        Self::Ring { writes: 0, mean_bytes: 0 }
+        Self::Ring { writes: 0, mean_bytes: 0, answers: 0 }
     }
 
     /// A write of so many bytes found no room in the ring: what it is like is known before there is a connection.
@@ -68,7 +72,7 @@ impl DirectTx {
     /// into the ring.
     #[cold]
     pub(crate) fn put(&mut self, at: &Endpoint, tail: u64, bufs: &[IoSlice<'_>]) -> Result<Option<usize>, End> {
-        if let Self::Ring { writes, mean_bytes } = self {
+        if let Self::Ring { writes, mean_bytes, answers } = self {
             let Some(direct) = at.direct() else { return Ok(None) };
             *writes = writes.wrapping_add(1);
             let offered = offered(bufs);
@@ -76,11 +80,13 @@ impl DirectTx {
                 0 => offered,
                 mean => (mean - mean / 8).saturating_add(offered / 8),
             };
+            *answers = if at.take_asked() { *answers + 1 } else { 0 };
             if !direct.may_switch() && *writes % WRITES_PER_LOOK == 1 {
                 direct.advance();
             }
             // TCP has no verbs: what is to travel by a named one stays on the lane.
-            if *mean_bytes < LARGE_WRITE_BYTES || at.names_verb() || !direct.may_switch() {
+            let is_worth_it = *mean_bytes >= LARGE_WRITE_BYTES || *answers >= ANSWERS;
+            if !is_worth_it || at.names_verb() || !direct.may_switch() {
                 return Ok(None);
             }
             direct.on_switch();

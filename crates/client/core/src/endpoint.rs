@@ -76,6 +76,8 @@ pub struct Endpoint {
     tx_bytes: usize,
     /// This side wrote since [`Endpoint::take_answered`].
     answered: AtomicBool,
+    /// Something came since [`Endpoint::take_asked`], and all of it was read.
+    asked: AtomicBool,
     /// Directions that this side shut, as bits of [`Side`], [`FAULTY`] and [`CLOSED`].
     state: AtomicU32,
 }
@@ -96,6 +98,7 @@ impl Endpoint {
             piece_bytes: usize::try_from(rings.rx / PIECE_SHARE).unwrap_or(usize::MAX).max(1),
             tx_bytes: usize::try_from(rings.tx).unwrap_or(usize::MAX),
             answered: AtomicBool::new(false),
+            asked: AtomicBool::new(false),
             state: AtomicU32::new(0),
         }
     }
@@ -342,6 +345,16 @@ impl Endpoint {
             self.answered.store(false, Ordering::Relaxed);
         }
         answered
+    }
+
+    /// Something was read; `is_all`: nothing more is there.
+    pub(crate) fn note_asked(&self, is_all: bool) {
+        self.asked.store(is_all, Ordering::Relaxed);
+    }
+
+    /// Whether a write is the answer to all that came: something was read since the last one, and nothing is left.
+    pub(crate) fn take_asked(&self) -> bool {
+        self.asked.swap(false, Ordering::Relaxed)
     }
 
     /// This side writes.

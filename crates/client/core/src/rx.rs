@@ -81,7 +81,13 @@ impl Rx {
                 break;
             }
         }
-        if total == 0 && self.follow(at)? { Ok(self.take_direct(at, buf)) } else { Ok(total) }
+        if total == 0 && self.follow(at)? {
+            return Ok(self.take_direct(at, buf));
+        }
+        if total > 0 && at.direct().is_some() {
+            at.note_asked(matches!(self.ring.available(), Ok(0)));
+        }
+        Ok(total)
     }
 
     /// Copies what is there and leaves it; as [`Rx::take`] without a look at ends.
@@ -121,6 +127,12 @@ impl Rx {
             None => !matches!(self.ring.available(), Ok(0)),
             Some(direct) => direct.is_staged(),
         }
+    }
+
+    /// As [`Rx::has_news`], of the stream's own TCP connection: what a look finds there is taken, so that the read that
+    /// follows asks the kernel no second time.
+    pub fn stages_news(&mut self) -> bool {
+        self.direct.as_mut().is_some_and(|direct| direct.stage() > 0 || direct.is_spent())
     }
 
     /// Whether bytes come by the stream's own TCP connection.
@@ -169,6 +181,7 @@ impl Rx {
         let count = direct.take(buf);
         if count > 0 {
             at.count_direct(Side::Read, direct.taken());
+            at.note_asked(!direct.is_staged());
             self.inflow.on_taken(count as u64);
         }
         count

@@ -168,6 +168,8 @@ impl Host {
             encrypt: plan.encrypt,
             tells_bulk: plan.bulk_bytes.is_some(),
             bulk_bytes: plan.bulk_bytes.unwrap_or(u64::MAX),
+            // Where streams are bulk soon, conversations are such soon.
+            conversation_turns: if plan.bulk_bytes == Some(u64::MAX) { u32::MAX } else { 4 },
             ..EngineConfig::new(vec![address(index)])
         };
         let start = |number: u32| {

@@ -13,9 +13,9 @@ use verbs::{DeviceAttr, Encrypt, WirePolicy};
 use crate::choice::Thresholds;
 use crate::event::SetupError;
 use crate::limits::{
-    BULK_BYTES, DATAGRAM_COMPLETIONS_MAX, FLIGHT_BYTES_MAX, FLIGHT_BYTES_MIN, FRAME_BYTES_MAX, FRAME_BYTES_MIN,
-    LANE_CREDITS_MAX, LANE_CREDITS_MIN, PIECE_COMPLETIONS_MAX, RING_BYTES_MAX, RING_BYTES_MIN, SEND_QUEUE_DEPTH,
-    SEND_QUEUE_DEPTH_MIN, SRQ_BYTES_MAX, SRQ_BYTES_MIN, TABLE_MAX,
+    BULK_BYTES, CONVERSATION_TURNS, DATAGRAM_COMPLETIONS_MAX, FLIGHT_BYTES_MAX, FLIGHT_BYTES_MIN, FRAME_BYTES_MAX,
+    FRAME_BYTES_MIN, LANE_CREDITS_MAX, LANE_CREDITS_MIN, PIECE_COMPLETIONS_MAX, RING_BYTES_MAX, RING_BYTES_MIN,
+    SEND_QUEUE_DEPTH, SEND_QUEUE_DEPTH_MIN, SRQ_BYTES_MAX, SRQ_BYTES_MIN, TABLE_MAX,
 };
 use crate::pins::PinLimits;
 use crate::ring_size::RingSize;
@@ -96,6 +96,8 @@ pub struct EngineConfig {
     pub tells_bulk: bool,
     /// Bytes of a stream that must come without a pause until it counts as bulk.
     pub bulk_bytes: u64,
+    /// Turns of a stream, each a message that waits for the one before, until it counts as a conversation.
+    pub conversation_turns: u32,
     /// The clock by which some messages are looked at stage by stage; none: none are.
     pub clock: Option<Clock>,
     /// Fuel of one run of a kernel.
@@ -175,6 +177,7 @@ impl EngineConfig {
             encrypts: BTreeMap::new(),
             tells_bulk: false,
             bulk_bytes: BULK_BYTES,
+            conversation_turns: CONVERSATION_TURNS,
             clock: None,
             kernel_fuel_max: kernels::FUEL_MAX,
             kernels_queued_max: 256,

@@ -151,7 +151,7 @@ pub enum Event {
         /// Bytes of each ring that the peer asks for.
         ring_bytes: u32,
     },
-    /// Much came on a stream without a pause. Comes once for a connection at most, and only if
+    /// Much came on a stream without a pause, or it is a conversation. Comes once for a connection at most, and only if
     /// [`crate::EngineConfig::tells_bulk`] is set.
     StreamIsBulk(BulkStream),
     /// Nothing of a connection is in use any more, or it did not come about. Comes exactly once for each number that

@@ -28,8 +28,9 @@ use crate::ids::{AppId, ConnectId, Flow, QueueId, RouteId};
 use crate::immediate::{UNIT_BYTES, UNITS_MAX};
 use crate::lane_at::{LaneAt, LanePath};
 use crate::limits::{
-    FEW_CONNECTIONS, FRAME_SLOTS, GONE_MAX, LANE_FRUITLESS_AFTER, LANE_RESET_WINDOW, LANE_RESETS_FRUITLESS_MAX,
-    LANE_RESETS_MAX, LANE_SPENT_MAX, LANE_SUSPECT_WITHIN, LANE_WIDEN_FIRST, LANE_WIDEN_LAST, OPENS_PENDING_MAX,
+    CONVERSATION_CONNECTIONS, FEW_CONNECTIONS, FRAME_SLOTS, GONE_MAX, LANE_FRUITLESS_AFTER, LANE_RESET_WINDOW,
+    LANE_RESETS_FRUITLESS_MAX, LANE_RESETS_MAX, LANE_SPENT_MAX, LANE_SUSPECT_WITHIN, LANE_WIDEN_FIRST, LANE_WIDEN_LAST,
+    OPENS_PENDING_MAX,
 };
 use crate::members::Members;
 use crate::operations::flight::Flight;
@@ -752,6 +753,11 @@ impl Lane {
     #[inline]
     pub(crate) fn is_early_bulk(&self) -> bool {
         self.sendq.is_far() || self.sendq.is_distant() && self.members.count() <= FEW_CONNECTIONS
+    }
+
+    /// Whether so few connections use the lane that a conversation may leave it.
+    pub(crate) fn has_few(&self) -> bool {
+        self.members.count() <= CONVERSATION_CONNECTIONS
     }
 
     /// Whether it may be, as far as is known.

@@ -68,6 +68,13 @@ pub const SRQ_BYTES_MAX: u64 = 1 << 40;
 pub(crate) const BULK_BYTES: u64 = 8 << 20;
 /// So long a time without a byte is a pause of a stream.
 pub(crate) const BULK_PAUSE: Duration = Duration::from_millis(400);
+/// Turns of a conversation from which on it gets a connection of its own: many times what making one costs.
+pub(crate) const CONVERSATION_TURNS: u32 = 256;
+/// Bytes of one turn at most.
+pub(crate) const TURN_BYTES_MAX: u32 = 16 << 10;
+/// Connections of a lane up to which a conversation leaves it. With more the daemons carry many messages at a time, and
+/// each connection that leaves costs every program a descriptor.
+pub(crate) const CONVERSATION_CONNECTIONS: u32 = 8;
 /// Connections of a lane up to which its streams leave it early over paths that are neither near nor long. There more of them
 /// carry as much together over one TCP connection, and share it evenly.
 pub(crate) const FEW_CONNECTIONS: u32 = 4;

@@ -93,7 +93,8 @@ impl Conn {
         if self.is_nonblocking() {
             return self.receive_now(rx, attempt)?.ok_or_else(|| io::ErrorKind::WouldBlock.into());
         }
-        let mut patience = Patience::new(self.policy_of_reader(rx), &self.attachment.turns, self.timeout(Side::Read));
+        let policy = self.policy_of_reader(rx);
+        let mut patience = Patience::new(policy, &self.attachment.turns, self.timeout(Side::Read));
         loop {
             if let Some(count) = self.receive_once(rx, attempt)? {
                 return Ok(count);
@@ -104,7 +105,8 @@ impl Conn {
                     Look::BeforeYield => rx.publish(),
                     Look::BeforeSleep => rx.tell_room(&self.endpoint),
                 }
-                rx.sees_news() || self.endpoint.read_end().is_some()
+                let is_there = if rx.is_direct() && policy.yields > 0 { rx.stages_news() } else { rx.sees_news() };
+                is_there || self.endpoint.read_end().is_some()
             })?;
         }
     }

@@ -34,9 +34,10 @@ impl Waits {
     /// half of the ring is free, while the daemon sends the other half. A reader of a stream sleeps soon, so that the
     /// daemon has the processor, and more bytes are there afterwards.
     ///
-    /// What the kernel carries has the kernel's own time: such a wait sleeps at once.
+    /// What the kernel carries has the kernel's own time: such a wait sleeps at once, but for the answer in a
+    /// conversation, which is looked for between yields.
     pub(crate) fn policy(self, is_lane: bool, is_direct: bool, set: WaitPolicy) -> WaitPolicy {
-        if is_direct {
+        if is_direct && self != Self::Answer {
             return WaitPolicy { spins: 0, yields: 0 };
         }
         if !is_lane {

@@ -1,21 +1,33 @@
-//! Streams of bulk, for which the daemons make TCP connections (docs/inside/kernel-tcp.md).
+//! Streams of bulk, and conversations, for which the daemons make TCP connections (docs/inside/kernel-tcp.md).
 //!
 //! Owns what the daemon learns of such a stream, and how long its writer is held back. It must never name a connection of another peer, or one of messages.
 
 use std::net::IpAddr;
 
 use control::Kind;
-use verbs::Wire;
+use verbs::{Time, Wire};
 
 use super::Engine;
+use crate::config::EngineConfig;
 use crate::event::{BulkStream, Event};
 use crate::ids::{LaneId, RouteId};
 use crate::lane::Lane;
 use crate::limits::{HOLD_BYTES_FAR, HOLD_FOR, HOLDS_PER_RUN};
+use crate::vqp::bulk::{Bulk, BulkFrom};
 use crate::vqp::{Phase, Vqp};
 
+/// Bytes came on a stream: whether it is to have a connection of its own, from now on.
+#[inline]
+pub(super) fn asks_for_own(bulk: &mut Bulk, bytes: u32, config: &EngineConfig, lane: Option<&Lane>, now: Time) -> bool {
+    if bulk.is_told() {
+        return false;
+    }
+    let from = BulkFrom { bytes: config.bulk_bytes, turns: config.conversation_turns };
+    bulk.on_arrival(bytes, from, lane.is_some_and(Lane::is_early_bulk), now, || lane.is_some_and(Lane::has_few))
+}
+
 impl Engine {
-    /// Much came on a connection without a pause.
+    /// Much came on a connection without a pause, or it is a conversation.
     #[cold]
     pub(super) fn on_bulk(&mut self, route: RouteId) {
         if let Some(vqp) = self.vqps.get(route)

@@ -7,11 +7,11 @@ use control::Reason;
 use shm::waiting;
 use verbs::{Completion, Provider, Status, WcOpcode, Wire};
 
+use super::direct::asks_for_own;
 use super::{Completions, Engine};
 use crate::frame::{Record, parse};
 use crate::ids::LaneId;
 use crate::immediate::Immediate;
-use crate::lane::Lane;
 use crate::limits::COMPLETIONS_PER_RUN;
 use crate::recvpool::RECV_WR;
 use crate::unreliable::memory::PIECE_WR;
@@ -174,8 +174,7 @@ impl Engine {
         let sampled = self.stages.begin(arriving.0, arriving.1).map(|begun| (vqp.whose(route), begun));
         self.rests.touch(vqp.rest_mut(), route, self.now);
         let (at, awaited) = (vqp.at(), vqp.is_awaited(waiting::READABLE));
-        let is_early = self.lanes.get(id).is_some_and(Lane::is_early_bulk);
-        if vqp.bulk_mut().on_arrival(bytes, self.config.bulk_bytes, is_early, self.now) {
+        if asks_for_own(vqp.bulk_mut(), bytes, &self.config, self.lanes.get(id), self.now) {
             self.on_bulk(route);
         }
         if let Some(lane) = self.lanes.get_mut(id) {

@@ -7,10 +7,10 @@ use shm::waiting;
 use verbs::{Access, Provider, RemoteAddr};
 
 use super::Engine;
+use super::direct::asks_for_own;
 use crate::choice::Load;
 use crate::ids::{LaneId, RouteId};
 use crate::immediate::Immediate;
-use crate::lane::Lane;
 use crate::violation::Violation;
 use crate::vqp::rendezvous::LendKey;
 
@@ -54,8 +54,7 @@ impl Engine {
         let Some(vqp) = self.vqps.get_mut(route) else { return };
         self.rests.touch(vqp.rest_mut(), route, self.now);
         let (at, awaited) = (vqp.at(), vqp.is_awaited(waiting::READABLE));
-        let is_early = self.lanes.get(id).is_some_and(Lane::is_early_bulk);
-        if vqp.bulk_mut().on_arrival(bytes, self.config.bulk_bytes, is_early, self.now) {
+        if asks_for_own(vqp.bulk_mut(), bytes, &self.config, self.lanes.get(id), self.now) {
             self.on_bulk(route);
         }
         if let Some(lane) = self.lanes.get_mut(id) {

@@ -201,6 +201,9 @@ impl Engine {
             self.stages.on_read_here(route, head_now);
         }
         self.rests.touch(vqp.rest_mut(), route, self.now);
+        if tail != tail_now {
+            vqp.bulk_mut().on_sent();
+        }
         if vqp.wants_growth() {
             self.grow(route);
         }

@@ -196,6 +196,43 @@ fn short_writes_stay_on_the_lane_and_large_ones_after_them_leave_it() {
     });
 }
 
+/// One message there and one back.
+fn turn(near: &Stream, far: &Stream, n: u32) {
+    let (asked, answer) = ([n as u8; 64], [!n as u8; 100]);
+    let mut got = [0; 100];
+    (&*near).write_all(&asked).unwrap();
+    (&*far).read_exact(&mut got[..64]).unwrap();
+    assert_eq!(got[..64], asked);
+    (&*far).write_all(&answer).unwrap();
+    (&*near).read_exact(&mut got).unwrap();
+    assert_eq!(got, answer);
+}
+
+#[test]
+fn a_conversation_leaves_the_lane_where_few_others_are() {
+    bounded(|| {
+        let (a, b) = (host(true), host(true));
+        let (near, far) = connected(&a, &b);
+        let mut n = 0;
+        eventually("both directions leave the lane", || {
+            (0..50).for_each(|_| {
+                turn(&near, &far, n);
+                n += 1;
+            });
+            [&a, &b].iter().all(|host| row(host).direct_tx_bytes > 0)
+        });
+        (0..100).for_each(|n| turn(&near, &far, n));
+        near.shutdown(Shutdown::Write).unwrap();
+        assert_eq!((&far).read(&mut [0; 9]).unwrap(), 0);
+        drop((near, far));
+
+        let crowd: Vec<_> = (0..9).map(|_| connected(&a, &b)).collect();
+        let (near, far) = &crowd[4];
+        (0..1000).for_each(|n| turn(near, far, n));
+        assert_eq!((near.path(), far.path()), (PathKind::Lane, PathKind::Lane));
+    });
+}
+
 #[test]
 fn a_direction_for_which_a_verb_is_named_stays_on_the_lane_until_none_is() {
     bounded(|| {
