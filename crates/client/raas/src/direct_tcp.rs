@@ -116,7 +116,11 @@ impl DirectSocket for DirectTcp {
     fn send(&self, bufs: &[IoSlice<'_>]) -> Result<usize, DirectBroken> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         loop {
-            match rustix::net::sendmsg(&self.socket, bufs, &mut SendAncillaryBuffer::default(), flags) {
+            let sent = match bufs {
+                [one] => rustix::net::send(&self.socket, one, flags),
+                all => rustix::net::sendmsg(&self.socket, all, &mut SendAncillaryBuffer::default(), flags),
+            };
+            match sent {
                 Ok(count) => return Ok(count),
                 Err(Errno::AGAIN) => return Ok(0),
                 Err(Errno::INTR) => {}

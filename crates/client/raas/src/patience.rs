@@ -107,6 +107,8 @@ pub(crate) enum Look {
     BeforeYield,
     /// Before sleeping.
     BeforeSleep,
+    /// When what changes from now on is told.
+    Armed,
 }
 
 /// The patience of one call.

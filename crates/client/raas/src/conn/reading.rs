@@ -37,7 +37,7 @@ impl Conn {
     /// Waits until there are bytes, and lends them. None: the end.
     pub(crate) fn loan(&self) -> io::Result<Option<Lent<'_>>> {
         let mut rx = self.begin(&self.rx)?;
-        let bytes = self.receive_slowly(&mut rx, &mut |rx| self.count(rx))?;
+        let bytes = self.receive_slowly(&mut rx, &mut |rx| self.count(rx), false)?;
         Ok((bytes > 0).then_some(Lent { rx, bytes: bytes as u64 }))
     }
 
@@ -59,14 +59,17 @@ impl Conn {
     #[inline]
     fn receive(&self, mut attempt: impl FnMut(&mut Rx) -> Result<usize, End>) -> io::Result<usize> {
         let mut rx = self.begin(&self.rx)?;
-        if self.endpoint.may_take() {
+        let is_tried = self.endpoint.may_take();
+        if is_tried {
             let count = attempt(&mut rx).map_err(|end| self.failed(end))?;
             if count > 0 {
                 self.note_moved(count);
                 return Ok(count);
             }
         }
-        self.receive_slowly(&mut rx, &mut attempt)
+        // A second look at TCP would be a system call.
+        let is_tried = is_tried && rx.is_direct();
+        self.receive_slowly(&mut rx, &mut attempt, is_tried)
     }
 
     /// A reader that always finds bytes, or a writer that always finds room, never waits, and would not hear that the
@@ -89,23 +92,27 @@ impl Conn {
     }
 
     #[inline(never)]
-    fn receive_slowly(&self, rx: &mut Rx, attempt: &mut Attempt<'_>) -> io::Result<usize> {
+    fn receive_slowly(&self, rx: &mut Rx, attempt: &mut Attempt<'_>, is_tried: bool) -> io::Result<usize> {
         if self.is_nonblocking() {
             return self.receive_now(rx, attempt)?.ok_or_else(|| io::ErrorKind::WouldBlock.into());
         }
         let policy = self.policy_of_reader(rx);
         let mut patience = Patience::new(policy, &self.attachment.turns, self.timeout(Side::Read));
+        let mut is_tried = is_tried;
         loop {
-            if let Some(count) = self.receive_once(rx, attempt)? {
+            if !is_tried && let Some(count) = self.receive_once(rx, attempt)? {
                 return Ok(count);
             }
+            is_tried = false;
             self.wait(Side::Read, &mut patience, &mut |look| {
                 match look {
-                    Look::Glance => {}
+                    Look::Glance | Look::Armed => {}
                     Look::BeforeYield => rx.publish(),
                     Look::BeforeSleep => rx.tell_room(&self.endpoint),
                 }
-                let is_there = if rx.is_direct() && policy.yields > 0 { rx.stages_news() } else { rx.sees_news() };
+                // Between yields nothing is told, so the look is the system call.
+                let asks = policy.yields > 0 && matches!(look, Look::Glance | Look::BeforeYield) && rx.is_direct();
+                let is_there = if asks { rx.stages_news() } else { rx.sees_news() };
                 is_there || self.endpoint.read_end().is_some()
             })?;
         }

@@ -76,7 +76,7 @@ impl Conn {
                     let parker = self.bell.parker(side);
                     let slept = self.attachment.block(parker, patience.deadline(), &mut || {
                         self.endpoint.arm_direct(side);
-                        ready(Look::Glance)
+                        ready(Look::Armed)
                     });
                     self.disarm(side);
                     return slept.map_err(SessionError::into);
