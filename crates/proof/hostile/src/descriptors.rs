@@ -23,7 +23,7 @@ use crate::verdict::Verdict;
 use silent::Silent;
 use stranger::Door;
 
-const CONFIGURATION: &str = "socket_mode = \"0666\"\n[limits]\nclient_hello_ms = 1000\n";
+const CONFIGURATION: &str = "socket_mode = \"0666\"\n[limits]\nhandshake_ms = 1000\n";
 const STREAMS: u64 = 2;
 /// Users that nobody has.
 const FIRST_UID: u32 = 61_000;

@@ -31,7 +31,7 @@ use crate::verdict::Verdict;
 const HANDSHAKES_MAX: u64 = 16;
 /// Links that lost their place to a newer one, and whose descriptor the daemon has not closed yet.
 const ENDING_MAX: u64 = 8;
-const CONFIGURATION: &str = "[limits]\nhandshakes_max = 16\nhandshakes_per_source_max = 4\nhandshake_ms = 500\n";
+const CONFIGURATION: &str = "[limits]\nhandshakes_max = 16\nhandshake_ms = 500\n";
 const UDP_PORT: u16 = verbs::ROCE_UDP_PORT;
 const TCP_PORT: u16 = 4790;
 /// Datagrams of the counted part. They come in bursts that any receive buffer takes.

@@ -4,13 +4,14 @@
 //! hold would be believed to.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use engine::Thresholds;
 use serde::{Deserialize, Serialize};
 
 use crate::config_error::ConfigError;
-use crate::limits::{LIMITS, check_range};
+use crate::limits::check_range;
 
 /// The values; see docs/inside/lanes.md.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,9 +44,8 @@ impl Calibration {
             let at = e.span().map_or(0, |span| span.start);
             (line_of(text, at), e.message().trim().replace('\n', ", "))
         })?;
-        for (key, value) in read.limits() {
-            let Some(limit) = LIMITS.iter().find(|limit| limit.key == key) else { continue };
-            check_range(value, limit.min, limit.max).map_err(|e| {
+        for (key, value, allowed) in read.values() {
+            check_range(value, (*allowed.start()).into(), (*allowed.end()).into()).map_err(|e| {
                 let line = text.lines().position(|line| line.trim_start().starts_with(key)).unwrap_or(0);
                 (line + 1, format!("`{key}`: {e}"))
             })?;
@@ -53,12 +53,12 @@ impl Calibration {
         Ok(read)
     }
 
-    /// By the names of the limits.
-    fn limits(&self) -> [(&'static str, u32); 3] {
+    /// By key, with what is allowed.
+    fn values(&self) -> [(&'static str, u32, RangeInclusive<u32>); 3] {
         [
-            ("choice_send_bytes", self.choice_send_bytes),
-            ("choice_read_bytes", self.choice_read_bytes),
-            ("choice_register_bytes", self.choice_register_bytes),
+            ("choice_send_bytes", self.choice_send_bytes, 0..=engine::FRAME_BYTES_MAX),
+            ("choice_read_bytes", self.choice_read_bytes, 1..=u32::MAX),
+            ("choice_register_bytes", self.choice_register_bytes, 1..=u32::MAX),
         ]
     }
 

@@ -257,6 +257,7 @@ pub const LIMITS: &[Limit] = &[
     daemon_limit!(region_handles_max, 1, 1 << 24),
     daemon_limit!(kernel_bytes_max, 1 << 20, 1 << 44),
     daemon_limit!(leased_lanes_max, 0, 1024),
+    daemon_limit!(region_move_ms, 10, HOUR_MS),
     daemon_limit!(engine_cpu_max, 1, 100),
     daemon_limit!(user_share_percent, 1, 100),
 ];

@@ -332,7 +332,7 @@ pub(crate) struct DaemonArgs {
     /// Whether lanes are encrypted: `off`, `preferred` (where both hosts can) or `required` [default: off]
     #[arg(long, value_name = "WHEN")]
     pub(crate) encrypt: Option<String>,
-    /// Whether streams of bulk between software NICs get a TCP connection of their own: `auto` or `off` [default: auto]
+    /// Whether bulk streams and conversations get their own TCP connection between software NICs: `auto` or `off` [default: auto]
     #[arg(long, value_name = "WHEN", value_parser = auto_or_off)]
     pub(crate) tcp_direct: Option<bool>,
     /// Which connections of programs under `raas run` go over lanes to other hosts: `auto` (those to which a lane gives

@@ -145,7 +145,7 @@ fn alternatives(path: Option<PathKind>, reason: Reason, host: IpAddr, own: &[IpA
     };
     let direct = match reason {
         Reason::OtherHost | Reason::Stalled => {
-            "for streams that prove to be bulk, where both hosts have software NICs and `tcp_direct` is \"auto\""
+            "for bulk streams and conversations, where both hosts have software NICs and `tcp_direct` is \"auto\""
                 .to_owned()
         }
         Reason::SameHost => "shared memory has no daemon on the path".to_owned(),

@@ -96,7 +96,8 @@ pub(crate) fn run<T: Transport>(transport: &T, to: SocketAddr, load: Load) -> Re
         cpu_server: Duration::ZERO,
         cpu_client_daemon: daemon.map(|(a, b)| b.saturating_sub(a)),
         cpu_server_daemon: None,
-        path,
+        // A stream of bulk or a conversation may have left the lane.
+        path: streams.first().map_or(path, Connection::path),
         fallback,
     };
     let mut reports = Vec::new();
