@@ -46,6 +46,18 @@ pub enum PairAction<F> {
         /// Descriptors that go with it.
         fds: Vec<F>,
     },
+    /// A connection is there. The process that listens has its message before the other one is told, so that no death of
+    /// the daemon leaves a writer to somebody who does not know of it.
+    Started {
+        /// Who listens.
+        to: ClientId,
+        /// What it gets.
+        incoming: Reply,
+        /// Who connects.
+        from: ClientId,
+        /// What it gets.
+        connected: Reply,
+    },
     /// A connection did not come to be: its place in the listener's backlog is free again.
     Return {
         /// Who listens.
@@ -317,11 +329,13 @@ impl<F> Pairs<F> {
         };
         let (from, to) = (&pair.ends[pending.side], &pair.ends[1 - pending.side]);
         let incoming = describe(connection, listening, connecting, to);
-        let reply = Reply::Incoming { port, connection: incoming };
-        self.actions.push_back(PairAction::Send { client: to.client, reply, fds: Vec::new() });
         let connected = describe(connection + CONNECTING_END, connecting, listening, from);
-        let reply = Reply::Connected { request, result: Ok(connected) };
-        self.actions.push_back(PairAction::Send { client: from.client, reply, fds: Vec::new() });
+        self.actions.push_back(PairAction::Started {
+            to: to.client,
+            incoming: Reply::Incoming { port, connection: incoming },
+            from: from.client,
+            connected: Reply::Connected { request, result: Ok(connected) },
+        });
         let side = pending.side;
         self.uses.insert(connection, Use { pair: key, segment, slot, side, port, accepted: false, closed: [false; 2] });
     }

@@ -57,6 +57,8 @@ pub(crate) struct Outgoing {
     _of_strangers: Vec<ClosedElsewhere>,
     /// It answers the program's only question; dropped when the socket has taken it.
     question: Option<QuestionPlace>,
+    /// What another program is told when the socket has taken it.
+    _next: Option<Next>,
     /// What it takes of its user's memory.
     share: Option<Share>,
 }
@@ -78,7 +80,14 @@ impl Outgoing {
     pub(crate) fn shared(reply: &Reply, fds: Vec<Arc<OwnedFd>>) -> Self {
         // A reply that does not fit a frame is a mistake in this program; an empty frame ends the session at the other end.
         let frame = control::encode(reply).inspect_err(|error| tracing::error!(%error, "a reply cannot be sent"));
-        Self { frame: frame.unwrap_or_default(), fds, _of_strangers: Vec::new(), question: None, share: None }
+        Self {
+            frame: frame.unwrap_or_default(),
+            fds,
+            _of_strangers: Vec::new(),
+            question: None,
+            _next: None,
+            share: None,
+        }
     }
 
     /// With descriptors that programs gave the daemon.
@@ -90,6 +99,11 @@ impl Outgoing {
     /// The answer to a program's only question.
     pub(crate) fn answer(reply: &Reply, question: QuestionPlace) -> Self {
         Self { question: Some(question), ..Self::new(reply, Vec::new()) }
+    }
+
+    /// A message that its program is to have before another one is told.
+    pub(crate) fn before(reply: &Reply, next: Option<Next>) -> Self {
+        Self { _next: next, ..Self::new(reply, Vec::new()) }
     }
 
     /// Bytes of the daemon's memory that it takes while it waits.
@@ -119,6 +133,29 @@ impl OutQueue {
     /// Queues the last message, whatever waits before it.
     pub(crate) fn send_last(&self, outgoing: Outgoing) {
         let _ = self.out.try_send(outgoing);
+    }
+}
+
+/// A message to a program that follows one to another program: it is queued when that one was sent, or cannot be sent any
+/// more.
+#[derive(Debug)]
+pub(crate) struct Next {
+    to: OutQueue,
+    message: Option<Box<Outgoing>>,
+}
+
+impl Next {
+    pub(crate) fn new(to: OutQueue, message: Outgoing) -> Self {
+        Self { to, message: Some(Box::new(message)) }
+    }
+}
+
+impl Drop for Next {
+    fn drop(&mut self) {
+        if let Some(message) = self.message.take() {
+            // A program that does not read has more of these, and the next one that the hub has for it ends it.
+            let _ = self.to.send(*message);
+        }
     }
 }
 

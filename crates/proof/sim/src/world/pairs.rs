@@ -50,6 +50,10 @@ impl World {
         while let Some(action) = self.up(host).and_then(|r| r.control.pairs.poll_action()) {
             match action {
                 PairAction::Send { client, reply, fds: _ } => self.send_of_pair(host, client, reply),
+                PairAction::Started { to, incoming, from, connected } => {
+                    self.send_of_pair(host, to, incoming);
+                    self.send_of_pair(host, from, connected);
+                }
                 PairAction::Return { client, port, connection } => {
                     let Some(running) = self.up(host) else { return };
                     running.control.admission.accepted(client, port, connection);

@@ -94,6 +94,9 @@ impl World {
         while let Some(action) = self.pairs.poll_action() {
             match action {
                 PairAction::Send { client, reply, fds } => self.sent.push((client, reply, fds.len())),
+                PairAction::Started { to, incoming, from, connected } => {
+                    self.sent.extend([(to, incoming, 0), (from, connected, 0)]);
+                }
                 PairAction::Return { connection, .. } => self.returned.push(connection),
             }
         }

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::returns::RETURNED_ROW;
 use super::{Attaching, Client, DATAGRAM_ENGINE, Hub, Stage};
-use crate::client_socket::{ClientInput, Entering, NotQueued, OutQueue, Outgoing, ProgramIdentity};
+use crate::client_socket::{ClientInput, Entering, Next, NotQueued, OutQueue, Outgoing, ProgramIdentity};
 use crate::command::{AppWake, Command};
 use crate::questions::QuestionPlace;
 use crate::receiving::{With, memory_of};
@@ -472,6 +472,11 @@ impl Hub {
             match action {
                 PairAction::Send { client, reply, fds } => {
                     self.send_shared(client, Outgoing::of_strangers(&reply, fds))
+                }
+                PairAction::Started { to, incoming, from, connected } => {
+                    let connected = Outgoing::new(&connected, Vec::new());
+                    let next = self.clients.get(&from).map(|client| Next::new(client.out.clone(), connected));
+                    self.send_shared(to, Outgoing::before(&incoming, next));
                 }
                 PairAction::Return { client, port, connection } => {
                     self.admission.accepted(client, port, connection);
