@@ -201,7 +201,9 @@ fn daemons(raas: Program<'_>, dir: &Path, rng: &mut SmallRng) -> Result<String> 
         let dying = death / (DAEMON_DEATHS / 2);
         // The first after the lane is up for certain.
         let early = if kept.is_none() { 40_000 } else { 0 };
-        let after = Duration::from_micros(early + rng.random_range(0..15_000));
+        // Half of them while the daemon is still telling what was done.
+        let late = if rng.random_bool(0.5) { 100 } else { 15_000 };
+        let after = Duration::from_micros(early + rng.random_range(0..late));
         let ends = daemon_death(&mut hosts, dying, after).with_context(|| format!("death {death} after {after:?}"))?;
         for end in ends {
             *heard.entry(format!("{end:?}")).or_default() += 1;
