@@ -6,9 +6,10 @@ use std::net::TcpStream;
 use crate::rig::{self, Cluster, Daemon, Running, address, raas, run, wait_until};
 use serde_json::Value;
 
-fn check(report: &Value, test: &str, path: &str) {
+fn check(report: &Value, test: &str, paths: &[&str]) {
     assert_eq!(report["schema"], "raas.perf/1");
-    assert_eq!((report["test"].as_str(), report["path"].as_str()), (Some(test), Some(path)), "{report}");
+    assert_eq!(report["test"], test, "{report}");
+    assert!(report["path"].as_str().is_some_and(|path| paths.contains(&path)), "{report}");
     for key in ["gbit_per_s", "msgs_per_s", "cpu_seconds_per_gb"] {
         assert!(report[key].as_f64().is_some_and(|v| v > 0.0), "{key}: {report}");
     }
@@ -30,18 +31,19 @@ fn every_test_runs_between_hosts_on_one_host_and_over_tcp() {
     for test in ["lat", "bw", "rate"] {
         let to = format!("{}:4801", b.ip);
         let args = ["perf", test, &to, "--seconds", "0.3", "--connections", "3", "--json"];
-        for (daemon, path) in [(&a, "lane"), (&b, "shm")] {
+        // Bulk and conversations leave the lane, if there is time.
+        for (daemon, paths) in [(&a, &["lane", "tcp-direct"][..]), (&b, &["shm"])] {
             let ended = run(&mut daemon.command(&args));
-            assert_eq!(ended.code(), 0, "{test} over {path}: {ended:?}");
+            assert_eq!(ended.code(), 0, "{test} over {paths:?}: {ended:?}");
             let report = ended.json();
-            check(&report, test, path);
+            check(&report, test, paths);
             assert!(report["cpu_client_daemon_seconds"].is_f64(), "{report}");
-            assert_eq!(report["cpu_server_daemon_seconds"].is_f64(), path == "lane", "{report}");
+            assert_eq!(report["cpu_server_daemon_seconds"].is_f64(), paths.contains(&"lane"), "{report}");
         }
         let to = format!("{tcp_ip}:{}", tcp_port(&tcp_ip.to_string()));
         let ended = run(raas().args(["perf", test, &to, "--tcp", "--seconds", "0.3", "--connections", "3", "--json"]));
         assert_eq!(ended.code(), 0, "{test} over TCP: {ended:?}");
-        check(&ended.json(), test, "tcp");
+        check(&ended.json(), test, &["tcp"]);
     }
     drop(server);
     a.stop();
