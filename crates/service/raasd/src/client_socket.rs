@@ -122,12 +122,21 @@ pub(crate) struct OutQueue {
 
 impl OutQueue {
     /// Queues a message, with the bytes that it takes of the user's share.
-    pub(crate) fn send(&self, mut outgoing: Outgoing) -> Result<(), NotQueued> {
-        outgoing.share = Some(self.unread.try_take(self.uid, outgoing.bytes()).map_err(|_| NotQueued::Unread)?);
-        self.out.try_send(outgoing).map_err(|error| match error {
+    pub(crate) fn send(&self, outgoing: Outgoing) -> Result<(), NotQueued> {
+        self.out.try_send(self.counted(outgoing)?).map_err(|error| match error {
             TrySendError::Full(_) => NotQueued::Unread,
             TrySendError::Closed(_) => NotQueued::Ended,
         })
+    }
+
+    /// A message that is queued later. Its bytes count from now on, so that they cannot be missing then.
+    pub(crate) fn later(&self, outgoing: Outgoing) -> Result<Next, NotQueued> {
+        Ok(Next { to: self.out.downgrade(), message: Some(Box::new(self.counted(outgoing)?)) })
+    }
+
+    fn counted(&self, mut outgoing: Outgoing) -> Result<Outgoing, NotQueued> {
+        outgoing.share = Some(self.unread.try_take(self.uid, outgoing.bytes()).map_err(|_| NotQueued::Unread)?);
+        Ok(outgoing)
     }
 
     /// Queues the last message, whatever waits before it.
@@ -140,21 +149,16 @@ impl OutQueue {
 /// more.
 #[derive(Debug)]
 pub(crate) struct Next {
-    to: OutQueue,
+    /// A queue that the hub has given up is not kept open.
+    to: mpsc::WeakSender<Outgoing>,
     message: Option<Box<Outgoing>>,
-}
-
-impl Next {
-    pub(crate) fn new(to: OutQueue, message: Outgoing) -> Self {
-        Self { to, message: Some(Box::new(message)) }
-    }
 }
 
 impl Drop for Next {
     fn drop(&mut self) {
-        if let Some(message) = self.message.take() {
-            // A program that does not read has more of these, and the next one that the hub has for it ends it.
-            let _ = self.to.send(*message);
+        if let (Some(message), Some(to)) = (self.message.take(), self.to.upgrade()) {
+            // Full is the queue of a program that does not read; the next message that the hub has for it ends it.
+            let _ = to.try_send(*message);
         }
     }
 }

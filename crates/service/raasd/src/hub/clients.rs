@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::returns::RETURNED_ROW;
 use super::{Attaching, Client, DATAGRAM_ENGINE, Hub, Stage};
-use crate::client_socket::{ClientInput, Entering, Next, NotQueued, OutQueue, Outgoing, ProgramIdentity};
+use crate::client_socket::{ClientInput, Entering, NotQueued, OutQueue, Outgoing, ProgramIdentity};
 use crate::command::{AppWake, Command};
 use crate::questions::QuestionPlace;
 use crate::receiving::{With, memory_of};
@@ -475,7 +475,11 @@ impl Hub {
                 }
                 PairAction::Started { to, incoming, from, connected } => {
                     let connected = Outgoing::new(&connected, Vec::new());
-                    let next = self.clients.get(&from).map(|client| Next::new(client.out.clone(), connected));
+                    let next = self.clients.get(&from).map(|client| client.out.later(connected)).transpose();
+                    let next = next.unwrap_or_else(|why| {
+                        self.on_unsent(from, why);
+                        None
+                    });
                     self.send_shared(to, Outgoing::before(&incoming, next));
                 }
                 PairAction::Return { client, port, connection } => {
