@@ -16,7 +16,6 @@ use crate::check::{AppUid, Limits};
 use crate::content::mix;
 use crate::links::ControlPlane;
 use crate::plan::{DaemonPlan, HostPlan, Plan};
-use crate::regions::Regions;
 use crate::tap::Tap;
 use crate::wire::TcpSide;
 
@@ -208,18 +207,15 @@ impl Host {
         };
         let mut admission = Admission::new(admission, mix(key ^ mix(8)) as u16).map_err(|e| e.to_string())?;
         admission.begin_after(self.orphans.first_number());
-        let regions = Regions::new(self.orphans.first_number(), mix(key ^ mix(10)));
-        let (daemon, timeout) = (self.daemon.clone(), plan.connect_timeout);
-        let mut control = ControlPlane::new(
+        let control = ControlPlane::new(
             address(index),
             instance,
-            daemon,
-            (timeout, self.patience),
-            (admission, regions),
-            plan.bulk_bytes.is_some(),
+            self.daemon.clone(),
+            plan,
+            self.patience,
+            (admission, self.orphans.first_number(), mix(key ^ mix(10))),
             &self.peers_with_standby,
         );
-        control.pairs.begin_after(self.orphans.first_number());
         self.running = Some(Running {
             engines: driven,
             control,

@@ -1,4 +1,4 @@
-//! A host's control plane: the shipped state machines of `plane`, and the links that they drive.
+//! A host's control plane: the shipped `plane::Daemon`, and the links that it drives.
 //!
 //! Owns what the daemon's tasks own: which stage each link is in, and its timer. It must never decide what `plane`
 //! decides.
@@ -10,17 +10,16 @@ use std::time::Duration;
 use control::{CHALLENGE_BYTES, PeerMessage, Reason};
 use engine::{AppId, BulkStream, OpenId};
 use plane::{
-    Admission, ClientId, ClusterKey, ClusterKeys, ConnectRequest, ConnectionOver, Dialing, Directs, Heartbeat,
-    Identity, Introduction, LaneAnswer, LinkId, LinkNames, LinkPath, Opening, PairLimits, Pairs, Peers, PeersConfig,
-    Place, Seal, Strangers, Watch,
+    Admission, ClientId, ClusterKey, ClusterKeys, ConnectRequest, ConnectionOver, DaemonConfig, Dialing, Heartbeat,
+    Identity, Introduction, LaneAnswer, LinkId, LinkNames, LinkPath, Opening, PairLimits, PeersConfig, Place, Seal,
+    Strangers, Watch,
 };
 use verbs::Time;
 
 use crate::address::{PATHS, address_on, host_of, standby};
-use crate::check::AppUid;
 use crate::direct::SimSocket;
-use crate::plan::DaemonPlan;
-use crate::regions::{RegionInput, Regions};
+use crate::plan::{DaemonPlan, HostPlan};
+use crate::regions::{self, RegionInput, Regions};
 use crate::tcp::Segment;
 
 /// Other daemons known at a time.
@@ -138,6 +137,7 @@ pub(crate) enum Input {
     Answer { peer: IpAddr, lane: u32, answer: LaneAnswer },
     Bulk { engine: u32, stream: BulkStream },
     Region(RegionInput),
+    Path { client: ClientId, request: u64, result: Result<u32, Reason> },
     StreamOfRoute { engine: u32, peer: IpAddr, number: u64, stream: Option<BulkStream> },
     // From the tasks that make TCP connections for streams of bulk.
     DirectDialed { peer: IpAddr, number: u64, connection: u64, result: Result<SimSocket, Reason> },
@@ -162,22 +162,18 @@ impl Input {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct ControlPlane {
-    pub(crate) peers: Peers,
-    pub(crate) admission: Admission,
-    /// Programs by the engines' names.
-    pub(crate) names: BTreeMap<(u32, AppId), ClientId>,
+    pub(crate) daemon: plane::Daemon<(), SimSocket>,
+    /// Programs by the engines' names, and the other way round.
+    names: BTreeMap<(u32, AppId), ClientId>,
+    apps: BTreeMap<(ClientId, u32), AppId>,
     /// Numbers of connections and sockets that the engine got and did not give back.
     pub(crate) numbers: BTreeSet<u64>,
     pub(crate) links: BTreeMap<LinkId, Link>,
     pub(crate) by_connection: BTreeMap<u64, LinkId>,
     pub(crate) strangers: Strangers,
-    pub(crate) pairs: Pairs<()>,
-    pub(crate) directs: Directs<SimSocket>,
     pub(crate) regions: Regions,
-    /// Processes that it knows.
-    pub(crate) clients: BTreeSet<AppUid>,
     pub(crate) heartbeat: Heartbeat,
-    daemon: DaemonPlan,
+    plan: DaemonPlan,
     instance: u64,
     address: IpAddr,
     last_accepted: u64,
@@ -185,18 +181,18 @@ pub(crate) struct ControlPlane {
     pub(crate) timer_at: Option<Time>,
     /// What links and the engine report to the control plane arrives in order.
     pub(crate) heard_at: [Time; 2],
-    /// What the control plane sends to the engine arrives in order.
-    pub(crate) told_at: Time,
+    /// What the control plane sends to an engine arrives in order.
+    pub(crate) told_at: Vec<Time>,
 }
 
 impl ControlPlane {
     pub(crate) fn new(
         address: IpAddr,
         instance: u64,
-        daemon: DaemonPlan,
-        (connect_timeout, patience): (Duration, Duration),
-        (admission, regions): (Admission, Regions),
-        makes_directs: bool,
+        plan: DaemonPlan,
+        host: &HostPlan,
+        patience: Duration,
+        (admission, first_number, region_id): (Admission, u64, u64),
         peers_with_standby: &[usize],
     ) -> Self {
         let own = host_of(address);
@@ -206,56 +202,78 @@ impl ControlPlane {
             (address_on(peer, 0), paths)
         });
         let heartbeat = Heartbeat { interval: patience / MISSES, misses: MISSES };
-        let config = PeersConfig {
+        let peers = PeersConfig {
             instance,
-            engines: daemon.engines,
+            engines: plan.engines,
             peers_max: PEERS_MAX,
             lane_setup: LANE_SETUP,
             heartbeat: heartbeat.interval,
-            connect_timeout,
+            connect_timeout: host.connect_timeout,
             sources: peers_with_standby.iter().map(|&peer| (standby(peer), address_on(peer, 0))).collect(),
             paths: paths.collect(),
         };
+        let config = DaemonConfig {
+            peers,
+            pairs: PAIR_LIMITS,
+            directory: regions::limits(),
+            listen: address,
+            addresses: vec![address],
+            encrypt: host.encrypt,
+            encrypts: BTreeMap::new(),
+            makes_directs: host.bulk_bytes.is_some(),
+            tcp_is_faster: false,
+            namespace: None,
+            nobody: None,
+        };
+        let mut daemon = plane::Daemon::new(config, admission);
+        daemon.begin_after(first_number);
+        daemon.directory_mut().draw_from(region_id);
         Self {
-            peers: Peers::new(config),
-            admission,
+            daemon,
             names: BTreeMap::new(),
+            apps: BTreeMap::new(),
             numbers: BTreeSet::new(),
             links: BTreeMap::new(),
             by_connection: BTreeMap::new(),
-            strangers: Strangers::new(daemon.handshakes_max, daemon.handshakes_max, BTreeMap::new()),
-            pairs: Pairs::new(PAIR_LIMITS, address),
-            directs: Directs::new(address, makes_directs)
-                .with_lane_only(peers_with_standby.iter().map(|&peer| address_on(peer, 0))),
-            regions,
-            clients: BTreeSet::new(),
+            strangers: Strangers::new(plan.handshakes_max, plan.handshakes_max, BTreeMap::new()),
+            regions: Regions::default(),
             heartbeat,
-            daemon,
+            told_at: vec![Time::ZERO; plan.engines as usize],
+            plan,
             instance,
             address,
             last_accepted: LinkId::FIRST_ACCEPTED.0 - 1,
             timer_at: None,
             heard_at: [Time::ZERO; 2],
-            told_at: Time::ZERO,
         }
+    }
+
+    /// An engine took a program in.
+    pub(crate) fn name(&mut self, client: ClientId, engine: u32, app: AppId) {
+        self.names.insert((engine, app), client);
+        self.apps.insert((client, engine), app);
+    }
+
+    /// The program that an engine names.
+    pub(crate) fn program(&self, engine: u32, app: AppId) -> Option<ClientId> {
+        self.names.get(&(engine, app)).copied()
+    }
+
+    /// What an engine calls a program.
+    pub(crate) fn app(&self, client: ClientId, engine: u32) -> Option<AppId> {
+        self.apps.get(&(client, engine)).copied()
     }
 
     /// Of a link that takes the place of the one with that name; 0: of none.
     pub(crate) fn introduction(&self, challenge: [u8; CHALLENGE_BYTES], replaces: u64) -> Introduction {
-        let identity = Identity::new(self.instance, self.address, self.daemon.engines, challenge);
+        let identity = Identity::new(self.instance, self.address, self.plan.engines, challenge);
         let link = LinkNames { own: 0, replaces };
         let identity = Identity { link, heartbeat: self.heartbeat.interval, ..identity };
-        Introduction { version: self.daemon.wire_version, ..Introduction::of_this_release(identity) }
+        Introduction { version: self.plan.wire_version, ..Introduction::of_this_release(identity) }
     }
 
     pub(crate) fn keys(&self) -> ClusterKeys {
-        ClusterKeys::one(ClusterKey::new(vec![self.daemon.key; 32]))
-    }
-
-    /// When one of its timers has something to do.
-    pub(crate) fn deadline(&self) -> Option<Time> {
-        let regions = self.regions.directory.deadline();
-        [self.peers.deadline(), self.pairs.deadline(), self.directs.deadline(), regions].into_iter().flatten().min()
+        ClusterKeys::one(ClusterKey::new(vec![self.plan.key; 32]))
     }
 
     /// The number of the next link that is accepted.

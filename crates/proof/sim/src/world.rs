@@ -3,7 +3,8 @@
 //! Owns the order of everything. It must never ask a checker what to do, nor read a clock or a random number that does
 //! not come from the plan's seed.
 
-mod admission;
+mod actions;
+mod commands;
 mod control;
 mod daemon;
 mod data;
@@ -341,7 +342,6 @@ impl World {
         match event {
             Event::Packet { way, bytes, id, whole, marked } => self.on_packet(way, bytes, id, (whole, marked)),
             Event::AtSwitch { to, packet } => self.on_switch(to, *packet),
-            Event::Admit { at, life, open, answer } => self.on_admit(at, life, open, *answer),
             Event::Stream { to, carried } => self.on_stream(to, carried),
             Event::StreamSilence { end, cut } => self.on_stream_silence(end, cut),
             Event::Engine { at, life } => self.on_engine(at, life),
@@ -358,21 +358,20 @@ impl World {
             Event::LinkTimer { host, life, link } => self.on_link_timer(host, life, link),
             Event::Plane { host, life, input } => self.on_plane(host, life, input),
             Event::PlaneTimer { host, life } => self.on_plane_timer(host, life),
-            Event::Lane { at, life, lane, command } => self.on_lane_command(at, life, lane, command),
-            Event::OfPair { host, life, app, reply } => self.on_reply_of_pair(host, life, app, *reply),
+            Event::Command { at, life, command } => self.on_command(at, life, command),
+            Event::OfPlane { host, life, app, reply } => self.on_reply_of_plane(host, life, app, *reply),
             Event::ToPairs { host, life, app, request } => self.on_request_of_pair(host, life, app, *request),
             Event::User { host, life, user } => self.on_user(host, life, user),
             Event::ToRegions { host, life, client, request } => self.on_region_request(host, life, client, request),
             Event::OfRegions { host, client, said } => self.on_region_reply(host, client, *said),
             Event::Owner { host, owner, step } => self.on_owner(host, owner, step),
-            Event::Region { host, life, command } => self.on_region_command(host, life, command),
             Event::Fault(index) => {
                 let fault = self.plan.faults[index].1.clone();
                 self.on_fault(&fault);
             }
             Event::Start { plan } => self.start_app(plan),
             Event::Return { host, life, app } => self.on_return(host, life, app),
-            Event::DirectStep { host, life, step } => self.on_direct_step(host, life, step),
+            Event::DirectHello { host, from, offer, nonce } => self.on_direct_hello(host, from, offer, nonce),
             Event::Direct { to, hosts, carried } => self.on_direct(SentOff { to, hosts, carried }),
         }
     }

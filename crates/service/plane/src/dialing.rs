@@ -19,7 +19,7 @@ const CONNECT: Duration = Duration::from_secs(1);
 pub enum AfterAttempt {
     /// Another attempt at this time.
     Again(Time),
-    /// None: tell [`crate::Peers::handle_dial_failed`] this.
+    /// None: tell [`crate::Daemon::handle_dial_failed`] this.
     GiveUp(Reason),
 }
 

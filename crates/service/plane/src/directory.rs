@@ -33,15 +33,16 @@ use control::{
 use verbs::Time;
 
 use crate::{ClientId, Party, UserPlaces};
-pub use action::{DirectoryAction, Handed, KeptRegion};
+pub(crate) use action::DirectoryAction;
+pub use action::{Handed, KeptRegion};
 use handles::{Handle, Handles};
-pub use leases::Lessee;
+pub(crate) use leases::Lessee;
 use leases::{Lease, Leases};
 use locals::Locals;
 use remote::{Ending, RemoteHandle};
 use revoke::Revoke;
 use shares::Shares;
-pub use shares::TenantShare;
+pub(crate) use shares::TenantShare;
 use stamps::Stamps;
 
 /// Opens of one region that wait for the end of a revoke, at most.
@@ -94,7 +95,7 @@ impl Default for DirectoryConfig {
 
 /// A wish to open a region.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RegionWish {
+pub(crate) struct RegionWish {
     /// Its name on this host.
     pub name: String,
     /// The key that the program has.
@@ -191,7 +192,7 @@ pub struct Directory {
 
 impl Directory {
     /// No region is there yet.
-    pub fn new(config: DirectoryConfig) -> Self {
+    pub(crate) fn new(config: DirectoryConfig) -> Self {
         Self {
             entries: BTreeMap::new(),
             names: BTreeMap::new(),
@@ -222,19 +223,19 @@ impl Directory {
 
     /// Handles, leases and local memory get numbers behind this one, so that what a program says of those of a daemon before
     /// this one is of none.
-    pub fn begin_after(&mut self, number: u64) {
+    pub(crate) fn begin_after(&mut self, number: u64) {
         self.last_open = number;
         self.leases.begin_after(number);
         self.locals.begin_after(number);
     }
 
     /// What time it is, for what others then do. Every call with a time says it too.
-    pub fn see(&mut self, now: Time) {
+    pub(crate) fn see(&mut self, now: Time) {
         self.now = now;
     }
 
     /// What to do next.
-    pub fn poll_action(&mut self) -> Option<DirectoryAction> {
+    pub(crate) fn poll_action(&mut self) -> Option<DirectoryAction> {
         self.actions.pop_front()
     }
 
@@ -246,7 +247,7 @@ impl Directory {
     // ---- making
 
     /// A program wants a region made.
-    pub fn handle_create(&mut self, party: Party, request: u64, spec: RegionSpec, tenant: TenantShare) {
+    pub(crate) fn handle_create(&mut self, party: Party, request: u64, spec: RegionSpec, tenant: TenantShare) {
         self.last_id = self.last_id.wrapping_add(1);
         let line = RegionLine { id: self.last_id, uid: party.uid, revokes: 0 };
         if let Err(why) = self.try_create(party, request, spec, tenant, (0, line)) {
@@ -256,7 +257,7 @@ impl Directory {
 
     /// A program makes the region again that it had from a daemon before this one, in the epoch after `epoch`. It is
     /// judged as any region that is to be made. Which one it was, `line`, is the program's word but for the user.
-    pub fn handle_return(
+    pub(crate) fn handle_return(
         &mut self,
         party: Party,
         request: u64,
@@ -305,7 +306,7 @@ impl Directory {
     }
 
     /// The memory of [`DirectoryAction::Make`] is there, or why not.
-    pub fn on_made(&mut self, now: Time, region: u64, result: Result<(), RegionRefusal>) {
+    pub(crate) fn on_made(&mut self, now: Time, region: u64, result: Result<(), RegionRefusal>) {
         let Some(entry) = self.entries.get_mut(&region) else {
             // It ended meanwhile.
             return self.actions.push_back(DirectoryAction::Drop { region });
@@ -342,7 +343,7 @@ impl Directory {
     // ---- opening
 
     /// A program of this host wants to open a region of this host.
-    pub fn handle_open(&mut self, party: Party, request: u64, wish: RegionWish) {
+    pub(crate) fn handle_open(&mut self, party: Party, request: u64, wish: RegionWish) {
         let region = match self.check_open(party, Lessee::Program(party.client), &wish) {
             Ok(region) => region,
             Err(why) => return self.opened(party.client, request, Err(why), None),
@@ -370,7 +371,7 @@ impl Directory {
     // ---- ending
 
     /// A program does not need a handle any more. One that is not there was ended meanwhile.
-    pub fn handle_close(&mut self, client: ClientId, open: u64, delete: bool) {
+    pub(crate) fn handle_close(&mut self, client: ClientId, open: u64, delete: bool) {
         let Some(region) = self.forget_handle(client, open) else { return };
         self.end_leases_of(region, client, Some(open));
         self.close_handle(region, open);
@@ -381,7 +382,7 @@ impl Directory {
     }
 
     /// A program has left, or was detached.
-    pub fn handle_left(&mut self, client: ClientId) {
+    pub(crate) fn handle_left(&mut self, client: ClientId) {
         for entry in self.entries.values_mut() {
             entry.waiting.retain(|(party, ..)| party.client != client);
         }

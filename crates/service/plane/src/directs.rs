@@ -16,14 +16,14 @@ use crate::direct_proof::DirectProof;
 use crate::{ClientId, Side};
 
 /// Such connections of a host at most.
-pub const DIRECT_MAX: usize = 1024;
+pub(crate) const DIRECT_MAX: usize = 1024;
 /// Of one user's programs.
-pub const DIRECT_PER_USER_MAX: usize = 256;
+pub(crate) const DIRECT_PER_USER_MAX: usize = 256;
 /// Those of them that are being made, and offers of peers that are looked at, each.
-pub const DIRECT_MAKING_MAX: usize = 64;
+pub(crate) const DIRECT_MAKING_MAX: usize = 64;
 /// Of them those that this host has offered to one peer. They come to the peer's port as links without proof do, of which
 /// it has places for 32 from one address unless configured otherwise. Further streams wait for their turn.
-pub const OFFERS_PER_PEER_MAX: usize = 24;
+pub(crate) const OFFERS_PER_PEER_MAX: usize = 24;
 /// From an offer until its connection must be there.
 pub const OFFER_TIME: Duration = Duration::from_secs(5);
 
@@ -48,47 +48,15 @@ pub struct BulkOf {
 
 /// What the daemon does.
 #[derive(Debug, PartialEq, Eq)]
-pub enum DirectAction<F> {
+pub(crate) enum DirectAction<F> {
     /// Send a message on the link to a peer.
-    Send {
-        /// To whom.
-        peer: IpAddr,
-        /// What.
-        message: PeerMessage,
-    },
+    Send { peer: IpAddr, message: PeerMessage },
     /// Ask the engine which stream a peer means. Answered by [`Directs::on_route`].
-    AskRoute {
-        /// The peer.
-        peer: IpAddr,
-        /// Number of its offer.
-        number: u64,
-        /// The lane, and the engine that is asked.
-        lane: u32,
-        /// The route.
-        route: u32,
-    },
+    AskRoute { peer: IpAddr, number: u64, lane: u32, route: u32 },
     /// Connect to the peer's daemon and prove the token. Answered by [`Directs::on_dialed`].
-    Dial {
-        /// The peer.
-        peer: IpAddr,
-        /// Number of its offer.
-        number: u64,
-        /// Its token.
-        token: [u8; CHALLENGE_BYTES],
-        /// The stream.
-        connection: u64,
-    },
+    Dial { peer: IpAddr, number: u64, token: [u8; CHALLENGE_BYTES], connection: u64 },
     /// Pass the socket to the program.
-    Give {
-        /// To whom.
-        client: ClientId,
-        /// The stream.
-        connection: u64,
-        /// Its slot.
-        slot: u32,
-        /// The socket.
-        socket: F,
-    },
+    Give { client: ClientId, connection: u64, slot: u32, socket: F },
 }
 
 /// Counts for `raas stat`.
@@ -159,7 +127,7 @@ pub struct Directs<F> {
 
 impl<F> Directs<F> {
     /// `own`: the host's address. `is_on`: the configuration and the device allow such connections.
-    pub fn new(own: IpAddr, is_on: bool) -> Self {
+    pub(crate) fn new(own: IpAddr, is_on: bool) -> Self {
         Self {
             own,
             is_on,
@@ -177,7 +145,7 @@ impl<F> Directs<F> {
 
     /// Streams to these peers stay on the lane: each has more than one path, and such a connection is bound to one. Offers
     /// of theirs are refused with [`Reason::DirectOff`].
-    pub fn with_lane_only(mut self, peers: impl IntoIterator<Item = IpAddr>) -> Self {
+    pub(crate) fn with_lane_only(mut self, peers: impl IntoIterator<Item = IpAddr>) -> Self {
         self.lane_only = peers.into_iter().collect();
         self
     }
@@ -187,7 +155,7 @@ impl<F> Directs<F> {
     }
 
     /// What to do next.
-    pub fn poll_action(&mut self, now: Time) -> Option<DirectAction<F>> {
+    pub(crate) fn poll_action(&mut self, now: Time) -> Option<DirectAction<F>> {
         if self.actions.is_empty() {
             self.offer_next(now);
         }
@@ -251,7 +219,7 @@ impl<F> Directs<F> {
     // ---- offers
 
     /// The engine reports a stream of bulk. `token` is random.
-    pub fn handle_bulk(&mut self, of: BulkOf, token: [u8; CHALLENGE_BYTES]) {
+    pub(crate) fn handle_bulk(&mut self, of: BulkOf, token: [u8; CHALLENGE_BYTES]) {
         if !self.may_be_direct(of.peer) || self.streams.contains_key(&of.connection) {
             return;
         }
@@ -293,7 +261,7 @@ impl<F> Directs<F> {
     }
 
     /// A peer says something about such connections.
-    pub fn handle_message(&mut self, peer: IpAddr, message: PeerMessage) {
+    pub(crate) fn handle_message(&mut self, peer: IpAddr, message: PeerMessage) {
         match message {
             PeerMessage::DirectOffer { number, lane, route, token } => {
                 if !self.may_be_direct(peer) {
@@ -318,7 +286,7 @@ impl<F> Directs<F> {
     }
 
     /// The engine's answer: the stream that the peer means, if there is one.
-    pub fn on_route(&mut self, peer: IpAddr, number: u64, of: Option<BulkOf>) {
+    pub(crate) fn on_route(&mut self, peer: IpAddr, number: u64, of: Option<BulkOf>) {
         let Some(token) = self.asked.remove(&(peer, number)) else { return };
         let Some(of) = of else { return self.refuse(peer, number, true, Reason::Closed) };
         match self.streams.get(&of.connection).map(|s| (s.state, s.offer)) {
@@ -346,7 +314,7 @@ impl<F> Directs<F> {
     // ---- sockets
 
     /// The socket to the peer that made an offer, or why there is none.
-    pub fn on_dialed(&mut self, peer: IpAddr, number: u64, connection: u64, result: Result<F, Reason>) {
+    pub(crate) fn on_dialed(&mut self, peer: IpAddr, number: u64, connection: u64, result: Result<F, Reason>) {
         let offer = Offer { number, is_ours: false };
         let is_meant = |s: &Stream| s.state == State::Making && s.offer == offer && s.of.peer == peer;
         if !self.streams.get(&connection).is_some_and(is_meant) {
@@ -362,7 +330,7 @@ impl<F> Directs<F> {
     }
 
     /// Somebody at the port says that it comes for an offer: this side's proof if it has proven its own, once.
-    pub fn judge(&mut self, now: Time, hello: &DirectHello) -> Option<[u8; 32]> {
+    pub(crate) fn judge(&mut self, now: Time, hello: &DirectHello) -> Option<[u8; 32]> {
         let offer = self.offers.get_mut(&hello.number).filter(|offer| !offer.is_met && now < offer.deadline)?;
         let proof = DirectProof { number: hello.number, token: offer.token, nonce: hello.nonce };
         if !proof.is_proven(Side::Dialer, &hello.mac) {
@@ -373,7 +341,7 @@ impl<F> Directs<F> {
     }
 
     /// The socket of one that [`Directs::judge`] let in; `None`: it broke.
-    pub fn handle_socket(&mut self, number: u64, socket: Option<F>) {
+    pub(crate) fn handle_socket(&mut self, number: u64, socket: Option<F>) {
         let Some(offer) = self.offers.get(&number).filter(|offer| offer.is_met) else { return };
         let connection = offer.connection;
         match socket {
@@ -394,7 +362,7 @@ impl<F> Directs<F> {
     }
 
     /// The program had no descriptor for it. An error is what it did wrong.
-    pub fn handle_not_taken(&mut self, client: ClientId, connection: u64) -> Result<(), String> {
+    pub(crate) fn handle_not_taken(&mut self, client: ClientId, connection: u64) -> Result<(), String> {
         let Some(stream) = self.streams.get(&connection) else { return Ok(()) };
         if stream.of.client != client || matches!(stream.state, State::Waiting | State::Making) {
             return Err(format!("connection {connection} got no socket"));
@@ -412,7 +380,7 @@ impl<F> Directs<F> {
     // ---- ends
 
     /// Nothing of a connection is in use any more.
-    pub fn handle_over(&mut self, connection: u64) {
+    pub(crate) fn handle_over(&mut self, connection: u64) {
         let Some(stream) = self.streams.remove(&connection) else { return };
         if !matches!(stream.state, State::Refused(_)) {
             self.give_back(stream.of.uid);
@@ -423,12 +391,12 @@ impl<F> Directs<F> {
     }
 
     /// When [`Self::handle_timeout`] has something to do.
-    pub fn deadline(&self) -> Option<Time> {
+    pub(crate) fn deadline(&self) -> Option<Time> {
         self.offers.values().map(|offer| offer.deadline).min()
     }
 
     /// Time has passed.
-    pub fn handle_timeout(&mut self, now: Time) {
+    pub(crate) fn handle_timeout(&mut self, now: Time) {
         let late = self.offers.values().filter(|offer| offer.deadline <= now).map(|offer| offer.connection);
         for connection in late.collect::<Vec<_>>() {
             self.set_refused(connection, Reason::TimedOut);

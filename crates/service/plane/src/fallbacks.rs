@@ -43,13 +43,13 @@ pub struct Fallbacks {
 
 impl Fallbacks {
     /// `owner_uid`: the daemon's own user, whom no share bounds.
-    pub fn new(owner_uid: u32) -> Self {
+    pub(crate) fn new(owner_uid: u32) -> Self {
         let places = UserPlaces::new(ROWS_MAX, ROWS_PER_USER_MAX, owner_uid);
         Self { rows: BTreeMap::new(), ids: BTreeMap::new(), places, told: 0 }
     }
 
     /// A program has one more. False: there are too many, and it is not shown. An error is what the program did wrong.
-    pub fn handle_opened(
+    pub(crate) fn handle_opened(
         &mut self,
         Party { client, pid, uid }: Party,
         number: u64,
@@ -61,7 +61,7 @@ impl Fallbacks {
 
     /// A program has a connection with another of this host, from the time of a daemon before this one: its number, ends,
     /// and how many bytes it had written and read when it came back. As [`Fallbacks::handle_opened`].
-    pub fn handle_returned(
+    pub(crate) fn handle_returned(
         &mut self,
         Party { client, pid, uid }: Party,
         (number, (local, peer), (tx_bytes, rx_bytes)): (u64, (SocketAddr, SocketAddr), (u64, u64)),
@@ -86,14 +86,14 @@ impl Fallbacks {
     }
 
     /// Why one is over kernel TCP; nothing if it is not shown.
-    pub fn handle_reason(&mut self, client: ClientId, number: u64, reason: Reason) {
+    pub(crate) fn handle_reason(&mut self, client: ClientId, number: u64, reason: Reason) {
         if let Some(row) = self.ids.get(&client).and_then(|own| self.rows.get_mut(own.get(&number)?)) {
             row.reason = reason;
         }
     }
 
     /// One is closed; nothing if it was not shown.
-    pub fn handle_closed(&mut self, client: ClientId, number: u64) {
+    pub(crate) fn handle_closed(&mut self, client: ClientId, number: u64) {
         let Some(own) = self.ids.get_mut(&client) else { return };
         let closed = own.remove(&number);
         if own.is_empty() {
@@ -109,7 +109,7 @@ impl Fallbacks {
     }
 
     /// The program is gone, and with it its sockets.
-    pub fn handle_gone(&mut self, client: ClientId) {
+    pub(crate) fn handle_gone(&mut self, client: ClientId) {
         self.ids.remove(&client).unwrap_or_default().into_values().for_each(|id| self.remove(id));
     }
 

@@ -20,66 +20,21 @@ const FOREIGN: u64 = 1 << 63;
 
 /// What the daemon does for these handles.
 #[derive(Debug, PartialEq, Eq)]
-pub enum ForeignAction {
+pub(crate) enum ForeignAction {
     /// Have a link to the host made if the program may reach it. Answered by [`Foreign::on_path`].
-    Path {
-        /// Whose wish it is.
-        client: ClientId,
-        /// Its request.
-        request: u64,
-        /// The host.
-        host: IpAddr,
-    },
+    Path { client: ClientId, request: u64, host: IpAddr },
     /// Find a number for a leased lane to the host. Answered by [`Foreign::on_lane_number`].
-    Lease {
-        /// The handle.
-        open: u64,
-        /// The host.
-        peer: IpAddr,
-    },
+    Lease { open: u64, peer: IpAddr },
     /// Say something to the owner's daemon. If there is no link to it, [`Foreign::handle_peer_gone`] follows.
-    Tell {
-        /// The owner's host.
-        peer: IpAddr,
-        /// What.
-        message: RegionMessage,
-    },
+    Tell { peer: IpAddr, message: RegionMessage },
     /// Have the engine open the handle. Answered by [`Foreign::on_opened`].
-    Open {
-        /// The handle.
-        open: u64,
-        /// Whose it is.
-        client: ClientId,
-        /// The owner's host.
-        peer: IpAddr,
-        /// What it gave.
-        grant: RegionGrant,
-        /// Number of the leased lane that is to be made for it.
-        lane: Option<u32>,
-    },
+    Open { open: u64, client: ClientId, peer: IpAddr, grant: RegionGrant, lane: Option<u32> },
     /// Have the engine close the handle; then [`Foreign::on_closed`] comes.
-    Close {
-        /// Whose it is.
-        client: ClientId,
-        /// As the engine calls it.
-        handle: u32,
-    },
+    Close { client: ClientId, handle: u32 },
     /// Have the engine stop all handles to a region; then [`Foreign::on_stopped`] comes.
-    Stop {
-        /// The owner's host.
-        peer: IpAddr,
-        /// The region there.
-        region: u64,
-        /// Its epoch.
-        epoch: u64,
-    },
+    Stop { peer: IpAddr, region: u64, epoch: u64 },
     /// Send a message to a program.
-    Send {
-        /// Whom to.
-        client: ClientId,
-        /// What.
-        reply: Reply,
-    },
+    Send { client: ClientId, reply: Reply },
 }
 
 /// How far a handle is.
@@ -115,7 +70,7 @@ struct Open {
 
 /// See the head of this file.
 #[derive(Debug, Default)]
-pub struct Foreign {
+pub(crate) struct Foreign {
     opens: BTreeMap<u64, Open>,
     config: DirectoryConfig,
     last: u64,
@@ -124,34 +79,34 @@ pub struct Foreign {
 
 impl Foreign {
     /// No handle is there yet.
-    pub fn new(config: DirectoryConfig) -> Self {
+    pub(crate) fn new(config: DirectoryConfig) -> Self {
         Self { config, ..Self::default() }
     }
 
     /// Handles get numbers behind this one, so that what a program says of a handle of a daemon before this one is of none.
-    pub fn begin_after(&mut self, number: u64) {
+    pub(crate) fn begin_after(&mut self, number: u64) {
         self.last = number;
     }
 
     /// Whether a handle's number is one of these.
-    pub fn is_foreign(open: u64) -> bool {
+    pub(crate) fn is_foreign(open: u64) -> bool {
         open & FOREIGN != 0
     }
 
     /// What to do next.
-    pub fn poll_action(&mut self) -> Option<ForeignAction> {
+    pub(crate) fn poll_action(&mut self) -> Option<ForeignAction> {
         self.actions.pop_front()
     }
 
     /// Handles, those included that are not open yet or not closed.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.opens.len()
     }
 
     // ---- opening
 
     /// A program wants to open a region of another host, perhaps with a lane of its own.
-    pub fn handle_open(&mut self, party: Party, request: u64, peer: IpAddr, wish: RegionWish, is_leased: bool) {
+    pub(crate) fn handle_open(&mut self, party: Party, request: u64, peer: IpAddr, wish: RegionWish, is_leased: bool) {
         let Party { client, uid, .. } = party;
         if let Err(why) = self.check_shares(client, uid, is_leased) {
             return self.answer(client, request, Err(why));
@@ -188,7 +143,7 @@ impl Foreign {
     }
 
     /// The number for a leased lane; none if the link to the host is gone.
-    pub fn on_lane_number(&mut self, number: u64, lane: Option<u32>) {
+    pub(crate) fn on_lane_number(&mut self, number: u64, lane: Option<u32>) {
         let Some(open) = self.opens.get_mut(&number).filter(|open| open.is_leased && open.lane.is_none()) else {
             return;
         };
@@ -207,7 +162,7 @@ impl Foreign {
     }
 
     /// Whether there is a link to the host of a wish, or why not. False: no wish waits for it.
-    pub fn on_path(&mut self, client: ClientId, request: u64, result: Result<(), Reason>) -> bool {
+    pub(crate) fn on_path(&mut self, client: ClientId, request: u64, result: Result<(), Reason>) -> bool {
         let waits = |o: &Open| o.client == client && o.request == request && matches!(o.state, State::Linking(_));
         let Some((&number, open)) = self.opens.iter_mut().find(|(_, open)| waits(open)) else { return false };
         let (peer, is_leased) = (open.peer, open.is_leased);
@@ -235,7 +190,7 @@ impl Foreign {
     }
 
     /// The owner's daemon says something of its regions. False: it is about regions of this host.
-    pub fn handle_peer(&mut self, peer: IpAddr, message: RegionMessage) -> bool {
+    pub(crate) fn handle_peer(&mut self, peer: IpAddr, message: RegionMessage) -> bool {
         match message {
             RegionMessage::Opened { open, result } => self.handle_answer(peer, open, result),
             RegionMessage::Stop { region, epoch, why } => self.handle_stop(peer, (region, epoch), &why),
@@ -261,7 +216,7 @@ impl Foreign {
     }
 
     /// How the engine calls the handle, or why it did not open it.
-    pub fn on_opened(&mut self, number: u64, result: Result<u32, Reason>) {
+    pub(crate) fn on_opened(&mut self, number: u64, result: Result<u32, Reason>) {
         let Some(open) = self.opens.get_mut(&number) else { return };
         let (client, request) = (open.client, open.request);
         let State::Granted { grant, line, ended } = open.state.clone() else { return };
@@ -293,7 +248,7 @@ impl Foreign {
     // ---- ends
 
     /// A program gives a handle back.
-    pub fn handle_close(&mut self, client: ClientId, number: u64) {
+    pub(crate) fn handle_close(&mut self, client: ClientId, number: u64) {
         let Some(open) = self.opens.get_mut(&number).filter(|open| open.client == client) else { return };
         if let State::Open { handle, .. } = open.state {
             open.state = State::Closing { handle };
@@ -302,7 +257,7 @@ impl Foreign {
     }
 
     /// A program has left. The engine closes its handles by itself.
-    pub fn handle_left(&mut self, client: ClientId) {
+    pub(crate) fn handle_left(&mut self, client: ClientId) {
         self.opens.retain(|_, open| open.client != client || !matches!(open.state, State::Linking(_)));
         // Whatever the owner's daemon answers, and whether it does: it learns that this one is over.
         let is_asked = |open: &Open| open.client == client && open.state == State::Asked;
@@ -317,7 +272,7 @@ impl Foreign {
     }
 
     /// Nothing that was begun with a handle is in flight any more, and the engine has forgotten it.
-    pub fn on_closed(&mut self, peer: IpAddr, handle: u32) {
+    pub(crate) fn on_closed(&mut self, peer: IpAddr, handle: u32) {
         let is_it = |o: &Open| {
             let of_engine = match o.state {
                 State::Open { handle, .. } | State::Closing { handle } => Some(handle),
@@ -361,12 +316,12 @@ impl Foreign {
     }
 
     /// Nothing that this host began in a region is in flight any more.
-    pub fn on_stopped(&mut self, peer: IpAddr, region: u64, epoch: u64) {
+    pub(crate) fn on_stopped(&mut self, peer: IpAddr, region: u64, epoch: u64) {
         self.actions.push_back(ForeignAction::Tell { peer, message: RegionMessage::Stopped { region, epoch } });
     }
 
     /// The link or the lane to a host is gone, and the engine knows: no handle to a region there holds any more.
-    pub fn handle_peer_gone(&mut self, peer: IpAddr, reason: Reason) {
+    pub(crate) fn handle_peer_gone(&mut self, peer: IpAddr, reason: Reason) {
         let why = RegionRefusal::Reason(reason);
         let of_peer: Vec<u64> = self.opens.iter().filter(|(_, o)| o.peer == peer).map(|(&number, _)| number).collect();
         for number in of_peer {
@@ -391,7 +346,7 @@ impl Foreign {
     }
 
     /// A leased lane is gone, and the engine knows: the handle that it was for does not hold any more.
-    pub fn handle_lane_gone(&mut self, peer: IpAddr, lane: u32, reason: Reason) {
+    pub(crate) fn handle_lane_gone(&mut self, peer: IpAddr, lane: u32, reason: Reason) {
         let is_it = |open: &&mut Open| open.peer == peer && open.lane == Some(lane);
         let found = self.opens.iter_mut().map(|(&number, open)| (number, open)).find(|(_, open)| is_it(open));
         let Some((number, open)) = found else { return };

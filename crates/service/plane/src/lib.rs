@@ -12,6 +12,7 @@
 
 mod admission;
 mod cluster_key;
+mod daemon;
 mod dialing;
 mod direct_proof;
 mod directory;
@@ -41,28 +42,31 @@ mod watch;
 use control::ConnectionRow;
 
 pub use admission::{
-    Admission, AdmissionConfig, AdmissionConfigError, AdmissionCounters, Admitted, Connect, ConnectRequest, Connecting,
-    ConnectionOver, Listen, SpreadBy, TenantUse,
+    Admission, AdmissionConfig, AdmissionConfigError, AdmissionCounters, Admitted, ConnectRequest, ConnectionOver,
+    SpreadBy, TenantUse,
 };
+pub(crate) use admission::{Connect, Connecting, Listen};
 pub use cluster_key::{ClusterKey, ClusterKeys, KEY_BYTES, KEY_BYTES_MAX, KEYS_MAX};
+pub use daemon::{Action, DATAGRAM_ENGINE, Daemon, DaemonConfig, ProgramCommand, RegionCommand, SocketFacts, Supply};
 pub use dialing::{AfterAttempt, Dialing};
 pub use direct_proof::DirectProof;
-pub use directory::{Directory, DirectoryAction, DirectoryConfig, Handed, KeptRegion, Lessee, RegionWish, TenantShare};
-pub use directs::{
-    BulkOf, DIRECT_MAKING_MAX, DIRECT_MAX, DIRECT_PER_USER_MAX, DirectAction, DirectCounters, DirectHello, Directs,
-    OFFER_TIME, OFFERS_PER_PEER_MAX,
-};
+pub use directory::{Directory, DirectoryConfig, Handed, KeptRegion};
+pub(crate) use directory::{DirectoryAction, Lessee, RegionWish, TenantShare};
+pub(crate) use directs::DirectAction;
+pub use directs::{BulkOf, DirectCounters, DirectHello, Directs, OFFER_TIME};
 pub use fallbacks::Fallbacks;
-pub use foreign::{Foreign, ForeignAction};
+pub(crate) use foreign::{Foreign, ForeignAction};
 pub use handshake::{Identity, Introduction, LinkNames, Refusal};
 pub use ids::{ClientId, LinkId, Party};
 pub use lane::{LaneAnswer, LaneCommand};
 pub use link_path::LinkPath;
-pub use meetings::{ABSENT, MEETINGS_PER_ASKER_MAX, MEETINGS_PER_PROGRAM_MAX, MeetingAction, MeetingEnd, Meetings};
+pub(crate) use meetings::{MeetingAction, MeetingEnd, Meetings};
 pub use opening::{Opening, OpeningAction};
 pub use own_ends::OwnEnds;
-pub use pairs::{CONNECTING_END, LocalConnect, PAIR_SLOTS, PairAction, PairLimits, Pairs, SegmentLost};
-pub use peers::{PATH_MISSES, PeerAction, PeerPaths, PeerSources, Peers, PeersConfig, Verdict, Ways};
+pub use pairs::{CONNECTING_END, PAIR_SLOTS, PairLimits, Pairs};
+pub(crate) use pairs::{LocalConnect, PairAction, SegmentLost};
+pub(crate) use peers::PeerAction;
+pub use peers::{PATH_MISSES, PeerPaths, PeerSources, Peers, PeersConfig, Verdict, Ways};
 pub use policy::{NameTwice, OTHERS, Policy, ProgramFacts, RegionRight, Rights, Selector, Tenant, WEIGHT_MAX};
 pub use seal::{SEAL_BYTES, SEALED_MESSAGE_BYTES_MAX, Seal, SealError};
 pub use side::Side;

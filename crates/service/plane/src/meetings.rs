@@ -18,49 +18,25 @@ use crate::{ClientId, Party};
 use joints::{Joints, Namespace, Proved, Side};
 
 /// Ends of one program that wait.
-pub const MEETINGS_PER_PROGRAM_MAX: usize = 16_384;
+pub(crate) const MEETINGS_PER_PROGRAM_MAX: usize = 16_384;
 /// Ends of one user's programs that wait, and questions of one other daemon.
-pub const MEETINGS_PER_ASKER_MAX: usize = 32_768;
+pub(crate) const MEETINGS_PER_ASKER_MAX: usize = 32_768;
 /// A host without a daemon is not asked again for so long.
-pub const ABSENT: Duration = Duration::from_secs(30);
+pub(crate) const ABSENT: Duration = Duration::from_secs(30);
 /// Hosts without a daemon that are remembered.
 const ABSENT_MAX: usize = 4096;
 
 /// What the daemon does for meetings.
 #[derive(Debug, PartialEq, Eq)]
-pub enum MeetingAction {
+pub(crate) enum MeetingAction {
     /// Have a link to the host made if the program may reach it. Answered by [`Meetings::on_path`].
-    Path {
-        /// Whose wish it is.
-        client: ClientId,
-        /// Its request.
-        request: u64,
-        /// The host.
-        host: IpAddr,
-    },
+    Path { client: ClientId, request: u64, host: IpAddr },
     /// Say something to another daemon. If there is no link to it, [`Meetings::handle_peer_gone`] follows.
-    Tell {
-        /// Its host.
-        peer: IpAddr,
-        /// What.
-        message: MeetMessage,
-    },
+    Tell { peer: IpAddr, message: MeetMessage },
     /// Send a message to a program.
-    Send {
-        /// Whom to.
-        client: ClientId,
-        /// What.
-        reply: Reply,
-    },
+    Send { client: ClientId, reply: Reply },
     /// The connection stays on TCP: for its row in `raas ss`.
-    Stays {
-        /// Whose it is.
-        client: ClientId,
-        /// Its request.
-        request: u64,
-        /// Why.
-        reason: Reason,
-    },
+    Stays { client: ClientId, request: u64, reason: Reason },
 }
 
 /// A connection: the address that accepted it, and the one that connected.
@@ -71,7 +47,7 @@ type Place = (Tuple, Namespace);
 
 /// One end of a TCP connection, by the kernel's word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MeetingEnd {
+pub(crate) struct MeetingEnd {
     /// Which end the program says that it has.
     pub end: TcpEnd,
     /// Its own address.
@@ -127,7 +103,7 @@ struct Wish {
 
 /// See the head of this file.
 #[derive(Debug)]
-pub struct Meetings {
+pub(crate) struct Meetings {
     addresses: Vec<IpAddr>,
     /// Where connections of this host to itself are made.
     local: IpAddr,
@@ -149,7 +125,7 @@ pub struct Meetings {
 
 impl Meetings {
     /// Nobody waits yet. `addresses` name this host, and `local` is the one that its own connections show.
-    pub fn new(addresses: Vec<IpAddr>, local: IpAddr) -> Self {
+    pub(crate) fn new(addresses: Vec<IpAddr>, local: IpAddr) -> Self {
         Self {
             addresses,
             local,
@@ -169,19 +145,20 @@ impl Meetings {
     }
 
     /// What to do next.
-    pub fn poll_action(&mut self) -> Option<MeetingAction> {
+    pub(crate) fn poll_action(&mut self) -> Option<MeetingAction> {
         self.actions.pop_front()
     }
 
     /// Ends and questions that wait.
-    pub fn count(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
         self.wishes.len() + self.far.len()
     }
 
     // ---- programs
 
     /// A program has one end of a connection. An error is what it did wrong. `words` are fresh and random.
-    pub fn handle_meet(
+    pub(crate) fn handle_meet(
         &mut self,
         now: Time,
         party: Party,
@@ -264,7 +241,13 @@ impl Meetings {
 
     /// A program says what came of a step by which its end is shown to be one of a connection between two namespaces.
     /// `words` are fresh and random.
-    pub fn handle_proof(&mut self, client: ClientId, request: u64, proof: MeetProof, words: &mut dyn FnMut() -> u64) {
+    pub(crate) fn handle_proof(
+        &mut self,
+        client: ClientId,
+        request: u64,
+        proof: MeetProof,
+        words: &mut dyn FnMut() -> u64,
+    ) {
         let mut say = Vec::new();
         let proved = self.joints.hear((client, request), proof, words, &mut say);
         self.say(say);
@@ -317,7 +300,7 @@ impl Meetings {
     }
 
     /// The program does not want the meeting any more; nothing if it is over.
-    pub fn handle_unmeet(&mut self, client: ClientId, request: u64) {
+    pub(crate) fn handle_unmeet(&mut self, client: ClientId, request: u64) {
         let Some(wish) = self.drop_wish(client, request) else { return };
         match wish.standing {
             Standing::Accepted(place) => {
@@ -339,7 +322,7 @@ impl Meetings {
     }
 
     /// The program is gone, and with it its sockets.
-    pub fn handle_gone(&mut self, client: ClientId) {
+    pub(crate) fn handle_gone(&mut self, client: ClientId) {
         let own: Vec<u64> =
             self.wishes.range((client, 0)..=(client, u64::MAX)).map(|((_, request), _)| *request).collect();
         own.into_iter().for_each(|request| self.handle_unmeet(client, request));
@@ -348,7 +331,7 @@ impl Meetings {
     // ---- other hosts
 
     /// Whether there is a link to the host of a wish, or why not. False: no wish waits for it.
-    pub fn on_path(&mut self, now: Time, client: ClientId, request: u64, result: Result<(), Reason>) -> bool {
+    pub(crate) fn on_path(&mut self, now: Time, client: ClientId, request: u64, result: Result<(), Reason>) -> bool {
         let Some(wish) = self.wishes.get_mut(&(client, request)) else { return false };
         let Standing::Linking((to, from)) = wish.standing else { return false };
         match result {
@@ -386,7 +369,7 @@ impl Meetings {
 
     /// Another daemon speaks. `stays`: connections that its host made to this one stay on TCP, by this daemon's settings,
     /// and both ends are told that they are the two of a connection (`polled-tcp`).
-    pub fn handle_peer(&mut self, peer: IpAddr, message: MeetMessage, stays: bool) {
+    pub(crate) fn handle_peer(&mut self, peer: IpAddr, message: MeetMessage, stays: bool) {
         match message {
             MeetMessage::Ask { number, from, to } => {
                 let connector = Connector::Far { peer, number, stays };
@@ -443,7 +426,7 @@ impl Meetings {
     }
 
     /// The link to a peer is gone.
-    pub fn handle_peer_gone(&mut self, peer: IpAddr, reason: Reason) {
+    pub(crate) fn handle_peer_gone(&mut self, peer: IpAddr, reason: Reason) {
         let far: Vec<u64> = self.far.range((peer, 0)..=(peer, u64::MAX)).map(|((_, number), _)| *number).collect();
         for number in far {
             if let Some(tuple) = self.drop_question(peer, number) {
@@ -497,7 +480,7 @@ impl Meetings {
     }
 
     /// Whether both ends of a connection that a program of this host has are on it.
-    pub fn is_of_this_host(&self, local: IpAddr, peer: IpAddr) -> bool {
+    pub(crate) fn is_of_this_host(&self, local: IpAddr, peer: IpAddr) -> bool {
         self.is_here(peer.to_canonical(), local.to_canonical())
     }
 

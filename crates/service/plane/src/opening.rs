@@ -23,9 +23,9 @@ use crate::{ClusterKeys, Identity, Introduction, Refusal, Seal, Side, Verdict};
 pub enum OpeningAction {
     /// Send this.
     Send(PeerMessage),
-    /// Ask [`crate::Peers::handle_hello`]; the answer is [`Opening::on_verdict`].
+    /// Ask [`crate::Daemon::handle_hello`]; the answer is [`Opening::on_verdict`].
     Judge(Identity),
-    /// Both sides have proven the key: tell [`crate::Peers::handle_up`]. All frames from here on are sealed by
+    /// Both sides have proven the key: tell [`crate::Daemon::handle_up`]. All frames from here on are sealed by
     /// [`Opening::take_seal`].
     Up(Identity),
     /// Say why, and close.

@@ -8,7 +8,8 @@ use std::net::SocketAddr;
 
 use control::ConnectionRow;
 
-use crate::{ClientId, MEETINGS_PER_PROGRAM_MAX};
+use crate::ClientId;
+use crate::meetings::MEETINGS_PER_PROGRAM_MAX;
 
 type Ends = (SocketAddr, SocketAddr);
 
@@ -24,7 +25,7 @@ pub struct OwnEnds {
 impl OwnEnds {
     /// A program has put a stream, the row of this number and process, in the place of a connection. Nothing if it told
     /// of too many.
-    pub fn show(&mut self, of: (ClientId, u64), row: (u64, u32), ends: Ends) {
+    pub(crate) fn show(&mut self, of: (ClientId, u64), row: (u64, u32), ends: Ends) {
         let own = self.per_program.get(&of.0).copied().unwrap_or(0);
         if own < MEETINGS_PER_PROGRAM_MAX && !self.ends.contains_key(&row) && !self.told.contains_key(&of) {
             self.per_program.insert(of.0, own + 1);
@@ -34,7 +35,7 @@ impl OwnEnds {
     }
 
     /// It is over.
-    pub fn hide(&mut self, of: (ClientId, u64)) {
+    pub(crate) fn hide(&mut self, of: (ClientId, u64)) {
         if let Some(row) = self.told.remove(&of) {
             self.ends.remove(&row);
             if let Some(own) = self.per_program.get_mut(&of.0) {
@@ -47,7 +48,7 @@ impl OwnEnds {
     }
 
     /// The program is gone.
-    pub fn handle_gone(&mut self, client: ClientId) {
+    pub(crate) fn handle_gone(&mut self, client: ClientId) {
         let own: Vec<_> = self.told.range((client, 0)..=(client, u64::MAX)).map(|(of, _)| *of).collect();
         own.into_iter().for_each(|of| self.hide(of));
     }

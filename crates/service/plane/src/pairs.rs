@@ -19,7 +19,7 @@ use std::time::Duration;
 use control::{Connection, Path, Reason, Reply};
 use verbs::Time;
 
-pub use self::not_taken::SegmentLost;
+pub(crate) use self::not_taken::SegmentLost;
 use self::segment::{Half, Segment};
 use self::shares::{ONE_PAIR, ONE_SEGMENT, Shares};
 use crate::{ClientId, Party};
@@ -36,42 +36,19 @@ const EPHEMERAL: (u64, u64) = (32_768, 28_232);
 
 /// What the daemon does for a pair.
 #[derive(Debug)]
-pub enum PairAction<F> {
+pub(crate) enum PairAction<F> {
     /// A message to a process, with its descriptors.
-    Send {
-        /// The client that gets it.
-        client: ClientId,
-        /// What.
-        reply: Reply,
-        /// Descriptors that go with it.
-        fds: Vec<F>,
-    },
+    Send { client: ClientId, reply: Reply, fds: Vec<F> },
     /// A connection is there. The process that listens has its message before the other one is told, so that no death of
     /// the daemon leaves a writer to somebody who does not know of it.
-    Started {
-        /// Who listens.
-        to: ClientId,
-        /// What it gets.
-        incoming: Reply,
-        /// Who connects.
-        from: ClientId,
-        /// What it gets.
-        connected: Reply,
-    },
+    Started { to: ClientId, incoming: Reply, from: ClientId, connected: Reply },
     /// A connection did not come to be: its place in the listener's backlog is free again.
-    Return {
-        /// Who listens.
-        client: ClientId,
-        /// Where.
-        port: u16,
-        /// The listening end's number.
-        connection: u64,
-    },
+    Return { client: ClientId, port: u16, connection: u64 },
 }
 
 /// A connect of one process to a listener of another (or of itself).
 #[derive(Debug, Clone, Copy)]
-pub struct LocalConnect {
+pub(crate) struct LocalConnect {
     /// The side that connects.
     pub from: Party,
     /// Who listens.
@@ -171,7 +148,7 @@ pub struct Pairs<F> {
 
 impl<F> Pairs<F> {
     /// `host` is the address that connections show.
-    pub fn new(limits: PairLimits, host: IpAddr) -> Self {
+    pub(crate) fn new(limits: PairLimits, host: IpAddr) -> Self {
         Self {
             limits,
             host,
@@ -191,19 +168,19 @@ impl<F> Pairs<F> {
     }
 
     /// The first end gets the number behind this: those of a daemon before this one have lower ones.
-    pub fn begin_after(&mut self, number: u64) {
+    pub(crate) fn begin_after(&mut self, number: u64) {
         self.next_end = self.next_end.max(number.saturating_add(1));
     }
 
     /// What to do next.
-    pub fn poll_action(&mut self) -> Option<PairAction<F>> {
+    pub(crate) fn poll_action(&mut self) -> Option<PairAction<F>> {
         self.actions.pop_front()
     }
 
     // ---- connecting
 
     /// A connect; the place in the backlog is taken. `wake` makes the two ends of a wake socket, if it can.
-    pub fn handle_connect(&mut self, now: Time, connect: LocalConnect, wake: impl FnOnce() -> Option<(F, F)>) {
+    pub(crate) fn handle_connect(&mut self, now: Time, connect: LocalConnect, wake: impl FnOnce() -> Option<(F, F)>) {
         let (from, to) = (connect.from.client, connect.to.client);
         let key = match self.by_clients.get(&(from.min(to), from.max(to))) {
             Some(&key) => key,
@@ -361,7 +338,7 @@ impl<F> Pairs<F> {
 
     /// Whether this segment of this client was asked for; its shape is then `PAIR_SLOTS` and `ring_bytes`. False: the
     /// pair is gone meanwhile. An error: the client broke the rules.
-    pub fn expects(&self, client: ClientId, end: u64, index: u32, shape: (u32, u32)) -> Result<bool, String> {
+    pub(crate) fn expects(&self, client: ClientId, end: u64, index: u32, shape: (u32, u32)) -> Result<bool, String> {
         let Some((key, side)) = self.end_of(client, end)? else { return Ok(false) };
         let Some(pair) = self.pairs.get(&key) else { return Ok(false) };
         let segment = pair.segments.get(index as usize).filter(|s| !s.answered[side]);
@@ -373,7 +350,7 @@ impl<F> Pairs<F> {
     }
 
     /// A segment that [`Self::expects`] allowed, checked and mapped read-only.
-    pub fn handle_segment(&mut self, end: u64, index: u32, fd: F, view: shm::Pair) {
+    pub(crate) fn handle_segment(&mut self, end: u64, index: u32, fd: F, view: shm::Pair) {
         let Some(&(key, side)) = self.ends.get(&end) else { return };
         let Some(pair) = self.pairs.get_mut(&key) else { return };
         let Some(segment) = pair.segments.get_mut(index as usize) else { return };
@@ -407,13 +384,13 @@ impl<F> Pairs<F> {
     // ---- time
 
     /// When [`Self::handle_timeout`] has something to do.
-    pub fn deadline(&self) -> Option<Time> {
+    pub(crate) fn deadline(&self) -> Option<Time> {
         let of = |key| Some(self.pairs.get(key)?.pending.front()?.deadline);
         self.waiting.iter().filter_map(of).min()
     }
 
     /// Fails the connects for which a process did not make its segment in time. The segment may still come.
-    pub fn handle_timeout(&mut self, now: Time) {
+    pub(crate) fn handle_timeout(&mut self, now: Time) {
         let mut late = Vec::new();
         for key in &self.waiting {
             let Some(pair) = self.pairs.get_mut(key) else { continue };

@@ -37,69 +37,23 @@ const YIELD: Duration = Duration::from_millis(500);
 
 /// What the daemon does for its peers.
 #[derive(Debug)]
-pub enum PeerAction {
+pub(crate) enum PeerAction {
     /// Dial a peer's daemon. Answered by [`Peers::handle_up`] or [`Peers::handle_dial_failed`], unless it is cancelled.
-    Dial {
-        /// Number of the link.
-        link: LinkId,
-        /// The peer.
-        peer: IpAddr,
-        /// No attempt goes on longer.
-        deadline: Time,
-        /// How.
-        ways: Ways,
-    },
+    Dial { link: LinkId, peer: IpAddr, deadline: Time, ways: Ways },
     /// Give a dial up, or the link that it became, without words.
-    CancelDial {
-        /// Which.
-        link: LinkId,
-    },
+    CancelDial { link: LinkId },
     /// Send a message on a link that is up.
-    Send {
-        /// Which.
-        link: LinkId,
-        /// What.
-        message: PeerMessage,
-    },
+    Send { link: LinkId, message: PeerMessage },
     /// Tell [`crate::Directs::handle_message`].
-    Direct {
-        /// The peer, whose link is up.
-        peer: IpAddr,
-        /// What it said.
-        message: PeerMessage,
-    },
+    Direct { peer: IpAddr, message: PeerMessage },
     /// Say why, and close.
-    Close {
-        /// Which.
-        link: LinkId,
-        /// Why.
-        reason: Reason,
-        /// In words.
-        detail: String,
-    },
+    Close { link: LinkId, reason: Reason, detail: String },
     /// The peer's daemon speaks of regions.
-    Region {
-        /// The peer.
-        peer: IpAddr,
-        /// What it says.
-        message: RegionMessage,
-    },
+    Region { peer: IpAddr, message: RegionMessage },
     /// The peer's daemon speaks of TCP connections that streams are to replace.
-    Meet {
-        /// The peer.
-        peer: IpAddr,
-        /// What it says.
-        message: MeetMessage,
-    },
+    Meet { peer: IpAddr, message: MeetMessage },
     /// For an engine, about a lane of its.
-    Engine {
-        /// Which engine.
-        engine: u32,
-        /// Number of the lane: the engine's, or a leased one's.
-        lane: u32,
-        /// What.
-        command: LaneCommand,
-    },
+    Engine { engine: u32, lane: u32, command: LaneCommand },
 }
 
 /// Whether a link whose Hello was heard may go on.
@@ -232,7 +186,7 @@ pub struct Peers {
 
 impl Peers {
     /// Nobody is known yet.
-    pub fn new(mut config: PeersConfig) -> Self {
+    pub(crate) fn new(mut config: PeersConfig) -> Self {
         let several = std::mem::take(&mut config.paths).into_iter().filter(|(_, paths)| paths.len() > 1);
         Self {
             paths: several.map(|(peer, paths)| (peer, Paths::new(paths))).collect(),
@@ -249,7 +203,7 @@ impl Peers {
     }
 
     /// Sends a peer's daemon something that is not about lanes. False: there is no link to it.
-    pub fn tell(&mut self, peer: IpAddr, message: PeerMessage) -> bool {
+    pub(crate) fn tell(&mut self, peer: IpAddr, message: PeerMessage) -> bool {
         let link = self.link_to(peer);
         if let Some(link) = link {
             self.actions.push_back(PeerAction::Send { link, message });
@@ -258,19 +212,19 @@ impl Peers {
     }
 
     /// As [`Self::tell`], about regions.
-    pub fn tell_of_region(&mut self, peer: IpAddr, message: RegionMessage) -> bool {
+    pub(crate) fn tell_of_region(&mut self, peer: IpAddr, message: RegionMessage) -> bool {
         self.tell(peer, PeerMessage::Region(message))
     }
 
     /// Ends the link to a peer that does not do what it must.
-    pub fn drop_peer(&mut self, peer: IpAddr, detail: &str) {
+    pub(crate) fn drop_peer(&mut self, peer: IpAddr, detail: &str) {
         if let Some(link) = self.link_to(peer) {
             self.give_up(peer, link, Reason::PeerLost, detail);
         }
     }
 
     /// What to do next.
-    pub fn poll_action(&mut self) -> Option<PeerAction> {
+    pub(crate) fn poll_action(&mut self) -> Option<PeerAction> {
         self.actions.pop_front()
     }
 
@@ -289,7 +243,7 @@ impl Peers {
     // ---- wishes
 
     /// An engine wants its lane to this host.
-    pub fn handle_wanted(&mut self, now: Time, peer: IpAddr, lane: u32) {
+    pub(crate) fn handle_wanted(&mut self, now: Time, peer: IpAddr, lane: u32) {
         let rounds = self.rounds;
         let Some(entry) = self.entry(peer) else {
             self.engine_lost(peer, lane, Reason::LocalLimit);
@@ -360,7 +314,7 @@ impl Peers {
     // ---- links coming up
 
     /// The Hello of a link that we accepted from `source`, before anything is proven.
-    pub fn handle_hello(&mut self, now: Time, link: LinkId, source: IpAddr, hello: Identity) -> Verdict {
+    pub(crate) fn handle_hello(&mut self, now: Time, link: LinkId, source: IpAddr, hello: Identity) -> Verdict {
         let Identity { instance, address: peer, .. } = hello;
         let source = source.to_canonical();
         if source != peer && !self.config.sources.contains(&(source, peer)) {
@@ -390,13 +344,8 @@ impl Peers {
         Verdict::Proceed
     }
 
-    /// A link has proven the key.
-    pub fn handle_up(&mut self, now: Time, link: LinkId, identity: Identity) {
-        self.handle_up_over(now, link, identity, None);
-    }
-
-    /// As [`Self::handle_up`], with the addresses that it goes over.
-    pub fn handle_up_over(&mut self, now: Time, link: LinkId, identity: Identity, path: Option<LinkPath>) {
+    /// A link has proven the key. It goes over `path`, if that is known.
+    pub(crate) fn handle_up(&mut self, now: Time, link: LinkId, identity: Identity, path: Option<LinkPath>) {
         let Identity { address: peer, instance, engines, .. } = identity;
         let known = self.incoming.remove(&link).is_some() || self.links.contains_key(&link);
         let Some(entry) = self.entry(peer).filter(|_| known) else {
@@ -481,7 +430,7 @@ impl Peers {
     // ---- links going down
 
     /// A dial ended without a link. `Reason::Closed` is the peer's word that another link exists or comes.
-    pub fn handle_dial_failed(&mut self, now: Time, link: LinkId, reason: Reason) {
+    pub(crate) fn handle_dial_failed(&mut self, now: Time, link: LinkId, reason: Reason) {
         let Some(peer) = self.links.remove(&link) else { return };
         let Some(entry) = self.peers.get_mut(&peer).filter(|p| p.dial == Some(link)) else { return };
         entry.dial = None;
@@ -501,7 +450,7 @@ impl Peers {
     }
 
     /// A link that we accepted or that was up has ended.
-    pub fn handle_down(&mut self, now: Time, link: LinkId, reason: Reason) {
+    pub(crate) fn handle_down(&mut self, now: Time, link: LinkId, reason: Reason) {
         if let Some(peer) = self.incoming.remove(&link) {
             if !self.is_arriving(peer) {
                 self.waiting.cancel(peer);
@@ -559,12 +508,12 @@ impl Peers {
     // ---- time
 
     /// When [`Self::handle_timeout`] has something to do.
-    pub fn deadline(&self) -> Option<Time> {
+    pub(crate) fn deadline(&self) -> Option<Time> {
         [self.waiting.deadline(), self.probe_deadline()].into_iter().flatten().min()
     }
 
     /// Dials again, and tries better paths.
-    pub fn handle_timeout(&mut self, now: Time) {
+    pub(crate) fn handle_timeout(&mut self, now: Time) {
         // A dial that makes way once more waits until later than now.
         while let Some(peer) = self.waiting.take_due(now) {
             self.dial_if_needed(now, peer);

@@ -38,7 +38,7 @@ impl Heartbeat {
 pub enum WatchAction {
     /// The peer is given up: close the link.
     GiveUp,
-    /// The peer has said nothing for so long: tell [`crate::Peers::handle_silent`].
+    /// The peer has said nothing for so long: tell [`crate::Daemon::handle_silent`].
     TellSilence(Duration),
     /// Send a heartbeat, then say so ([`Watch::on_spoken`]).
     Beat,

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use control::{AppRow, ConnectionRow, DatagramRow, Reason, RegionAccess, RegionGrant, RegionRefusal, TraceRow};
 use engine::{
-    Admission, AppId, Attach, BulkStream, DatagramBind, Dial, EngineTotals, Event, IpNet, LaneView, LocalPlace, OpenId,
-    OperationsOpen, Page, Returned, RingSize, TenantPlace, TenantTerms, Viewer,
+    Admission, AppId, Attach, BulkStream, EngineTotals, Event, IpNet, LaneView, LocalPlace, OpenId, Page, Returned,
+    RingSize, TenantPlace, TenantTerms, Viewer,
 };
 use kernels::UserKernel;
-use plane::{ClientId, LaneAnswer, LaneCommand};
+use plane::{ClientId, LaneAnswer, LaneCommand, ProgramCommand, RegionCommand};
 use shm::{Region, WakeSocket};
 use verbs::Counters;
 
@@ -62,56 +62,18 @@ pub(crate) enum Command {
         size: RingSize,
         reason: Reason,
     },
-    /// The application had no descriptor for it.
-    ChunkNotTaken {
+    /// What the control plane decided for a program.
+    Program {
         app: AppId,
-        chunk: u32,
-    },
-    /// Ends what waits at a port.
-    Unlisten {
-        app: AppId,
-        port: u16,
-    },
-    Accepted {
-        app: AppId,
-        port: u16,
-        connection: u64,
-    },
-    /// Answered by [`Event::Connected`].
-    Connect {
-        app: AppId,
-        request: u64,
-        dial: Dial,
+        command: ProgramCommand,
     },
     /// The answer to [`Event::ConnectRequest`].
     Admit {
         open: OpenId,
         answer: Result<Admission, Reason>,
     },
-    CancelConnect {
-        app: AppId,
-        request: u64,
-    },
-    /// Answered by [`Event::Connected`].
-    OpenOperations {
-        app: AppId,
-        request: u64,
-        open: OperationsOpen,
-    },
-    /// Answered by [`Event::Connected`].
-    BindDatagram {
-        app: AppId,
-        request: u64,
-        bind: DatagramBind,
-    },
-    /// Answered by [`Event::DatagramPath`].
-    DatagramPath {
-        app: AppId,
-        request: u64,
-        to: IpAddr,
-    },
-    /// About regions that cross hosts.
-    Region(RegionCommand),
+    /// About regions.
+    Region(RegionWork),
     /// For a lane to a peer. Where [`LaneCommand`] says so it is answered by [`FromEngine::Lane`].
     Lane {
         /// Its number.
@@ -143,93 +105,24 @@ pub(crate) enum Command {
 
 /// What the control plane asks of the engine that has the regions.
 #[derive(Debug)]
-pub(crate) enum RegionCommand {
-    /// Lets a peer reach a region, which is registered first, for an access, if there is memory. Answered by
-    /// [`FromEngine::RegionGranted`].
+pub(crate) enum RegionWork {
+    /// What needs no memory.
+    Command(RegionCommand),
+    /// [`plane::Action::Grant`] with the memory. Answered by [`FromEngine::RegionGranted`].
     Grant {
         region: u64,
         epoch: u64,
         memory: Option<Result<(Region, RegionAccess), String>>,
         peer: IpAddr,
         open: u64,
-        /// A leased lane that the peer may have made then.
         lane: Option<u32>,
     },
-    /// Ends a leased lane at once.
-    EndLane {
-        peer: IpAddr,
-        lane: u32,
-        reason: Reason,
-    },
-    Ungrant {
-        region: u64,
-        peer: IpAddr,
-    },
+    /// [`plane::Action::Attach`] with the memory. Answered by [`FromEngine::RegionAttached`].
+    Attach { client: ClientId, app: AppId, number: u32, memory: Result<Region, String>, writable: bool },
     /// A kernel can be run at a region from here on. Answered by [`FromEngine::KernelInstalled`].
-    Install {
-        client: ClientId,
-        request: u64,
-        region: u64,
-        kernel: String,
-        module: UserKernel,
-    },
+    Install { client: ClientId, request: u64, region: u64, kernel: String, module: UserKernel },
     /// A program of this host has a kernel run. Answered by [`Event::KernelRan`].
-    Run {
-        app: AppId,
-        request: u64,
-        places: Vec<LocalPlace>,
-        bytes: Vec<u8>,
-    },
-    /// A region ended: its kernels go, and those that run there end.
-    Forget {
-        region: u64,
-    },
-    /// A peer is about to lose a region: its kernels there end.
-    Halt {
-        region: u64,
-        peer: IpAddr,
-    },
-    /// Answered by [`FromEngine::RegionDeregistered`].
-    Deregister {
-        region: u64,
-        epoch: u64,
-    },
-    NotificationsTaken {
-        region: u64,
-        count: u32,
-    },
-    /// Answered by [`FromEngine::RegionOpened`].
-    Open {
-        app: AppId,
-        peer: IpAddr,
-        open: u64,
-        grant: RegionGrant,
-        /// A leased lane that is made for it.
-        lane: Option<u32>,
-    },
-    /// Answered by [`Event::RegionClosed`].
-    Close {
-        app: AppId,
-        handle: u32,
-    },
-    /// Answered by [`FromEngine::RegionAttached`].
-    Attach {
-        client: ClientId,
-        app: AppId,
-        number: u32,
-        memory: Result<Region, String>,
-        writable: bool,
-    },
-    Detach {
-        app: AppId,
-        number: u32,
-    },
-    /// Answered by [`Event::RegionStopped`].
-    Stop {
-        peer: IpAddr,
-        region: u64,
-        epoch: u64,
-    },
+    Run { app: AppId, request: u64, places: Vec<LocalPlace>, bytes: Vec<u8> },
 }
 
 /// From one of the engines to the control plane.

@@ -14,8 +14,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use control::Reason;
-use engine::{AppId, Engine, EngineConfig, Event, LaneAt, LanePath, Load, Viewer};
-use plane::{LaneAnswer, LaneCommand, LinkPath, Refusal};
+use engine::{AppId, DatagramBind, Dial, Engine, EngineConfig, Event, LaneAt, LanePath, Load, OperationsOpen, Viewer};
+use plane::{LaneAnswer, LaneCommand, LinkPath, ProgramCommand, Refusal};
 use shm::{Backoff, Drained, EnginePage};
 use tokio::sync::{mpsc, oneshot};
 use verbs::{Provider, Time};
@@ -340,15 +340,8 @@ impl<P: Provider> EngineThread<P> {
                 }
             }
             Command::ChunksRefused { app, size, reason } => engine.chunks_refused(app, size, reason),
-            Command::ChunkNotTaken { app, chunk } => engine.chunk_not_taken(now, device, app, chunk),
-            Command::Unlisten { app, port } => engine.unlisten(now, device, app, port),
-            Command::Accepted { app, port, connection } => engine.accepted(app, port, connection),
-            Command::Connect { app, request, dial } => engine.connect(now, device, app, request, dial),
+            Command::Program { app, command } => self.execute_for_program(now, app, command),
             Command::Admit { open, answer } => engine.admit(now, device, open, answer),
-            Command::BindDatagram { app, request, bind } => engine.bind_datagram(app, request, bind),
-            Command::OpenOperations { app, request, open } => engine.open_operations(app, request, open),
-            Command::DatagramPath { app, request, to } => engine.datagram_path(now, device, app, request, to),
-            Command::CancelConnect { app, request } => engine.cancel_connect(now, device, app, request),
             Command::Region(command) => self.execute_for_region(command),
             Command::Lane { lane, command } => self.execute_for_lane(now, lane, command),
             Command::Inspect { number, viewer, part } => self.questions.push_back((number, viewer, part)),
@@ -361,6 +354,33 @@ impl<P: Provider> EngineThread<P> {
                 self.held.push_back(FromEngine::LaneWasReset { client, request, found });
             }
             Command::Stop => self.stop = true,
+        }
+    }
+
+    fn execute_for_program(&mut self, now: Time, app: AppId, command: ProgramCommand) {
+        let (engine, device) = (&mut self.engine, &mut self.device);
+        match command {
+            ProgramCommand::Unlisten { port } => engine.unlisten(now, device, app, port),
+            ProgramCommand::Accepted { port, connection } => engine.accepted(app, port, connection),
+            ProgramCommand::Connect { request, connection, to, local, ring_bytes, kind } => {
+                let dial = Dial { connection, to, local, ring_bytes, kind };
+                engine.connect(now, device, app, request, dial);
+            }
+            ProgramCommand::CancelConnect { request } => engine.cancel_connect(now, device, app, request),
+            ProgramCommand::Bind { request, socket, port, ring_bytes } => {
+                engine.bind_datagram(app, request, DatagramBind { socket, port, ring_bytes });
+            }
+            ProgramCommand::OpenOperations { request, queue, ring_bytes } => {
+                engine.open_operations(app, request, OperationsOpen { queue, ring_bytes });
+            }
+            ProgramCommand::Path { request, to } => engine.datagram_path(now, device, app, request, to),
+            ProgramCommand::ChunkNotTaken { chunk } => engine.chunk_not_taken(now, device, app, chunk),
+            ProgramCommand::OpenRegion { peer, open, grant, lane } => {
+                let result = engine.open_region(device, app, LaneAt { peer, leased: lane }, grant);
+                self.held.push_back(FromEngine::RegionOpened { open, result });
+            }
+            ProgramCommand::CloseRegion { handle } => engine.close_region(app, handle),
+            ProgramCommand::DetachRegion { number } => engine.detach_local_region(app, number),
         }
     }
 

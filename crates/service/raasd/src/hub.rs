@@ -4,7 +4,7 @@
 //! Owns the order between them. It must never wait for anyone but all of them together: commands that an engine's
 //! queue does not take are kept, and programs and peers are not heard meanwhile.
 
-mod admission;
+mod actions;
 mod clients;
 mod crowds;
 mod descriptors;
@@ -32,8 +32,7 @@ use std::time::Duration;
 use control::{PeerMessage, Reason, Reply};
 use engine::{IpNet, Returned, ReturnedChunk, SlotSet};
 use plane::{
-    Admission, ClientId, ConnectionOver, Directs, Fallbacks, LinkId, Meetings, OwnEnds, PairLimits, Pairs, Peers,
-    PeersConfig, Policy, Tickets,
+    Admission, ClientId, ConnectionOver, Daemon, DaemonConfig, LinkId, PairLimits, PeersConfig, Policy, Tickets,
 };
 use shm::{ClosedElsewhere, Session, SessionShape};
 use tokio::sync::{Notify, mpsc};
@@ -44,6 +43,7 @@ use verbs::Time;
 use crate::client_inputs::ClientInputs;
 use crate::client_socket::{ClientInput, Entering, OutQueue, Outgoing, ProgramIdentity};
 use crate::command::{Command, EngineReport};
+use crate::config::RunLanes;
 use crate::incarnation::Incarnation;
 use crate::limits::count;
 use crate::link::{LinkContext, LinkInput};
@@ -62,8 +62,6 @@ use regions::{Made, Regions};
 pub(crate) use engines::Engines;
 use names::Names;
 
-/// The engine that has the UD queue pair, and with it all datagram sockets.
-const DATAGRAM_ENGINE: u32 = 0;
 /// Segments of one pair of processes, and for each pair that the host may have.
 const PAIR_SEGMENTS_MAX: usize = 256;
 const SEGMENTS_PER_PAIR: u64 = 4;
@@ -170,21 +168,11 @@ pub(crate) struct Hub {
     clients: BTreeMap<ClientId, Client>,
     tickets: Tickets,
     incarnation: Incarnation,
-    admission: Admission,
+    /// Decides.
+    daemon: Daemon<ClosedElsewhere, OwnedFd>,
     /// Programs by the engines' names, until nothing of them is left there.
     names: Names,
-    pairs: Pairs<ClosedElsewhere>,
-    fallbacks: Fallbacks,
-    own_ends: OwnEnds,
-    meetings: Meetings,
-    is_softnic: bool,
-    /// The network namespace, if the kernel says which.
-    namespace: Option<u64>,
-    /// The number of users who have none in the daemon's user namespace.
-    nobody: Option<u32>,
-    directs: Directs<OwnedFd>,
     crowds: Crowds,
-    peers: Peers,
     regions: Regions,
     kept: KeptRegions,
     installs: Installs,
@@ -228,48 +216,65 @@ enum HubInput {
     Shutdown,
 }
 
-impl Hub {
-    /// Runs until it is stopped, which the end of an engine's thread does too.
-    pub(crate) async fn run(parts: HubParts, shutdown: &Shutdown) -> Result<(), DaemonError> {
-        let HubParts { mut events, mut client_inputs, mut link_inputs, mut policies, engines, config, .. } = parts;
-        let limits = &config.limits;
-        let segments_max = SEGMENTS_PER_PAIR * limits.pairs_max;
-        let pair_limits = PairLimits {
+/// What the machine that decides is told of the configuration.
+fn decisions(
+    config: &Config,
+    engines: u32,
+    owner_uid: u32,
+    (links, connect_timeout, is_softnic): (&LinkContext, Duration, bool),
+) -> DaemonConfig {
+    let limits = &config.limits;
+    let segments_max = SEGMENTS_PER_PAIR * limits.pairs_max;
+    let encrypts = config.peers.iter().filter_map(|peer| Some((peer.address, peer.encrypt?)));
+    DaemonConfig {
+        peers: PeersConfig {
+            instance: links.instance,
+            engines,
+            peers_max: count(config.data_path().admission.lanes_max.into()),
+            lane_setup: limits.lane_setup(),
+            heartbeat: config.heartbeat.interval,
+            connect_timeout,
+            sources: config.further_sources(),
+            paths: config.paths(),
+        },
+        pairs: PairLimits {
             pairs_max: count(limits.pairs_max),
             pairs_per_user_max: count(limits.user_share().of(limits.pairs_max)),
             segments_max: count(segments_max),
             segments_per_user_max: count(limits.user_share().of(segments_max)),
             segments_per_pair_max: PAIR_SEGMENTS_MAX,
-            owner_uid: rustix::process::geteuid().as_raw(),
+            owner_uid,
             answer: limits.pair_answer(),
-        };
-        let peers = Peers::new(PeersConfig {
-            instance: parts.links.instance,
-            engines: engines.count(),
-            peers_max: count(config.data_path().admission.lanes_max.into()),
-            lane_setup: limits.lane_setup(),
-            heartbeat: config.heartbeat.interval,
-            connect_timeout: parts.connect_timeout,
-            sources: config.further_sources(),
-            paths: config.paths(),
-        });
+        },
+        directory: limits.directory(owner_uid),
+        listen: config.listen,
+        addresses: config.host_addresses(),
+        encrypt: config.encrypt,
+        encrypts: encrypts.collect(),
+        makes_directs: is_softnic && config.tcp_direct,
+        tcp_is_faster: is_softnic && config.run_lanes == RunLanes::Auto,
+        namespace: meetings::own_namespace(),
+        nobody: meetings::nobody(),
+    }
+}
+
+impl Hub {
+    /// Runs until it is stopped, which the end of an engine's thread does too.
+    pub(crate) async fn run(parts: HubParts, shutdown: &Shutdown) -> Result<(), DaemonError> {
+        let HubParts { mut events, mut client_inputs, mut link_inputs, mut policies, engines, config, .. } = parts;
+        let owner_uid = rustix::process::geteuid().as_raw();
+        let decides =
+            decisions(&config, engines.count(), owner_uid, (&parts.links, parts.connect_timeout, parts.is_softnic));
+        let mut daemon = Daemon::new(decides, parts.admission);
+        daemon.begin_after(parts.incarnation.first_number());
+        daemon.directory_mut().draw_from(parts.epoch);
         let mut hub = Self {
             addresses: config.host_addresses(),
-            pairs: Pairs::new(pair_limits, config.listen),
-            fallbacks: Fallbacks::new(pair_limits.owner_uid),
-            own_ends: OwnEnds::default(),
-            meetings: Meetings::new(config.host_addresses(), config.listen),
-            is_softnic: parts.is_softnic,
-            namespace: meetings::own_namespace(),
-            nobody: meetings::nobody(),
-            directs: Directs::new(config.listen, parts.is_softnic && config.tcp_direct)
-                .with_lane_only(config.paths().into_keys()),
+            regions: Regions::new(daemon.directory().stamp_words())?,
+            daemon,
             crowds: Crowds::default(),
-            peers,
-            regions: Regions::new(limits.directory(pair_limits.owner_uid))?,
             kept: KeptRegions::default(),
             installs: Installs::default(),
-            admission: parts.admission,
             memory: parts.memory,
             link_context: parts.links,
             shape: parts.shape,
@@ -289,14 +294,11 @@ impl Hub {
             asked: 0,
             resets: BTreeMap::new(),
             fds: None,
-            owner_uid: pair_limits.owner_uid,
+            owner_uid,
             log: LogQuota::new(PROGRAM_LOG_LINES, std::time::Instant::now()),
             hands_over: false,
             turns: Turns::new(),
         };
-        hub.pairs.begin_after(parts.incarnation.first_number());
-        hub.regions.begin_after(parts.incarnation.first_number());
-        hub.regions.draw_from(parts.epoch);
         hub.tell_tenants();
         hub.adopt_regions();
         loop {
@@ -354,41 +356,22 @@ impl Hub {
     }
 
     fn next_tick(&self) -> Instant {
-        let deadlines = [
-            self.pairs.deadline(),
-            self.peers.deadline(),
-            self.regions.deadline(),
-            self.directs.deadline(),
-            self.crowds.deadline(),
-        ];
-        let next = deadlines.into_iter().flatten().min();
+        let next = [self.daemon.deadline(), self.crowds.deadline()].into_iter().flatten().min();
         let idle = Duration::from_secs(3600);
         self.link_context.instant(next.unwrap_or_else(|| self.now() + idle))
     }
 
     fn on_tick(&mut self) {
         let now = self.now();
-        self.pairs.handle_timeout(now);
-        self.peers.handle_timeout(now);
-        self.regions.directory().handle_timeout(now);
-        self.directs.handle_timeout(now);
-        self.crowds.handle_timeout(now, |connection| self.directs.is_given(connection));
+        self.daemon.handle_timeout(now);
+        self.crowds.handle_timeout(now, |connection| self.daemon.directs().is_given(connection));
     }
 
-    /// Carries out what pairs and peers want, and moves kept commands on.
+    /// Carries out what was decided, and moves kept commands on.
     fn settle(&mut self) {
-        self.settle_pairs();
-        self.settle_peers();
-        self.settle_regions();
-        self.settle_directs();
-        self.settle_meetings();
-        // What was sent above may have detached a program.
-        self.settle_pairs();
-        self.settle_regions();
-        self.settle_meetings();
-        // What these tell other hosts leaves now, and not with the next event, which may be a heartbeat.
-        self.settle_peers();
-        self.settle_regions();
+        while let Some(action) = self.daemon.poll_action(self.now()) {
+            self.carry_out(action);
+        }
         self.engines.send();
     }
 

@@ -1,18 +1,19 @@
-//! The daemons' control planes: the shipped state machines of `plane`, driven as the daemon's tasks drive them.
+//! The daemons' control planes: what they hear, and their links, driven as the daemon's tasks drive them.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use control::{PeerMessage, Reason, decode, encode};
 use plane::{
-    AfterAttempt, Dialing, Identity, LaneCommand, LinkId, LinkPath, Opening, OpeningAction, PeerAction, Refusal,
-    Verdict, Watch, WatchAction, Ways,
+    AfterAttempt, Dialing, Identity, LinkId, LinkPath, Opening, OpeningAction, Refusal, Verdict, Watch, WatchAction,
+    Ways,
 };
 use rand::RngExt;
 use verbs::Time;
 
 use super::{Event, World};
-use crate::address::{At, address, address_on, path_of};
+use crate::address::{address, address_on, path_of};
+use crate::app::Reply;
 use crate::links::{ControlPlane, DIAL_ATTEMPTS_MAX, HANDSHAKE, HANDSHAKE_OF_SEVERAL, Input, Link, STAGGER, Stage};
 use crate::plan::DaemonPlan;
 use crate::tcp::Segment;
@@ -22,7 +23,7 @@ impl World {
         self.up(host).map(|running| &mut running.control)
     }
 
-    fn link(&mut self, host: usize, link: LinkId) -> Option<&mut Link> {
+    pub(super) fn link(&mut self, host: usize, link: LinkId) -> Option<&mut Link> {
         self.plane(host)?.links.get_mut(&link)
     }
 
@@ -47,41 +48,48 @@ impl World {
         }
         let now = self.now;
         let Some(plane) = self.plane(host) else { return };
+        let daemon = &mut plane.daemon;
         match *input {
             Input::Hello { link, source, hello } => {
-                let verdict = plane.peers.handle_hello(now, link, source, hello);
+                let verdict = daemon.handle_hello(now, link, source, hello);
                 self.on_verdict(host, link, verdict);
             }
             Input::Up { link, peer } => {
                 self.on_up(host, link, peer);
             }
-            Input::Message { link, message } => plane.peers.handle_message(now, link, message),
-            Input::Silent { link, silent } => {
-                plane.peers.handle_silent(link, silent);
-                plane.peers.seek_path(now, link, silent);
-            }
-            Input::Down { link, reason } => plane.peers.handle_down(now, link, reason),
-            Input::DialFailed { link, reason } => plane.peers.handle_dial_failed(now, link, reason),
+            Input::Message { link, message } => daemon.handle_message(now, link, message),
+            Input::Silent { link, silent } => daemon.handle_silent(now, link, silent),
+            Input::Down { link, reason } => daemon.handle_down(now, link, reason),
+            Input::DialFailed { link, reason } => daemon.handle_dial_failed(now, link, reason),
             Input::ConnectRequest { open, asked } => self.on_connect_request(host, open, &asked),
-            Input::ConnectionOver { client, over } => self.on_connection_over(host, client, over),
-            Input::SocketOver { client, socket } => self.on_socket_over(host, client, socket),
-            Input::ProgramGone { client, engine } => plane.admission.on_program_gone(client, engine),
-            Input::Wanted { peer, lane } => plane.peers.handle_wanted(now, peer, lane),
-            Input::LaneFailed { peer, lane, reason } => {
-                plane.peers.on_lane_failed(now, peer, lane, reason);
-                self.on_region_lane_gone(host, (peer, lane), reason);
+            Input::ConnectionOver { client, over } => {
+                daemon.on_connection_over(Some(client), over);
+                self.take_number(host, over.connection);
             }
-            Input::LaneReset { peer, lane } => plane.peers.on_lane_reset(now, peer, lane),
-            Input::LaneRests { peer, lane } => plane.peers.on_lane_rests(now, peer, lane),
+            Input::SocketOver { client, socket } => {
+                daemon.on_socket_over(client);
+                self.take_number(host, socket);
+            }
+            Input::ProgramGone { client, engine } => daemon.on_program_gone(client, engine),
+            Input::Wanted { peer, lane } => daemon.handle_wanted(now, peer, lane),
+            Input::LaneFailed { peer, lane, reason } => daemon.on_lane_failed(now, peer, lane, reason),
+            Input::LaneReset { peer, lane } => daemon.on_lane_reset(now, peer, lane),
+            Input::LaneRests { peer, lane } => daemon.on_lane_rests(now, peer, lane),
             Input::Region(input) => self.on_region_input(host, input),
+            Input::Path { client, request, result } => {
+                if !daemon.on_path(now, client, request, result) {
+                    self.reply_to(host, client.0 as u32, Reply::Path { request, result });
+                }
+            }
             Input::Bulk { engine, stream } => self.on_bulk_input(host, engine, stream),
             Input::StreamOfRoute { engine, peer, number, stream } => {
-                self.on_route_input(host, engine, (peer, number), stream);
+                let of = stream.and_then(|stream| self.bulk_of(host, engine, stream));
+                self.with_plane(host, |daemon, _| daemon.on_route(peer, number, of));
             }
             Input::DirectDialed { peer, number, connection, result } => {
-                plane.directs.on_dialed(peer, number, connection, result);
+                daemon.on_direct_dialed(peer, number, connection, result);
             }
-            Input::Answer { peer, lane, answer } => plane.peers.on_answer(now, peer, lane, answer),
+            Input::Answer { peer, lane, answer } => daemon.on_answer(now, peer, lane, answer),
         }
         self.settle_plane(host);
     }
@@ -94,7 +102,7 @@ impl World {
         let (peer, end) = (link.peer, link.end);
         let path = end.map(|(connection, _)| self.tcp.path(connection));
         let path = path.map(|path| LinkPath { own: address_on(host, path), peer: address_on(peer, path) });
-        let moves = |world: &mut Self| world.plane(host).map_or(0, |plane| plane.peers.path_changes());
+        let moves = |world: &mut Self| world.plane(host).map_or(0, |plane| plane.daemon.peers().path_changes());
         let before = moves(self);
         self.tell_up(host, id, identity, path);
         if moves(self) > before {
@@ -106,67 +114,14 @@ impl World {
     fn tell_up(&mut self, host: usize, id: LinkId, identity: Identity, path: Option<LinkPath>) {
         let now = self.now;
         if let Some(plane) = self.plane(host) {
-            plane.peers.handle_up_over(now, id, identity, path);
-        }
-    }
-
-    /// In the order in which the daemon's hub does.
-    pub(super) fn settle_plane(&mut self, host: usize) {
-        self.settle_peers(host);
-        self.settle_regions(host);
-        self.settle_directs(host);
-        self.settle_regions(host);
-        self.settle_peers(host);
-        self.settle_regions(host);
-        self.arm_plane(host);
-    }
-
-    fn settle_peers(&mut self, host: usize) {
-        while let Some(action) = self.plane(host).and_then(|plane| plane.peers.poll_action()) {
-            match action {
-                PeerAction::Dial { link, peer, deadline, ways } => self.start_dial(host, link, (peer, ways), deadline),
-                PeerAction::CancelDial { link } => {
-                    if self.link(host, link).is_some_and(|link| !link.is_known) {
-                        self.end_link(host, link);
-                    }
-                }
-                PeerAction::Send { link, message } => {
-                    if self.link(host, link).is_some_and(|link| link.is_known) {
-                        self.say(host, link, message);
-                    }
-                }
-                PeerAction::Close { link, reason, detail } => {
-                    if self.link(host, link).is_some_and(|link| link.is_known) {
-                        self.say(host, link, PeerMessage::Bye { reason, detail });
-                        self.end_link(host, link);
-                    }
-                }
-                PeerAction::Direct { peer, message } => {
-                    if let Some(plane) = self.plane(host) {
-                        plane.directs.handle_message(peer, message);
-                    }
-                }
-                PeerAction::Engine { engine, lane, command } => {
-                    let lost = match command {
-                        LaneCommand::Lost { peer, reason } => Some((peer, reason)),
-                        _ => None,
-                    };
-                    self.tell_engine(At { host, engine }, lane, command);
-                    if let Some((peer, reason)) = lost {
-                        self.on_region_lane_gone(host, (peer, lane), reason);
-                    }
-                }
-                PeerAction::Region { peer, message } => self.on_region_message(host, peer, message),
-                // Programs here replace no connections that they have.
-                PeerAction::Meet { .. } => {}
-            }
+            plane.daemon.handle_up(now, id, identity, path);
         }
     }
 
     pub(super) fn arm_plane(&mut self, host: usize) {
         let life = self.life(host);
         let Some(plane) = self.plane(host) else { return };
-        if let Some(at) = plane.deadline().filter(|at| plane.timer_at.is_none_or(|t| *at < t)) {
+        if let Some(at) = plane.daemon.deadline().filter(|at| plane.timer_at.is_none_or(|t| *at < t)) {
             plane.timer_at = Some(at);
             self.queue.push(at, Event::PlaneTimer { host, life });
         }
@@ -182,17 +137,13 @@ impl World {
             return self.queue.push(until, Event::PlaneTimer { host, life });
         }
         running.control.timer_at = None;
-        running.control.peers.handle_timeout(now);
-        running.control.pairs.handle_timeout(now);
-        running.control.regions.directory.handle_timeout(now);
-        running.control.directs.handle_timeout(now);
-        self.settle_pairs(host);
+        running.control.daemon.handle_timeout(now);
         self.settle_plane(host);
     }
 
     // ---- dials
 
-    fn start_dial(&mut self, host: usize, link: LinkId, (peer, ways): (IpAddr, Ways), deadline: Time) {
+    pub(super) fn start_dial(&mut self, host: usize, link: LinkId, (peer, ways): (IpAddr, Ways), deadline: Time) {
         let now = self.now;
         let Some(to) = self.host_at(peer) else {
             return self.checks.fail(now, "set-up", format!("host {host} dials {peer}"));
@@ -441,7 +392,7 @@ impl World {
         self.tell_plane(host, Input::Down { link: id, reason: Reason::PeerLost });
     }
 
-    fn end_link(&mut self, host: usize, id: LinkId) {
+    pub(super) fn end_link(&mut self, host: usize, id: LinkId) {
         let Some(link) = self.plane(host).and_then(|plane| plane.remove(id)) else { return };
         if let Some(end) = link.end {
             self.close_end(end);

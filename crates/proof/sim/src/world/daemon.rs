@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use control::{ChunkKind, Reason};
-use engine::{AppId, Attach, RingSize, TenantPlace};
-use plane::{ClientId, ConnectRequest, ConnectionOver, ProgramFacts};
+use control::{ChunkKind, Kind, Reason};
+use engine::{Admission, AppId, Attach, OpenId, RingSize, TenantPlace};
+use plane::{Admitted, ClientId, ConnectRequest, ConnectionOver, Party, ProgramFacts};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use shm::{Session, SessionShape};
 use verbs::{Region, Time};
 
+use super::actions::name_of_listen;
+use super::commands::Command;
 use super::{Chunks, Event, World};
 use crate::address::At;
 use crate::app::{App, Reply, Request};
@@ -70,14 +72,15 @@ impl World {
             connect_to: None,
             tenant: TenantPlace((uid % 3) as u16),
         };
-        let client = ClientId(uid.into());
-        running.control.admission.attach(client, ProgramFacts { uid: 1, ..ProgramFacts::default() })?;
+        let (client, control) = (ClientId(uid.into()), &mut running.control);
+        let facts = ProgramFacts { uid: 1, ..ProgramFacts::default() };
+        control.daemon.handle_attach(Party { client, pid: 1000 + uid, uid: 1 }, facts)?;
         for (number, driven) in (0..).zip(&mut running.engines) {
             let id = driven.engine.attach(attach())?;
             driven.uids.insert(id, uid);
-            running.control.names.insert((number, id), client);
+            control.name(client, number, id);
         }
-        running.control.clients.insert(uid);
+        control.daemon.on_attached(client);
         Ok(())
     }
 
@@ -88,29 +91,48 @@ impl World {
         if let Some(until) = self.paused(host) {
             return self.queue.push(until, Event::ToDaemon { host, life, app: uid, request });
         }
-        let Some(running) = self.up_in(host, life) else { return };
-        // A process that died after it sent this is still known.
-        let mut known = running.engines.iter_mut().filter_map(|driven| Some((driven.id_of(uid)?, driven))).peekable();
-        if known.peek().is_none() {
+        if self.up_in(host, life).is_none() {
             return;
         }
-        match request {
-            Request::Cancel { request } => {
-                if !running.control.pairs.handle_cancel(ClientId(uid.into()), request) {
-                    known.for_each(|(id, d)| d.engine.cancel_connect(now, &mut d.tap, id, request));
-                }
-                self.settle_pairs(host);
-            }
-            Request::Path { request, to } => {
-                // The first engine has the datagrams.
-                if let Some((id, d)) = known.next() {
-                    d.engine.datagram_path(now, &mut d.tap, id, request, to);
-                }
-            }
+        let client = ClientId(uid.into());
+        let request = match request {
             Request::Bye => return self.kill(host, uid),
-            for_plane => self.on_admission_request(host, uid, for_plane),
+            Request::Listen { port, backlog, ring_bytes } => {
+                let request = name_of_listen(port, backlog);
+                control::Request::Listen { request, port, backlog, ring_bytes, kind: Kind::Stream }
+            }
+            Request::Unlisten { port } => {
+                self.checks.causes.on_unlistened(now, host, port);
+                control::Request::Unlisten { port }
+            }
+            Request::Accepted { port, connection } => control::Request::Accepted { port, connection },
+            Request::Connect { request, to, ring_bytes } => {
+                control::Request::Connect { request, to, ring_bytes, kind: Kind::Stream }
+            }
+            Request::Bind { request, port, ring_bytes } => control::Request::BindDatagram { request, port, ring_bytes },
+            Request::Cancel { request } => control::Request::CancelConnect { request },
+            Request::Path { request, to } => control::Request::DatagramPath { request, to },
+        };
+        self.ask_plane(host, client, request);
+    }
+
+    /// A program asks its daemon for something. One that is gone by now is not heard.
+    pub(super) fn ask_plane(&mut self, host: usize, client: ClientId, request: control::Request) {
+        let now = self.now;
+        let taken = self.with_plane(host, |daemon, supply| {
+            daemon.party(client).map(|_| daemon.handle_request(now, client, request, supply))
+        });
+        let left = match taken.flatten() {
+            None => return,
+            Some(Ok(None)) => Ok(()),
+            Some(Ok(Some(request))) => self.on_system_request(host, client, request),
+            Some(Err(fault)) => Err(fault),
+        };
+        if let Err(fault) = left {
+            let detail = format!("program {client:?}, which keeps to the rules, broke them: {fault}");
+            self.checks.fail(now, "set-up", detail);
         }
-        self.after_commands(host);
+        self.settle_plane(host);
     }
 
     pub(super) fn on_hangup(&mut self, host: usize, life: u32, uid: AppUid) {
@@ -122,10 +144,8 @@ impl World {
         let known = running.engines.iter_mut().filter_map(|driven| Some((driven.id_of(uid)?, driven)));
         let detached = known.map(|(id, d)| d.engine.detach(now, &mut d.tap, id, Reason::PeerAppDied)).count();
         if detached > 0 {
-            running.control.clients.remove(&uid);
-            running.control.admission.handle_left(ClientId(uid.into()));
-            running.control.pairs.handle_gone(ClientId(uid.into()));
-            self.settle_pairs(host);
+            running.control.daemon.handle_gone(ClientId(uid.into()));
+            self.settle_plane(host);
             self.checks.causes.on_owner_gone(now, uid);
         }
         self.after_commands(host);
@@ -234,8 +254,9 @@ impl World {
                 self.reply_to(host, uid, Reply::Connected { request, result });
             }
             engine::Event::DatagramPath { app, request, result } => {
-                let Some(uid) = uid(self, app) else { return };
-                self.reply_to(host, uid, Reply::Path { request, result });
+                let client = self.up(host).and_then(|running| running.control.program(engine, app));
+                let Some(client) = client else { return };
+                self.tell_plane(host, Input::Path { client, request, result });
             }
             engine::Event::Incoming { app, port, connection } => {
                 let Some(uid) = uid(self, app) else { return };
@@ -299,5 +320,35 @@ impl World {
     /// Time zero of what an application of the plan may do, for one that is started later.
     pub(super) fn start_at(&mut self, index: usize, at: Time) {
         self.queue.push(at, Event::Start { plan: index });
+    }
+
+    /// The control plane hears of the engine that another host asks for a connection.
+    pub(super) fn on_connect_request(&mut self, host: usize, open: OpenId, asked: &ConnectRequest) {
+        let &ConnectRequest { engine, from, to_port: port, .. } = asked;
+        let Some(running) = self.up(host) else { return };
+        let control = &mut running.control;
+        let answer = control.daemon.on_connect_request(asked).map(|admitted| {
+            let Admitted { client, connection, ring_bytes, kind } = admitted;
+            control.numbers.insert(connection);
+            let app = control.app(client, engine).expect("a program that listens is the engine's");
+            Admission { app, connection, ring_bytes, kind, from, port }
+        });
+        self.command(At { host, engine }, Command::Admit { open, answer });
+    }
+
+    /// Something of a program is over, which the control plane hears in order.
+    fn on_over(&mut self, at: At, app: AppId, over: impl FnOnce(ClientId) -> Input) {
+        let client = self.up(at.host).and_then(|running| running.control.program(at.engine, app));
+        if let Some(client) = client {
+            self.tell_plane(at.host, over(client));
+        }
+    }
+
+    /// Each number that the engine got comes back once.
+    pub(super) fn take_number(&mut self, host: usize, number: u64) {
+        if self.up(host).is_some_and(|r| !r.control.numbers.remove(&number)) {
+            let detail = format!("host {host}: number {number} is over twice, or was never the engine's");
+            self.checks.fail(self.now, "release", detail);
+        }
     }
 }

@@ -2,17 +2,18 @@
 
 use std::net::IpAddr;
 
-use control::{CHALLENGE_BYTES, Reason};
-use engine::{Admission, AppId, OpenId, RingSize};
-use plane::{ClientId, LaneCommand, LinkId};
+use control::CHALLENGE_BYTES;
+use engine::{AppId, RingSize};
+use plane::{ClientId, LinkId};
 use verbs::Region;
 
+use super::commands::Command;
 use crate::address::At;
 use crate::app::{Reply, Request};
 use crate::check::AppUid;
 use crate::direct::{self, DirectEnd};
 use crate::links::Input;
-use crate::regions::{RegionCommand, Shared};
+use crate::regions::Shared;
 use crate::streams::{Carried, EndId};
 use crate::tcp::{EndOf, Segment};
 
@@ -23,15 +24,6 @@ pub(super) struct PeerOffer {
     pub(super) number: u64,
     pub(super) token: [u8; CHALLENGE_BYTES],
     pub(super) connection: u64,
-}
-
-/// A step that takes time.
-#[derive(Debug)]
-pub(super) enum DirectStep {
-    /// The engine is asked which stream a peer means.
-    AskRoute { peer: IpAddr, number: u64, lane: u32, route: u32 },
-    /// Somebody comes to the port of a host for an offer.
-    Hello { from: usize, from_life: u32, offer: PeerOffer, nonce: [u8; CHALLENGE_BYTES] },
 }
 
 /// What an owner has put off.
@@ -160,21 +152,13 @@ pub(super) enum Event {
         life: u32,
     },
     /// The engine takes a command of the control plane.
-    Lane {
+    Command {
         at: At,
         life: u32,
-        lane: u32,
-        command: Box<LaneCommand>,
+        command: Box<Command>,
     },
-    /// The engine takes the control plane's answer to a peer that asks for a connection.
-    Admit {
-        at: At,
-        life: u32,
-        open: OpenId,
-        answer: Box<Result<Admission, Reason>>,
-    },
-    /// A process hears of a pair.
-    OfPair {
+    /// A process hears its control plane.
+    OfPlane {
         host: usize,
         life: u32,
         app: AppUid,
@@ -212,23 +196,18 @@ pub(super) enum Event {
         owner: u64,
         step: OwnerStep,
     },
-    /// The engine takes a command about regions.
-    Region {
-        host: usize,
-        life: u32,
-        command: Box<RegionCommand>,
-    },
     /// A process comes back to a daemon that was started again.
     Return {
         host: usize,
         life: u32,
         app: AppUid,
     },
-    /// A step of making a TCP connection for a stream of bulk, on a host.
-    DirectStep {
+    /// Somebody comes to the port of a host for the TCP connection of a stream: from which host, and in which of its lives.
+    DirectHello {
         host: usize,
-        life: u32,
-        step: Box<DirectStep>,
+        from: (usize, u32),
+        offer: PeerOffer,
+        nonce: [u8; CHALLENGE_BYTES],
     },
     /// Something arrives at an end of such a connection.
     Direct {

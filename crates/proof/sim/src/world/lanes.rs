@@ -5,36 +5,18 @@ use engine::{LaneAt, LanePath};
 use plane::{LaneAnswer, LaneCommand, LinkPath, Refusal};
 use verbs::VerbsError;
 
-use super::{Event, World};
+use super::World;
 use crate::address::{At, address, is_shared};
 use crate::links::Input;
 
 impl World {
-    /// A command to the engine about a lane; it takes it soon.
-    pub(super) fn tell_engine(&mut self, at: At, lane: u32, command: LaneCommand) {
-        let delay = self.some(self.plan.queue_delay_max);
-        let (due, life) = (self.now + delay, self.life(at.host));
-        let Some(running) = self.up(at.host) else { return };
-        running.control.told_at = running.control.told_at.max(due);
-        let due = running.control.told_at;
-        self.queue.push(due, Event::Lane { at, life, lane, command: Box::new(command) });
-    }
-
-    pub(super) fn on_lane_command(&mut self, at: At, life: u32, lane: u32, command: Box<LaneCommand>) {
-        let host = at.host;
-        if self.life(host) != life {
-            return;
-        }
-        if let Some(until) = self.paused(host) {
-            return self.queue.push(until, Event::Lane { at, life, lane, command });
-        }
-        let now = self.now;
-        self.trace.text(now, || format!("engine {at:?}: {command:?}"));
+    /// The engine takes a command about a lane.
+    pub(super) fn execute_for_lane(&mut self, at: At, lane: u32, command: LaneCommand) {
+        let (now, host) = (self.now, at.host);
         let named = |peer| LaneAt::new(peer, lane);
         let Some(driven) = self.driven(at) else { return };
         let (engine, tap) = (&mut driven.engine, &mut driven.tap);
-        tap.now = now;
-        let answer = match *command {
+        let answer = match command {
             LaneCommand::Offer { peer, round, path } => {
                 driven.given_up.remove(&named(peer));
                 let path = path.map(|LinkPath { own, peer }| LanePath { own, peer });
@@ -97,7 +79,6 @@ impl World {
             self.after_engine(at);
             self.tell_plane(host, Input::Answer { peer, lane, answer });
         }
-        self.after_command(at);
     }
 
     /// An engine refuses a lane only if its table of lanes is full, or if it gave the lane up while the command came;

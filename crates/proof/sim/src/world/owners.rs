@@ -147,8 +147,8 @@ impl World {
             next_request: 0,
         };
         self.users.owners.insert(host, owner);
-        if let Some(regions) = self.regions(host) {
-            regions.attach(client, None);
+        if !self.take_region_user(host, client, None) {
+            return self.checks.fail(self.now, "set-up", format!("host {host} does not take its owner in"));
         }
         self.make_region(host);
         self.touch_later(host, id);
@@ -357,8 +357,9 @@ impl World {
         // One thread brings regions back: what it does for the daemon before is done first.
         self.follow_region(host, true);
         let client = self.users.next_client();
-        let Some(regions) = self.regions(host) else { return };
-        regions.attach(client, None);
+        if !self.take_region_user(host, client, None) {
+            return self.checks.fail(self.now, "set-up", format!("host {host} does not take its owner in"));
+        }
         let Some(owner) = self.users.owners.get_mut(&host) else { return };
         let before = std::mem::replace(&mut owner.client, client);
         owner.daemons += 1;
@@ -466,7 +467,7 @@ impl World {
     /// All regions are back, and no device wrote to memory that its owner had left.
     pub(super) fn judge_owners(&mut self) {
         for (host, owner) in std::mem::take(&mut self.users.owners) {
-            let regions = self.regions(host).map(|regions| regions.directory.rows(None, 0, 10));
+            let regions = self.up(host).map(|running| running.control.daemon.directory().rows(None, 0, 10));
             self.checks.fail(self.now, "liveness", format!("{owner:?} of host {host} has it still: {regions:?}"));
         }
         for Left { region, memory, words: left } in std::mem::take(&mut self.users.left) {

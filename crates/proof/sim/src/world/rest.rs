@@ -96,7 +96,9 @@ impl World {
     /// Whether the link between two hosts, as the first one has it, is over their second path.
     pub fn is_elsewhere(&self, host: usize, peer: usize) -> bool {
         let running = self.hosts[host].running.as_ref();
-        running.and_then(|r| r.control.peers.path_to(address(peer))).is_some_and(|(path, _)| path_of(path.own) > 0)
+        running
+            .and_then(|r| r.control.daemon.peers().path_to(address(peer)))
+            .is_some_and(|(path, _)| path_of(path.own) > 0)
     }
 
     fn is_any_elsewhere(&self) -> bool {
@@ -243,7 +245,7 @@ impl World {
                     hosts: (host, link.peer),
                     connection: link.end.map(|(connection, _)| connection),
                     is_up: matches!(link.stage, Stage::Up(_)) && link.is_known,
-                    is_the_peers: running.control.peers.link_to(address(link.peer)) == Some(*id),
+                    is_the_peers: running.control.daemon.peers().link_to(address(link.peer)) == Some(*id),
                 });
             }
         }
@@ -296,12 +298,12 @@ impl World {
         }
         for host in 0..self.hosts.len() {
             let numbers = self.hosts[host].running.as_ref().map_or(0, |r| r.control.numbers.len());
-            let admission = self.hosts[host].running.as_ref().map(|r| &r.control.admission);
+            let admission = self.hosts[host].running.as_ref().map(|r| r.control.daemon.admission());
             if numbers > 0 || admission.is_some_and(|admission| admission.connections() > 0) {
                 let detail = format!("host {host}: {numbers} numbers did not come back: {admission:?}");
                 self.checks.fail(self.now, "release", detail);
             }
-            let left = self.hosts[host].running.as_ref().map_or(0, |r| r.control.pairs.count());
+            let left = self.hosts[host].running.as_ref().map_or(0, |r| r.control.daemon.pairs().count());
             if left > 0 {
                 self.checks.fail(self.now, "release", format!("host {host} has {left} pairs without processes"));
             }
@@ -329,7 +331,7 @@ impl World {
 
     fn check_regions_at_rest(&mut self) {
         for host in 0..self.hosts.len() {
-            if let Some(left) = self.regions(host).and_then(|regions| regions.left()) {
+            if let Some(left) = self.regions_left(host) {
                 self.checks.fail(self.now, "release", format!("host {host} has without programs: {left}"));
             }
         }

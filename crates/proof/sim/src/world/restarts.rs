@@ -128,7 +128,8 @@ impl World {
     fn take_back(&mut self, host: usize, uid: AppUid, engine: u32, mut returned: Returned) {
         let now = self.now;
         let Some(running) = self.up(host) else { return };
-        let (admission, numbers) = (&mut running.control.admission, &mut running.control.numbers);
+        let control = &mut running.control;
+        let (admission, numbers) = (control.daemon.admission_mut(), &mut control.numbers);
         let client = ClientId(uid.into());
         let (admitted, refused): (Vec<_>, Vec<_>) = std::mem::take(&mut returned.connections)
             .into_iter()

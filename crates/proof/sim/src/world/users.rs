@@ -16,6 +16,7 @@ use super::owners::{Left, Owner};
 use super::regions::of_regions;
 use super::{Event, World};
 use crate::address::At;
+use crate::links::Input;
 use crate::regions::Shared;
 use crate::user::User;
 
@@ -25,6 +26,11 @@ const CLIENTS: u64 = 1 << 40;
 const RETURN_MAX: Duration = Duration::from_millis(160);
 /// Longest time until a program looks again when its daemon was killed.
 const LOOK_MAX: Duration = Duration::from_millis(2);
+
+/// Whether it is a program of this table.
+pub(super) fn is_user(client: ClientId) -> bool {
+    client.0 > CLIENTS
+}
 
 /// All of them.
 #[derive(Debug)]
@@ -176,14 +182,17 @@ impl World {
             engine::Event::ChunksWanted { app, .. } | engine::Event::Connected { app, .. } => of(*app),
             _ => None,
         };
-        let is_process = |world: &mut Self, app: &AppId| world.driven(at).is_some_and(|d| d.uids.contains_key(app));
+        let is_of_user = |world: &mut Self, app: &AppId| {
+            let client = world.up(host).and_then(|running| running.control.program(at.engine, *app));
+            client.is_none_or(is_user)
+        };
         match event {
             engine::Event::ChunksWanted { app, .. }
             | engine::Event::Connected { app, .. }
             | engine::Event::SocketOver { app, .. }
             | engine::Event::AppGone { app }
             | engine::Event::ChunkGone { app, .. }
-                if is_process(self, app) =>
+                if !is_of_user(self, app) =>
             {
                 return false;
             }
@@ -207,10 +216,13 @@ impl World {
                     let _ = user.on_queue(connection);
                 }
             }
-            engine::Event::SocketOver { .. }
-            | engine::Event::AppGone { .. }
-            | engine::Event::ChunkGone { .. }
-            | engine::Event::TakenBack { .. } => {}
+            engine::Event::AppGone { app } => {
+                let client = self.up(host).and_then(|running| running.control.program(at.engine, *app));
+                if let Some(client) = client {
+                    self.tell_plane(host, Input::ProgramGone { client, engine: at.engine });
+                }
+            }
+            engine::Event::SocketOver { .. } | engine::Event::ChunkGone { .. } | engine::Event::TakenBack { .. } => {}
             _ => return false,
         }
         true

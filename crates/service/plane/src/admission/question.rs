@@ -8,7 +8,7 @@ use crate::ClientId;
 
 /// A listener that a program asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Listen {
+pub(crate) struct Listen {
     /// The port, 0 for any free one.
     pub port: u16,
     /// Connections that may wait for `accept`, at least 1.
@@ -21,7 +21,7 @@ pub struct Listen {
 
 /// A connect that a program asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Connect {
+pub(crate) struct Connect {
     /// The listener, on this host or another.
     pub to: SocketAddr,
     /// Bytes of each ring that it asks for; 0 for the default.
@@ -32,9 +32,9 @@ pub struct Connect {
 
 /// What becomes of a connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Connecting {
+pub(crate) enum Connecting {
     /// To a listener of this host: the two processes are paired. The place in the backlog is taken until
-    /// [`crate::Admission::accepted`].
+    /// its program accepts it.
     Here {
         /// Whose listener.
         to: ClientId,
@@ -75,7 +75,7 @@ pub struct ConnectRequest {
     pub ring_bytes: u32,
 }
 
-/// A connection of another host that found a listener, and has a place in its backlog until [`crate::Admission::accepted`].
+/// A connection of another host that found a listener, and has a place in its backlog until its program accepts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Admitted {
     /// Whose listener.

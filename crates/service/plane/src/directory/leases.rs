@@ -15,7 +15,7 @@ use crate::ClientId;
 
 /// For whom a lease is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Lessee {
+pub(crate) enum Lessee {
     /// A program of this host.
     Program(ClientId),
     /// A program of another host that has the key.
@@ -76,7 +76,7 @@ impl Entry {
 
 impl Directory {
     /// A program lends a region. `to`: whoever is at the other end of its connection, of which the number is given.
-    pub fn handle_lend(
+    pub(crate) fn handle_lend(
         &mut self,
         client: ClientId,
         request: u64,
@@ -136,7 +136,7 @@ impl Directory {
     }
 
     /// The lender needs a lease no more.
-    pub fn handle_unlend(&mut self, client: ClientId, lease: u64) {
+    pub(crate) fn handle_unlend(&mut self, client: ClientId, lease: u64) {
         let Some((region, kept)) = self.lease_of(lease).filter(|(_, kept)| kept.lender == client) else { return };
         kept.is_ended = true;
         self.end_if_unused(region, lease);
@@ -191,7 +191,7 @@ impl Directory {
     }
 
     /// A program, or one of another host, gave slices back.
-    pub fn handle_loans_back(&mut self, from: Lessee, lease: u64, key: &RegionKey, loans: u64) {
+    pub(crate) fn handle_loans_back(&mut self, from: Lessee, lease: u64, key: &RegionKey, loans: u64) {
         if let Some((_, kept)) = self.lease_of(lease).filter(|(_, kept)| kept.is_for(from, key)) {
             kept.back |= loans;
             self.tell_loans_back(lease);
@@ -199,7 +199,7 @@ impl Directory {
     }
 
     /// The lender has followed what it was told of a lease.
-    pub fn handle_loans_taken(&mut self, client: ClientId, lease: u64) {
+    pub(crate) fn handle_loans_taken(&mut self, client: ClientId, lease: u64) {
         if let Some((_, kept)) = self.lease_of(lease).filter(|(_, kept)| kept.lender == client) {
             kept.is_told = false;
             self.tell_loans_back(lease);

@@ -57,7 +57,7 @@ impl Locals {
 
 impl Directory {
     /// A program wants the memory of a region that it has open, as of an epoch, as local memory.
-    pub fn handle_attach(&mut self, client: ClientId, request: u64, open: u64, epoch: u64) {
+    pub(crate) fn handle_attach(&mut self, client: ClientId, request: u64, open: u64, epoch: u64) {
         match self.check_attach(client, open, epoch) {
             Ok((region, older, writable)) => {
                 let before = self.locals.of_handle(client, open);
@@ -87,7 +87,7 @@ impl Directory {
     }
 
     /// The engine's answer to [`DirectoryAction::Attach`].
-    pub fn on_attached(&mut self, client: ClientId, number: u32, result: Result<(), RegionRefusal>) {
+    pub(crate) fn on_attached(&mut self, client: ClientId, number: u32, result: Result<(), RegionRefusal>) {
         let Some(local) = self.locals.table.get_mut(&(client, number)) else { return };
         let Some(request) = local.request.take() else { return };
         if result.is_err() {
@@ -97,7 +97,7 @@ impl Directory {
     }
 
     /// A program does not use such memory any more.
-    pub fn handle_detach(&mut self, client: ClientId, number: u32) {
+    pub(crate) fn handle_detach(&mut self, client: ClientId, number: u32) {
         let Some(local) = self.locals.table.remove(&(client, number)) else { return };
         self.actions.push_back(DirectoryAction::Detach { client, number });
         if let Some(request) = local.request {

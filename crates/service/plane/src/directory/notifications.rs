@@ -12,7 +12,7 @@ pub(super) const NOTIFICATIONS_MAX: usize = 1024;
 
 impl Directory {
     /// A program of this host wrote, and wants the owner told.
-    pub fn handle_notify(&mut self, client: ClientId, request: u64, open: u64, tag: u32) {
+    pub(crate) fn handle_notify(&mut self, client: ClientId, request: u64, open: u64, tag: u32) {
         let region = self.programs.get(&client).and_then(|held| held.get(&open)).copied();
         let result = region.ok_or(RegionRefusal::Unknown).and_then(|region| {
             let entry = self.entries.get(&region).ok_or(RegionRefusal::OwnerGone)?;
@@ -38,7 +38,7 @@ impl Directory {
     }
 
     /// The owner took notifications.
-    pub fn handle_notifications_taken(&mut self, client: ClientId, open: u64, count: u32) {
+    pub(crate) fn handle_notifications_taken(&mut self, client: ClientId, open: u64, count: u32) {
         let Some(&region) = self.programs.get(&client).and_then(|held| held.get(&open)) else { return };
         let is_owners = |e: &&mut Entry| e.owner.is_some_and(|o| o.client == client && o.open == open);
         if let Some(entry) = self.entries.get_mut(&region).filter(is_owners) {

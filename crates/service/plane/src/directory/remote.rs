@@ -42,7 +42,7 @@ impl Ending {
 
 impl Directory {
     /// A peer's daemon says something of regions of this host. False: it is about regions of the peer.
-    pub fn handle_peer(&mut self, now: Time, peer: IpAddr, message: &RegionMessage) -> bool {
+    pub(crate) fn handle_peer(&mut self, now: Time, peer: IpAddr, message: &RegionMessage) -> bool {
         match message {
             RegionMessage::Open { open, uid, name, key, access, lease, lane } => {
                 let wish = RegionWish { name: name.clone(), key: *key, access: *access, lease: *lease };
@@ -108,14 +108,14 @@ impl Directory {
     }
 
     /// The engine could not register a region as [`DirectoryAction::Grant`] said: the next grant tries again.
-    pub fn on_not_registered(&mut self, region: u64) {
+    pub(crate) fn on_not_registered(&mut self, region: u64) {
         if let Some(entry) = self.entries.get_mut(&region) {
             entry.is_registered = false;
         }
     }
 
     /// The engine's answer to [`DirectoryAction::Grant`].
-    pub fn on_granted(&mut self, peer: IpAddr, open: u64, result: Result<RegionGrant, RegionRefusal>) {
+    pub(crate) fn on_granted(&mut self, peer: IpAddr, open: u64, result: Result<RegionGrant, RegionRefusal>) {
         let Some(handle) = self.peers.get(&peer).and_then(|held| held.get(&open)).copied() else {
             // The peer gave it up, or the region was revoked meanwhile. The peer does not know yet of which region it
             // is, so this alone is an answer to it.
@@ -214,7 +214,7 @@ impl Directory {
     }
 
     /// The link or the lane to a peer is gone, and the engine knows: nothing of it can land any more.
-    pub fn handle_peer_gone(&mut self, now: Time, peer: IpAddr) {
+    pub(crate) fn handle_peer_gone(&mut self, now: Time, peer: IpAddr) {
         self.now = now;
         let held = self.peers.remove(&peer).unwrap_or_default();
         for RemoteHandle { region, lease, lane, .. } in held.into_values() {
@@ -255,7 +255,7 @@ impl Directory {
     }
 
     /// A program of another host wrote, and its engine wants the owner told.
-    pub fn on_remote_notification(&mut self, region: u64, tag: u32) {
+    pub(crate) fn on_remote_notification(&mut self, region: u64, tag: u32) {
         match self.entries.get_mut(&region).filter(|entry| entry.owner.is_some()) {
             // The engine bounds how many of these there are.
             Some(entry) => {

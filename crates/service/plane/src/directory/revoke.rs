@@ -55,7 +55,7 @@ pub(super) fn copying(bytes: u64) -> Duration {
 
 impl Directory {
     /// A program of this host revokes a region of this host.
-    pub fn handle_revoke(
+    pub(crate) fn handle_revoke(
         &mut self,
         now: Time,
         party: Party,
@@ -109,7 +109,7 @@ impl Directory {
     }
 
     /// The engine's answer to [`DirectoryAction::Deregister`].
-    pub fn on_deregistered(&mut self, region: u64) {
+    pub(crate) fn on_deregistered(&mut self, region: u64) {
         if let Some(entry) = self.entries.get_mut(&region) {
             (entry.is_registered, entry.has_runs) = (false, false);
             self.go_on_revoking(region);
@@ -157,7 +157,7 @@ impl Directory {
     }
 
     /// The owner says that it uses the new memory alone.
-    pub fn handle_moved(&mut self, client: ClientId, open: u64, epoch: u64) {
+    pub(crate) fn handle_moved(&mut self, client: ClientId, open: u64, epoch: u64) {
         let Some(&region) = self.programs.get(&client).and_then(|held| held.get(&open)) else { return };
         let Some(entry) = self.entries.get_mut(&region) else { return };
         let is_owners = entry.owner.is_some_and(|o| o.client == client && o.open == open);
@@ -191,13 +191,13 @@ impl Directory {
     }
 
     /// When [`Self::handle_timeout`] has something to do.
-    pub fn deadline(&self) -> Option<Time> {
+    pub(crate) fn deadline(&self) -> Option<Time> {
         self.moving.values().copied().chain(self.ending.values().map(super::Ending::deadline)).min()
     }
 
     /// An owner that does not move its region in time loses it: nobody has it then. A peer that does not stop in time
     /// loses its link.
-    pub fn handle_timeout(&mut self, now: Time) {
+    pub(crate) fn handle_timeout(&mut self, now: Time) {
         self.now = now;
         self.drop_late_peers(now);
         let late: Vec<u64> = self.moving.iter().filter(|(_, at)| **at <= now).map(|(&region, _)| region).collect();

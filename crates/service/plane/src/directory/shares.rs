@@ -12,7 +12,7 @@ use super::{DirectoryConfig, too_many};
 
 /// The tenant of a program that makes a region, and the bytes that all regions of the tenant may have.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TenantShare {
+pub(crate) struct TenantShare {
     /// Its name.
     pub name: Arc<str>,
     /// Bytes; none: as many as there are.

@@ -14,7 +14,7 @@ use crate::ClientId;
 
 impl<F> Pairs<F> {
     /// The application took the connection from its backlog.
-    pub fn on_accepted(&mut self, client: ClientId, connection: u64) {
+    pub(crate) fn on_accepted(&mut self, client: ClientId, connection: u64) {
         let Some(use_) = self.uses.get_mut(&connection) else { return };
         let listening = |p: &Pair<F>| p.ends[1 - use_.side].client == client;
         if self.pairs.get(&use_.pair).is_some_and(listening) {
@@ -24,7 +24,7 @@ impl<F> Pairs<F> {
 
     /// One side has finished a connection. Numbers that are no connection of the client's are those of a pair that
     /// ended meanwhile.
-    pub fn handle_closed(&mut self, client: ClientId, id: u64) {
+    pub(crate) fn handle_closed(&mut self, client: ClientId, id: u64) {
         let connecting = id >= CONNECTING_END;
         let connection = if connecting { id - CONNECTING_END } else { id };
         let Some(use_) = self.uses.get_mut(&connection) else { return };
@@ -50,7 +50,7 @@ impl<F> Pairs<F> {
     }
 
     /// Gives a connect up that has no slot yet. Whether there was one.
-    pub fn handle_cancel(&mut self, client: ClientId, request: u64) -> bool {
+    pub(crate) fn handle_cancel(&mut self, client: ClientId, request: u64) -> bool {
         let keys = self.of_client.get(&client).into_iter().flatten();
         for key in keys.copied().collect::<Vec<_>>() {
             let Some(pair) = self.pairs.get_mut(&key) else { continue };
@@ -64,7 +64,7 @@ impl<F> Pairs<F> {
     }
 
     /// The client is gone: so are its pairs. The other processes notice by their wake sockets.
-    pub fn handle_gone(&mut self, client: ClientId) {
+    pub(crate) fn handle_gone(&mut self, client: ClientId) {
         let gone = self.of_client.remove(&client).unwrap_or_default();
         for key in gone {
             for pending in self.drop_pair(key).into_iter().flat_map(|pair| pair.pending) {

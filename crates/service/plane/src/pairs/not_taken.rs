@@ -11,7 +11,7 @@ use crate::ClientId;
 
 /// The side that had no descriptor for a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SegmentLost {
+pub(crate) enum SegmentLost {
     /// The program: it could not make its own, or not map the other's.
     ByProgram,
     /// This daemon, when the program sent it.
@@ -20,7 +20,7 @@ pub enum SegmentLost {
 
 impl<F> Pairs<F> {
     /// A process has no descriptor for its end of a new pair: there is none. An error: the client broke the rules.
-    pub fn handle_pair_not_taken(&mut self, client: ClientId, end: u64) -> Result<(), String> {
+    pub(crate) fn handle_pair_not_taken(&mut self, client: ClientId, end: u64) -> Result<(), String> {
         let Some((key, _)) = self.end_of(client, end)? else { return Ok(()) };
         if self.pairs.get(&key).is_some_and(|pair| !pair.connections.is_empty()) {
             return Err(format!("pair {end} has connections"));
@@ -33,7 +33,7 @@ impl<F> Pairs<F> {
 
     /// A segment of a pair is lost because there was no descriptor for it. The connects that wait for it are refused,
     /// and another segment may come in its place. An error: the client broke the rules.
-    pub fn handle_segment_not_taken(
+    pub(crate) fn handle_segment_not_taken(
         &mut self,
         client: ClientId,
         end: u64,

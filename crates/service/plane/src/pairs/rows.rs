@@ -49,7 +49,7 @@ impl<F> Pairs<F> {
     }
 
     /// The client at the other end of a client's connection.
-    pub fn other_end(&self, client: ClientId, id: u64) -> Option<ClientId> {
+    pub(crate) fn other_end(&self, client: ClientId, id: u64) -> Option<ClientId> {
         let connecting = id >= CONNECTING_END;
         let connection = if connecting { id - CONNECTING_END } else { id };
         let use_ = self.uses.get(&connection)?;

@@ -17,14 +17,14 @@ const LEASES_PER_LINK_MAX: u32 = 1 << 29;
 
 impl Peers {
     /// Lanes to a peer whose link is up: as many as the daemon with fewer engines has.
-    pub fn lanes_to(&self, peer: IpAddr) -> Option<u32> {
+    pub(crate) fn lanes_to(&self, peer: IpAddr) -> Option<u32> {
         let established = self.peers.get(&peer.to_canonical())?.established.as_ref()?;
         Some(u32::try_from(established.lanes.len()).unwrap_or(u32::MAX))
     }
 
     /// A number for one more leased lane to a peer, that neither daemon gave before on this link; none if there is no
     /// link. Daemons give even and odd numbers.
-    pub fn lane_number(&mut self, peer: IpAddr) -> Option<u32> {
+    pub(crate) fn lane_number(&mut self, peer: IpAddr) -> Option<u32> {
         let own = self.config.instance;
         let established = self.peers.get_mut(&peer.to_canonical())?.established.as_mut()?;
         let number = LEASED_LANE_FIRST + 2 * established.leases + u32::from(own < established.instance);
@@ -33,7 +33,7 @@ impl Peers {
     }
 
     /// A message of a link that is up.
-    pub fn handle_message(&mut self, now: Time, link: LinkId, message: PeerMessage) {
+    pub(crate) fn handle_message(&mut self, now: Time, link: LinkId, message: PeerMessage) {
         let Some(&peer) = self.links.get(&link) else { return };
         let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) else { return };
         if established.link != link {
@@ -107,7 +107,7 @@ impl Peers {
     }
 
     /// The peer of a link has said nothing for so long.
-    pub fn handle_silent(&mut self, link: LinkId, silent: Duration) {
+    pub(crate) fn handle_silent(&mut self, link: LinkId, silent: Duration) {
         let Some(&peer) = self.links.get(&link) else { return };
         let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) else { return };
         if established.link != link {
@@ -143,7 +143,7 @@ impl Peers {
     }
 
     /// An engine's answer to a [`LaneCommand`], about its lane.
-    pub fn on_answer(&mut self, now: Time, peer: IpAddr, lane: u32, answer: LaneAnswer) {
+    pub(crate) fn on_answer(&mut self, now: Time, peer: IpAddr, lane: u32, answer: LaneAnswer) {
         let Some(round) = self.round_mut(peer, lane) else { return };
         match answer {
             LaneAnswer::Offered { round: number, result } => {
@@ -176,7 +176,7 @@ impl Peers {
 
     /// An engine says that its lane's queue pair is gone, and keeps the connections. Without a link they are about to
     /// end.
-    pub fn on_lane_reset(&mut self, now: Time, peer: IpAddr, lane: u32) {
+    pub(crate) fn on_lane_reset(&mut self, now: Time, peer: IpAddr, lane: u32) {
         if let Some(round) = self.round_mut(peer, lane) {
             round.on_lane_reset();
             self.pump(now, peer);
@@ -184,7 +184,7 @@ impl Peers {
     }
 
     /// An engine says that its lane was not used for long: it gave the queue pair up, and keeps the connections.
-    pub fn on_lane_rests(&mut self, now: Time, peer: IpAddr, lane: u32) {
+    pub(crate) fn on_lane_rests(&mut self, now: Time, peer: IpAddr, lane: u32) {
         if let Some(round) = self.round_mut(peer, lane) {
             round.on_lane_rests();
             self.pump(now, peer);
@@ -192,7 +192,7 @@ impl Peers {
     }
 
     /// An engine says that its lane failed.
-    pub fn on_lane_failed(&mut self, now: Time, peer: IpAddr, lane: u32, reason: Reason) {
+    pub(crate) fn on_lane_failed(&mut self, now: Time, peer: IpAddr, lane: u32, reason: Reason) {
         if let Some(round) = self.round_mut(peer, lane) {
             round.on_lane_failed(reason);
             self.pump(now, peer);

@@ -153,7 +153,7 @@ impl Peers {
 
     /// The peer of a link has said nothing for so long: if it has other paths, they are tried. The link stays until
     /// there is a new one.
-    pub fn seek_path(&mut self, now: Time, link: LinkId, silent: Duration) {
+    pub(crate) fn seek_path(&mut self, now: Time, link: LinkId, silent: Duration) {
         let Some(&peer) = self.links.get(&link) else { return };
         let Some(paths) = self.paths.get_mut(&peer) else { return };
         let waits = self.waiting.has(peer);

@@ -63,7 +63,7 @@ fn a_wish_dials_once_and_a_link_starts_the_round() {
     peers.handle_wanted(ms(1), ip(2), 0);
     let dials = dialed(&mut peers);
     assert_eq!(dials.len(), 1);
-    peers.handle_up(ms(2), dials[0], hello(2, 7));
+    peers.handle_up(ms(2), dials[0], hello(2, 7), None);
     let next = actions(&mut peers);
     assert!(matches!(next[..], [PeerAction::Engine { command: LaneCommand::Offer { round: 1, .. }, .. }]), "{next:?}");
 }
@@ -95,8 +95,8 @@ fn simultaneous_dials_leave_one_link() {
     // The lower one's Hello at the higher: goes on, the own dial is given up.
     assert_eq!(high.handle_hello(ms(1), IN, ip(1), hello(1, 1)), Verdict::Proceed);
     assert!(matches!(actions(&mut high)[..], [PeerAction::CancelDial { link }] if link == high_dial));
-    high.handle_up(ms(2), IN, hello(1, 1));
-    low.handle_up(ms(2), low_dial, hello(2, 2));
+    high.handle_up(ms(2), IN, hello(1, 1), None);
+    low.handle_up(ms(2), low_dial, hello(2, 2), None);
     // The refusal that was on its way to the dial that is no more.
     high.handle_dial_failed(ms(3), high_dial, Reason::Closed);
     for peers in [&mut low, &mut high] {
@@ -150,13 +150,13 @@ fn a_dial_that_the_peer_calls_a_duplicate_is_repeated_for_a_while() {
 fn the_end_of_a_link_reaches_the_engine_and_a_new_one_may_come() {
     let mut peers = peers(1);
     peers.handle_hello(ms(0), IN, ip(2), hello(2, 2));
-    peers.handle_up(ms(1), IN, hello(2, 2));
+    peers.handle_up(ms(1), IN, hello(2, 2), None);
     peers.handle_down(ms(2), IN, Reason::PeerLost);
     assert_eq!(lost(&actions(&mut peers)), [Reason::PeerLost]);
     assert!(peers.peers.is_empty() && peers.links.is_empty() && peers.incoming.is_empty());
     let next = LinkId(IN.0 + 1);
     assert_eq!(peers.handle_hello(ms(3), next, ip(2), hello(2, 2)), Verdict::Proceed);
-    peers.handle_up(ms(4), next, hello(2, 2));
+    peers.handle_up(ms(4), next, hello(2, 2), None);
     peers.handle_wanted(ms(5), ip(2), 0);
     assert!(matches!(actions(&mut peers)[..], [PeerAction::Engine { command: LaneCommand::Offer { .. }, .. }]));
 }
@@ -165,12 +165,12 @@ fn the_end_of_a_link_reaches_the_engine_and_a_new_one_may_come() {
 fn a_second_link_of_one_process_is_refused_and_a_restarted_one_replaces() {
     let mut peers = peers(1);
     peers.handle_hello(ms(0), IN, ip(2), hello(2, 2));
-    peers.handle_up(ms(1), IN, hello(2, 2));
+    peers.handle_up(ms(1), IN, hello(2, 2), None);
     let second = LinkId(IN.0 + 1);
     assert!(matches!(peers.handle_hello(ms(2), second, ip(2), hello(2, 2)), Verdict::Refuse(Reason::Closed, _)));
     assert_eq!(peers.handle_hello(ms(3), second, ip(2), hello(2, 3)), Verdict::Proceed);
     assert!(actions(&mut peers).is_empty(), "nothing happens before the proof");
-    peers.handle_up(ms(4), second, hello(2, 3));
+    peers.handle_up(ms(4), second, hello(2, 3), None);
     let next = actions(&mut peers);
     assert!(matches!(&next[0], PeerAction::Close { link, .. } if *link == IN), "{next:?}");
     assert_eq!(lost(&next), [Reason::PeerLost]);
@@ -206,7 +206,7 @@ fn peers_have_a_limit() {
 fn half_made() -> Peers {
     let mut peers = peers(1);
     peers.handle_hello(ms(0), IN, ip(2), hello(2, 2));
-    peers.handle_up(ms(0), IN, hello(2, 2));
+    peers.handle_up(ms(0), IN, hello(2, 2), None);
     peers.handle_wanted(ms(100), ip(2), 0);
     actions(&mut peers);
     peers
@@ -269,7 +269,7 @@ fn a_peer_out_of_order_loses_its_link() {
     ] {
         let mut peers = peers(1);
         peers.handle_hello(ms(0), IN, ip(2), hello(2, 2));
-        peers.handle_up(ms(0), IN, hello(2, 2));
+        peers.handle_up(ms(0), IN, hello(2, 2), None);
         peers.handle_message(ms(1), IN, message);
         let next = actions(&mut peers);
         assert!(matches!(&next[0], PeerAction::Close { .. }), "{next:?}");
@@ -281,7 +281,7 @@ fn a_peer_out_of_order_loses_its_link() {
 fn an_orderly_goodbye_says_so() {
     let mut peers = peers(1);
     peers.handle_hello(ms(0), IN, ip(2), hello(2, 2));
-    peers.handle_up(ms(0), IN, hello(2, 2));
+    peers.handle_up(ms(0), IN, hello(2, 2), None);
     peers.handle_message(ms(1), IN, PeerMessage::Bye { reason: Reason::ShuttingDown, detail: "x".into() });
     assert_eq!(lost(&actions(&mut peers)), [Reason::ShuttingDown]);
     assert!(peers.links.is_empty());
@@ -291,7 +291,7 @@ fn an_orderly_goodbye_says_so() {
 fn messages_of_a_link_that_is_not_the_peers_are_not_heard() {
     let mut peers = peers(1);
     peers.handle_hello(ms(0), IN, ip(2), hello(2, 2));
-    peers.handle_up(ms(0), IN, hello(2, 2));
+    peers.handle_up(ms(0), IN, hello(2, 2), None);
     let unproven = LinkId(IN.0 + 1);
     peers.handle_hello(ms(0), unproven, ip(3), hello(3, 3));
     peers.handle_message(ms(1), unproven, PeerMessage::Noise { message: vec![0; 49] });
@@ -324,8 +324,8 @@ fn of_two_links_that_prove_themselves_the_first_stays() {
     for link in [IN, second] {
         assert_eq!(peers.handle_hello(ms(0), link, ip(2), hello(2, 2)), Verdict::Proceed);
     }
-    peers.handle_up(ms(1), IN, hello(2, 2));
-    peers.handle_up(ms(2), second, hello(2, 2));
+    peers.handle_up(ms(1), IN, hello(2, 2), None);
+    peers.handle_up(ms(2), second, hello(2, 2), None);
     let next = actions(&mut peers);
     assert!(matches!(next[..], [PeerAction::Close { link, reason: Reason::Closed, .. }] if link == second), "{next:?}");
     assert_eq!(peers.link_to(ip(2)), Some(IN));
@@ -338,7 +338,7 @@ fn rounds_are_counted_over_links() {
     for (at, number) in [(0, 1), (10, 2)] {
         let link = LinkId(IN.0 + number);
         peers.handle_hello(ms(at), link, ip(2), hello(2, 2));
-        peers.handle_up(ms(at), link, hello(2, 2));
+        peers.handle_up(ms(at), link, hello(2, 2), None);
         peers.handle_wanted(ms(at), ip(2), 0);
         let asked = actions(&mut peers);
         assert!(
@@ -377,7 +377,7 @@ fn each_engine_has_its_lane_and_hosts_with_other_numbers_use_the_smaller() {
         peers.handle_wanted(ms(0), ip(2), 0);
         peers.handle_wanted(ms(0), ip(2), own - 1);
         let link = dialed(&mut peers)[0];
-        peers.handle_up(ms(1), link, with_lanes(2, 7, theirs));
+        peers.handle_up(ms(1), link, with_lanes(2, 7, theirs), None);
         assert_eq!(peers.lanes_to(ip(2)), Some(lanes));
         let next = actions(&mut peers);
         if own - 1 < lanes {
@@ -399,7 +399,7 @@ fn each_engine_has_its_lane_and_hosts_with_other_numbers_use_the_smaller() {
 fn lanes_of_a_link_go_on_by_themselves() {
     let mut peers = with_engines(1, 2);
     peers.handle_hello(ms(0), IN, ip(2), with_lanes(2, 2, 2));
-    peers.handle_up(ms(0), IN, with_lanes(2, 2, 2));
+    peers.handle_up(ms(0), IN, with_lanes(2, 2, 2), None);
     peers.handle_wanted(ms(100), ip(2), 1);
     assert_eq!(asked(&actions(&mut peers)), [1]);
     // The peer begins with the other.
@@ -447,7 +447,7 @@ fn peers_whose_links_are_up_are_not_among_those_that_wait() {
     for n in 10..210 {
         let link = LinkId(IN.0 + u64::from(n));
         assert_eq!(peers.handle_hello(ms(0), link, ip(n), hello(n, 2)), Verdict::Proceed);
-        peers.handle_up(ms(0), link, hello(n, 2));
+        peers.handle_up(ms(0), link, hello(n, 2), None);
     }
     assert_eq!((peers.waiting.len(), peers.deadline()), (0, None), "200 links are up");
     for n in [3, 4] {
@@ -459,7 +459,7 @@ fn peers_whose_links_are_up_are_not_among_those_that_wait() {
     peers.handle_timeout(ms(503));
     assert_eq!((peers.waiting.len(), dialed(&mut peers).len()), (1, 1));
     // The other's link comes up: nothing waits for it any more.
-    peers.handle_up(ms(504), LinkId(IN.0 + 4), hello(4, 2));
+    peers.handle_up(ms(504), LinkId(IN.0 + 4), hello(4, 2), None);
     assert_eq!((peers.waiting.len(), peers.deadline()), (0, None));
 }
 
@@ -468,7 +468,7 @@ fn a_holder_that_offers_a_leased_lane_again_after_its_end_hears_that_it_was_take
     let mut peers = peers(1);
     peers.handle_wanted(ms(0), ip(2), 0);
     let link = dialed(&mut peers)[0];
-    peers.handle_up(ms(1), link, hello(2, 7));
+    peers.handle_up(ms(1), link, hello(2, 7), None);
     actions(&mut peers);
     let lane = LEASED_LANE_FIRST + 3;
     assert_eq!(peers.lane_number(ip(2)), Some(LEASED_LANE_FIRST + 1), "the other daemon gives even numbers");

@@ -2,16 +2,18 @@
 
 use control::{Reason, RegionGrant, RegionRefusal};
 use engine::{LaneAt, TENANT_PINNED};
+use plane::RegionCommand;
 use verbs::{Provider, VerbsError};
 
 use super::EngineThread;
-use crate::command::{FromEngine, RegionCommand};
+use crate::command::{FromEngine, RegionWork};
 
 impl<P: Provider> EngineThread<P> {
-    pub(super) fn execute_for_region(&mut self, command: RegionCommand) {
+    pub(super) fn execute_for_region(&mut self, work: RegionWork) {
         let (engine, device) = (&mut self.engine, &mut self.device);
-        match command {
-            RegionCommand::Grant { region, epoch, memory, peer, open, lane } => {
+        match work {
+            RegionWork::Command(command) => self.execute_region_command(command),
+            RegionWork::Grant { region, epoch, memory, peer, open, lane } => {
                 let registers = memory.is_some();
                 let registered = memory.map_or(Ok(()), |memory| {
                     let (memory, access) = memory?;
@@ -38,32 +40,15 @@ impl<P: Provider> EngineThread<P> {
                 }
                 self.held.push_back(FromEngine::RegionGranted { peer, open, result, not_registered });
             }
-            RegionCommand::Ungrant { region, peer } => engine.ungrant_region(region, peer),
-            RegionCommand::Install { client, request, region, kernel, module } => {
+            RegionWork::Install { client, request, region, kernel, module } => {
                 let installed = engine.install_kernel(region, &kernel, module);
                 let max = kernels::USER_KERNELS_MAX as u64;
                 let what = "kernels of the region, or a built-in one has the name, of which".to_owned();
                 let result = if installed { Ok(()) } else { Err(RegionRefusal::TooMany { what, used: max, max }) };
                 self.held.push_back(FromEngine::KernelInstalled { client, request, result });
             }
-            RegionCommand::Run { app, request, places, bytes } => engine.run_kernel(app, request, places, &bytes),
-            RegionCommand::Forget { region } => engine.forget_kernels(region),
-            RegionCommand::Halt { region, peer } => engine.halt_region(region, peer),
-            RegionCommand::Deregister { region, epoch } => {
-                engine.deregister_region(device, region, epoch);
-                self.held.push_back(FromEngine::RegionDeregistered { region });
-            }
-            RegionCommand::NotificationsTaken { region, count } => engine.notifications_taken(region, count),
-            RegionCommand::EndLane { peer, lane, reason } => {
-                let now = self.now();
-                let (engine, device) = (&mut self.engine, &mut self.device);
-                engine.end_leased_lane(now, device, LaneAt::new(peer, lane), reason);
-            }
-            RegionCommand::Open { app, peer, open, grant, lane } => {
-                let result = engine.open_region(device, app, LaneAt { peer, leased: lane }, grant);
-                self.held.push_back(FromEngine::RegionOpened { open, result });
-            }
-            RegionCommand::Attach { client, app, number, memory, writable } => {
+            RegionWork::Run { app, request, places, bytes } => engine.run_kernel(app, request, places, &bytes),
+            RegionWork::Attach { client, app, number, memory, writable } => {
                 let attached = memory.map_err(|error| (error, Reason::LocalLimit)).and_then(|memory| {
                     let attached = engine.attach_local_region(device, app, number, &memory, writable);
                     attached.map_err(|error| {
@@ -77,8 +62,24 @@ impl<P: Provider> EngineThread<P> {
                 });
                 self.held.push_back(FromEngine::RegionAttached { client, number, result });
             }
-            RegionCommand::Detach { app, number } => engine.detach_local_region(app, number),
-            RegionCommand::Close { app, handle } => engine.close_region(app, handle),
+        }
+    }
+
+    fn execute_region_command(&mut self, command: RegionCommand) {
+        let now = self.now();
+        let (engine, device) = (&mut self.engine, &mut self.device);
+        match command {
+            RegionCommand::EndLane { peer, lane, reason } => {
+                engine.end_leased_lane(now, device, LaneAt::new(peer, lane), reason);
+            }
+            RegionCommand::Ungrant { region, peer } => engine.ungrant_region(region, peer),
+            RegionCommand::Deregister { region, epoch } => {
+                engine.deregister_region(device, region, epoch);
+                self.held.push_back(FromEngine::RegionDeregistered { region });
+            }
+            RegionCommand::Forget { region } => engine.forget_kernels(region),
+            RegionCommand::Halt { region, peer } => engine.halt_region(region, peer),
+            RegionCommand::NotificationsTaken { region, count } => engine.notifications_taken(region, count),
             RegionCommand::Stop { peer, region, epoch } => engine.stop_region(peer, region, epoch),
         }
     }

@@ -12,7 +12,7 @@ use verbs::{
 };
 
 use super::*;
-use crate::command::RegionCommand;
+use crate::command::RegionWork;
 use crate::error::panic_words;
 
 /// A device that completes nothing and, after so many polls, panics.
@@ -209,8 +209,8 @@ fn a_region_is_registered_for_what_its_owner_allows_and_one_that_is_not_is_told(
     let mut started = start(None);
     let peer = IpAddr::from([127, 0, 0, 2]);
     let mut grant = |region, memory| {
-        let command = RegionCommand::Grant { region, epoch: 3, memory, peer, open: 7, lane: None };
-        started.handle.commands.blocking_send(Command::Region(command)).unwrap();
+        let work = RegionWork::Grant { region, epoch: 3, memory, peer, open: 7, lane: None };
+        started.handle.commands.blocking_send(Command::Region(work)).unwrap();
         started.handle.bell.ring();
         match started.events.blocking_recv().map(|said| said.what) {
             Some(FromEngine::RegionGranted { open: 7, result, not_registered, .. }) => (result, not_registered),

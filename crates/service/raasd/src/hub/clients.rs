@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use control::{APP_VERSION, ChunkKind, Reason, Reply, Request, Role};
 use engine::{AppId, Attach, Returned, RingSize};
-use plane::{ClientId, Connect, Listen, PAIR_SLOTS, PairAction, Party, RegionWish};
+use plane::{ClientId, PAIR_SLOTS, Party};
 use receivers::Verdict;
 use shm::{Pair, Segment, Session, SessionShape, Sharing, WakeSocket};
 use tokio::sync::Notify;
 
-use super::returns::RETURNED_ROW;
-use super::{Attaching, Client, DATAGRAM_ENGINE, Hub, Stage};
+use super::actions::System;
+use super::{Attaching, Client, Hub, Stage};
 use crate::client_socket::{ClientInput, Entering, NotQueued, OutQueue, Outgoing, ProgramIdentity};
 use crate::command::{AppWake, Command};
 use crate::questions::QuestionPlace;
@@ -115,7 +115,7 @@ impl Hub {
         let pid = who.pid;
         self.admit_returning(client, who)?;
         self.make_session(client, who).map_err(|error| {
-            self.admission.on_not_attached(client);
+            self.daemon.on_not_attached(client);
             if let Some(left_out) = self.may_log() {
                 tracing::warn!(pid, %error, left_out, "no session for a program");
             }
@@ -125,7 +125,8 @@ impl Hub {
 
     /// Takes a program in that has its session.
     fn admit_returning(&mut self, client: ClientId, who: &ProgramIdentity) -> Result<(), Reason> {
-        self.admission.attach(client, who.facts.clone()).inspect_err(|reason| {
+        let party = Party { client, pid: who.pid, uid: who.uid };
+        self.daemon.handle_attach(party, who.facts.clone()).inspect_err(|reason| {
             if let Some(left_out) = self.may_log() {
                 tracing::warn!(pid = who.pid, %reason, left_out, "no more programs are taken in");
             }
@@ -209,7 +210,7 @@ impl Hub {
                     let adopted = std::mem::take(place);
                     self.forget_adopted(id, adopted);
                 }
-                self.admission.on_program_gone(id, engine);
+                self.daemon.on_program_gone(id, engine);
             }
         }
         let Some(Client { stage: Stage::Attaching(attaching), .. }) = self.clients.get(&id) else {
@@ -240,7 +241,7 @@ impl Hub {
         }
         let (fds, refused) = (std::mem::take(&mut attaching.fds), attaching.refused);
         let (told, held) = (attaching.networks.take(), std::mem::take(&mut attaching.held));
-        let networks = self.admission.tenant_of(id).and_then(|(_, rights)| rights.connect.clone());
+        let networks = self.daemon.admission().tenant_of(id).and_then(|(_, rights)| rights.connect.clone());
         let left_out = self.log.take(std::time::Instant::now());
         let ProgramIdentity { pid, uid, name, .. } = who;
         if let Some(reason) = refused {
@@ -258,6 +259,7 @@ impl Hub {
         if let Some(client) = self.clients.get_mut(&id) {
             (client.stage, client.entering) = (Stage::Attached, None);
         }
+        self.daemon.on_attached(id);
         if networks != told {
             self.command_all_of(id, |app| Command::SetConnectTo { app, networks: networks.clone() });
         }
@@ -265,24 +267,13 @@ impl Hub {
         held.into_iter().for_each(|outgoing| self.send_shared(id, outgoing));
     }
 
-    /// An engine's name of a program that is attached.
-    pub(super) fn app_of(&self, client: ClientId, engine: u32) -> Option<AppId> {
-        match self.clients.get(&client)?.stage {
-            Stage::Attached => self.names.app(client, engine),
-            Stage::Attaching(_) | Stage::Returning(_) | Stage::Inspector => None,
+    /// A command to all engines about a program that they have taken in.
+    fn command_all_of(&mut self, client: ClientId, command: impl Fn(AppId) -> Command) {
+        for engine in 0..self.engines.count() {
+            if let Some(app) = self.names.app(client, engine) {
+                self.command(engine, command(app));
+            }
         }
-    }
-
-    /// A command to an engine about a program that is attached.
-    pub(super) fn command_of(&mut self, client: ClientId, engine: u32, command: impl FnOnce(AppId) -> Command) {
-        if let Some(app) = self.app_of(client, engine) {
-            self.command(engine, command(app));
-        }
-    }
-
-    /// The same to all engines.
-    pub(super) fn command_all_of(&mut self, client: ClientId, command: impl Fn(AppId) -> Command) {
-        (0..self.engines.count()).for_each(|engine| self.command_of(client, engine, &command));
     }
 
     // ---- requests
@@ -303,100 +294,34 @@ impl Hub {
             Request::Lookup { request, name } => return self.on_lookup(id, request, &name),
             _ => {}
         }
-        let (party, stage) = (Party { client: id, pid: client.who.pid, uid: client.who.uid }, &client.stage);
-        if let Stage::Returning(_) = stage {
+        if let Stage::Returning(_) = client.stage {
+            let party = Party { client: id, pid: client.who.pid, uid: client.who.uid };
             return self.on_return(party, request, with);
         }
-        let Stage::Attached = stage else {
-            return Err("only an attached application may ask for this".into());
-        };
+        if let Request::NotTaken { what, limit } = &request {
+            self.log_own_limit(id, what, *limit);
+        }
+        match self.daemon.handle_request(self.link_context.now(), id, request, &mut System)? {
+            Some(request) => self.on_system_request(id, request, with),
+            None => Ok(()),
+        }
+    }
+
+    /// What needs the system: memory and sockets.
+    fn on_system_request(&mut self, id: ClientId, request: Request, with: With) -> Result<(), String> {
         match request {
-            Request::Listen { request, port, backlog, ring_bytes, kind } => {
-                self.on_listen(id, request, Listen { port, backlog, ring_bytes, kind });
-            }
-            Request::Unlisten { port } => self.on_unlisten(id, port),
-            Request::Accepted { port, connection } => self.on_accepted(id, port, connection),
-            Request::Connect { request, to, ring_bytes, kind } => {
-                self.on_connect(party, request, Connect { to, ring_bytes, kind });
-            }
-            Request::OpenOperations { request, ring_bytes } => self.on_open_operations(id, request, ring_bytes),
-            Request::BindDatagram { request, port, ring_bytes } => {
-                self.on_bind(id, request, (port, ring_bytes));
-            }
-            Request::DatagramPath { request, to } => {
-                self.command_of(id, DATAGRAM_ENGINE, |app| Command::DatagramPath { app, request, to });
-            }
-            Request::CancelConnect { request } => {
-                if !self.pairs.handle_cancel(id, request) {
-                    self.command_all_of(id, |app| Command::CancelConnect { app, request });
-                }
-            }
             Request::PairSegment { pair, index, slots, ring_bytes } => {
-                return self.on_pair_segment(id, pair, index, (slots, ring_bytes), with);
+                self.on_pair_segment(id, pair, index, (slots, ring_bytes), with)
             }
-            Request::NotTaken { what, limit } => return self.on_not_taken(id, what, limit),
-            Request::PairClosed { connection } => {
-                self.fallbacks.handle_closed(id, connection | RETURNED_ROW);
-                self.pairs.handle_closed(id, connection);
-            }
-            Request::TcpOpened { number, local, peer } => {
-                if !self.fallbacks.handle_opened(party, number, (local, peer))?
-                    && let Some(left_out) = self.may_log()
-                {
-                    tracing::warn!(pid = party.pid, %peer, left_out, "too many connections over kernel TCP: `raas ss` leaves one out");
-                }
-            }
-            Request::TcpClosed { number } => self.fallbacks.handle_closed(id, number),
-            Request::RegionCreate { request, spec } => self.on_region_create(party, request, spec),
-            Request::RegionReturn { request, spec, epoch, line } => {
-                self.on_region_return(party, request, (spec, epoch, line));
-            }
-            Request::RegionOpen { request, host, name, key, access, lease, leased_lane } => {
-                self.on_region_open(party, request, host, (RegionWish { name, key, access, lease }, leased_lane));
-            }
-            Request::RegionClose { open, delete } => self.on_region_close(id, open, delete),
-            Request::RegionRevoke { request, name, key, new_key } => {
-                let now = self.now();
-                self.regions.directory().handle_revoke(now, party, request, (&name, key), new_key);
-            }
-            Request::RegionMoved { open, epoch } => self.regions.directory().handle_moved(id, open, epoch),
-            Request::RegionNotify { request, open, tag } => {
-                self.regions.directory().handle_notify(id, request, open, tag);
-            }
+            Request::Meet { request, end } => self.on_meet(id, request, end, with),
             Request::RegionInstall { request, open, kernel, module } => {
                 self.on_install(id, request, open, (kernel, module));
+                Ok(())
             }
-            Request::RegionRun { request, open, others, bytes } => {
-                return self.on_run(id, request, (open, others), bytes);
-            }
-            Request::RegionAttach { request, open, epoch } => {
-                self.regions.directory().handle_attach(id, request, open, epoch);
-            }
-            Request::RegionDetach { number } => self.regions.directory().handle_detach(id, number),
-            Request::RegionNotificationsTaken { open, count } => {
-                self.regions.directory().handle_notifications_taken(id, open, count);
-            }
-            Request::Meet { request, end } => return self.on_meet(party, request, end, with),
-            Request::MeetProof { request, proof } => self.on_meet_proof(id, request, proof),
-            Request::Unmeet { request } => self.on_unmeet(id, request),
-            Request::RegionLend { request, open, connection, host, key } => {
-                self.on_region_lend(id, request, open, (connection, host, key));
-            }
-            Request::RegionUnlend { lease } => self.regions.directory().handle_unlend(id, lease),
-            Request::RegionLoansBack { host, lease, key, loans } => self.on_loans_back(id, host, (lease, key, loans)),
-            Request::RegionLoansTaken { lease } => self.regions.directory().handle_loans_taken(id, lease),
-            Request::Hello { .. } => return Err("Hello a second time".into()),
-            Request::Return { .. }
-            | Request::ReturnChunk { .. }
-            | Request::ReturnConnections { .. }
-            | Request::ReturnPairs { .. }
-            | Request::ReturnEnd => {
-                return Err("it brings a session along, and has one".into());
-            }
-            Request::Inspect { .. } | Request::ResetLane { .. } | Request::HandOver { .. } | Request::Lookup { .. } => {
-            }
+            Request::RegionRun { request, open, others, bytes } => self.on_run(id, request, (open, others), bytes),
+            Request::Hello { .. } => Err("Hello a second time".into()),
+            _ => Err("it brings a session along, and has one".into()),
         }
-        Ok(())
     }
 
     fn on_pair_segment(
@@ -412,7 +337,7 @@ impl Hub {
             return Ok(());
         }
         let fd = memory_of(&with, "a pair segment")?;
-        if !self.pairs.expects(client, pair, index, shape)? {
+        if !self.daemon.expects_segment(client, pair, index, shape)? {
             return Ok(());
         }
         let (slots, ring_bytes) = (PAIR_SLOTS, shape.1);
@@ -427,7 +352,7 @@ impl Hub {
             return Ok(());
         };
         let view = Pair::open(segment.into_region(), slots, ring_bytes).map_err(|e| e.to_string())?;
-        self.pairs.handle_segment(pair, index, fd.into(), view);
+        self.daemon.handle_segment(pair, index, fd.into(), view);
         Ok(())
     }
 
@@ -462,30 +387,6 @@ impl Hub {
         }
         if let (Some(rx), Some(tx)) = (sent.pop(), sent.pop()) {
             self.command(engine, Command::AddChunks { app, size, tx, rx });
-        }
-    }
-
-    // ---- pairs
-
-    pub(super) fn settle_pairs(&mut self) {
-        while let Some(action) = self.pairs.poll_action() {
-            match action {
-                PairAction::Send { client, reply, fds } => {
-                    self.send_shared(client, Outgoing::of_strangers(&reply, fds))
-                }
-                PairAction::Started { to, incoming, from, connected } => {
-                    let connected = Outgoing::new(&connected, Vec::new());
-                    let next = self.clients.get(&from).map(|client| client.out.later(connected)).transpose();
-                    let next = next.unwrap_or_else(|why| {
-                        self.on_unsent(from, why);
-                        None
-                    });
-                    self.send_shared(to, Outgoing::before(&incoming, next));
-                }
-                PairAction::Return { client, port, connection } => {
-                    self.admission.accepted(client, port, connection);
-                }
-            }
         }
     }
 
@@ -548,9 +449,9 @@ impl Hub {
         let Some(client) = self.clients.remove(&id) else { return };
         if let Stage::Returning(returned) = client.stage {
             returned.into_iter().for_each(|returned| self.not_adopted(id, &returned.engines));
-            self.admission.on_not_attached(id);
+            self.daemon.on_not_attached(id);
         }
-        self.admission.handle_left(id);
+        self.daemon.handle_gone(id);
         for engine in 0..self.engines.count() {
             if let Some(app) = self.names.app(id, engine) {
                 self.command(engine, Command::Detach { app, reason: Reason::PeerAppDied });
@@ -558,11 +459,6 @@ impl Hub {
         }
         self.questions.handle_gone(id, client.who.uid);
         self.installs.handle_gone(id, client.who.uid);
-        self.pairs.handle_gone(id);
-        self.meetings.handle_gone(id);
-        self.own_ends.handle_gone(id);
-        self.fallbacks.handle_gone(id);
-        self.on_region_program_left(id);
         shm::give_heap_back_soon();
     }
 }

@@ -4,15 +4,14 @@
 //! a limit.
 
 use control::NotTaken;
-use plane::{ClientId, SegmentLost};
+use plane::ClientId;
 
 use super::{Client, Hub};
 use crate::client_socket::ProgramIdentity;
-use crate::command::Command;
 
 impl Hub {
-    /// The program is at its limit: what it cannot take is used for nothing.
-    pub(super) fn on_not_taken(&mut self, id: ClientId, what: NotTaken, limit: u64) -> Result<(), String> {
+    /// The program is at its limit.
+    pub(super) fn log_own_limit(&mut self, id: ClientId, what: &NotTaken, limit: u64) {
         if let Some(Client { who, .. }) = self.clients.get(&id)
             && let Some(left_out) = self.log.take(std::time::Instant::now())
         {
@@ -20,16 +19,6 @@ impl Hub {
             let words = "a program is at its limit of open descriptors: a connection is refused, its others go on";
             tracing::warn!(pid, uid, name, limit, ?what, left_out, "{words}");
         }
-        match what {
-            // Numbers of chunks are the session's: one engine has it.
-            NotTaken::Chunk { chunk } => self.command_all_of(id, |app| Command::ChunkNotTaken { app, chunk }),
-            NotTaken::Direct { connection } => self.directs.handle_not_taken(id, connection)?,
-            NotTaken::Pair { pair } => self.pairs.handle_pair_not_taken(id, pair)?,
-            NotTaken::PairSegment { pair, index } => {
-                self.pairs.handle_segment_not_taken(id, pair, index, SegmentLost::ByProgram)?;
-            }
-        }
-        Ok(())
     }
 
     /// The daemon itself had no room for the descriptor of a segment: not the program's fault.
@@ -40,7 +29,6 @@ impl Hub {
                          (`ulimit -n`)";
             tracing::warn!(limit, left_out, "{words}");
         }
-        // One that was not asked for is refused when it comes whole.
-        let _ = self.pairs.handle_segment_not_taken(id, pair, index, SegmentLost::ByDaemon);
+        self.daemon.on_segment_lost(id, pair, index);
     }
 }

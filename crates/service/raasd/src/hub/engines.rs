@@ -91,16 +91,18 @@ async fn first_of<F: Future + Unpin>(mut all: Vec<F>) {
 mod tests {
     use std::time::Duration;
 
+    use plane::ProgramCommand;
+
     use super::*;
     use crate::sleeper::Sleeper;
 
     fn port(n: u16) -> Command {
-        Command::Unlisten { app: engine::AppId(0), port: n }
+        Command::Program { app: engine::AppId(0), command: ProgramCommand::Unlisten { port: n } }
     }
 
     fn ports(queue: &mut mpsc::Receiver<Command>) -> Vec<u16> {
         let next = || match queue.try_recv().ok()? {
-            Command::Unlisten { port, .. } => Some(port),
+            Command::Program { command: ProgramCommand::Unlisten { port }, .. } => Some(port),
             other => panic!("{other:?}"),
         };
         std::iter::from_fn(next).collect()

@@ -1,33 +1,31 @@
 //! What the engine says.
 
 use control::{KernelEnd, Reason, Reply};
-use engine::{AppId, Event};
-use plane::{ConnectRequest, ConnectionOver};
+use engine::{Admission, AppId, Event, OpenId};
+use plane::{Admitted, ClientId, ConnectRequest, ConnectionOver};
 
 use super::Hub;
-use crate::command::{EngineReport, FromEngine};
+use crate::command::{Command, EngineReport, FromEngine};
 
 impl Hub {
     pub(super) fn on_engine(&mut self, report: EngineReport) {
         let (now, EngineReport { engine, what }) = (self.now(), report);
         match what {
             FromEngine::Attached { client, result } => self.on_attached(client, engine, result),
-            FromEngine::Lane { peer, lane, answer } => self.peers.on_answer(now, peer, lane, answer),
+            FromEngine::Lane { peer, lane, answer } => self.daemon.on_answer(now, peer, lane, answer),
             FromEngine::Inspected { number, view } => self.on_inspected(engine, number, view),
             FromEngine::StreamOfRoute { peer, number, stream } => {
                 self.on_stream_of_route(engine, peer, number, stream);
             }
             FromEngine::LaneWasReset { client, request, found } => self.on_lane_was_reset(client, request, found),
             FromEngine::RegionGranted { peer, open, result, not_registered } => {
-                let (directory, _) = self.regions();
-                not_registered.into_iter().for_each(|region| directory.on_not_registered(region));
-                directory.on_granted(peer, open, result);
+                self.daemon.on_granted((peer, open), result, not_registered);
             }
-            FromEngine::RegionDeregistered { region } => self.regions().0.on_deregistered(region),
-            FromEngine::RegionOpened { open, result } => self.regions().1.on_opened(open, result),
+            FromEngine::RegionDeregistered { region } => self.daemon.on_deregistered(region),
+            FromEngine::RegionOpened { open, result } => self.daemon.on_region_opened(open, result),
             FromEngine::KernelInstalled { client, request, result } => self.installed(client, request, result),
             FromEngine::RegionAttached { client, number, result } => {
-                self.regions().0.on_attached(client, number, result);
+                self.daemon.on_region_attached(client, number, result);
             }
             FromEngine::WakeHangup { app } => {
                 if let Some(client) = self.names.program(engine, app) {
@@ -48,7 +46,7 @@ impl Hub {
     fn on_event(&mut self, engine: u32, event: Event) {
         let now = self.now();
         match event {
-            Event::PeerWanted { peer, lane } => self.peers.handle_wanted(now, peer, lane),
+            Event::PeerWanted { peer, lane } => self.daemon.handle_wanted(now, peer, lane),
             Event::ChunksWanted { app, size, rings } => self.on_chunks_wanted(engine, app, size, rings),
             Event::Connected { app, request, result } => {
                 let result = result.map(|connection| self.sealed(engine, app, connection));
@@ -56,9 +54,7 @@ impl Hub {
             }
             Event::DatagramPath { app, request, result } => {
                 let client = self.names.program(engine, app);
-                let is_taken = client.is_some_and(|client| {
-                    self.on_region_path(client, request, result) || self.on_meeting_path(client, request, result)
-                });
+                let is_taken = client.is_some_and(|client| self.daemon.on_path(now, client, request, result));
                 if !is_taken {
                     self.send_to(engine, app, Reply::DatagramPath { request, result });
                 }
@@ -86,21 +82,20 @@ impl Hub {
                 } else {
                     tracing::warn!(%peer, lane, %reason, detail, "the lane failed");
                 }
-                self.peers.on_lane_failed(now, peer, lane, reason);
-                self.on_region_lane_gone(peer, lane, reason);
+                self.daemon.on_lane_failed(now, peer, lane, reason);
             }
-            Event::LaneRests { peer, lane } => self.peers.on_lane_rests(now, peer, lane),
+            Event::LaneRests { peer, lane } => self.daemon.on_lane_rests(now, peer, lane),
             Event::LaneReset { peer, lane, detail, is_renewal } => {
                 if is_renewal {
                     tracing::info!(%peer, lane, detail, "the lane is made anew; its connections wait for a new queue pair");
                 } else {
                     tracing::warn!(%peer, lane, detail, "the lane is reset; its connections wait for a new queue pair");
                 }
-                self.peers.on_lane_reset(now, peer, lane);
+                self.daemon.on_lane_reset(now, peer, lane);
             }
-            Event::RegionClosed { peer, handle, .. } => self.regions().1.on_closed(peer, handle),
-            Event::RegionStopped { peer, region, epoch } => self.regions().1.on_stopped(peer, region, epoch),
-            Event::RegionNotified { region, notify, .. } => self.regions().0.on_remote_notification(region, notify),
+            Event::RegionClosed { peer, handle, .. } => self.daemon.on_region_closed(peer, handle),
+            Event::RegionStopped { peer, region, epoch } => self.daemon.on_region_stopped(peer, region, epoch),
+            Event::RegionNotified { region, notify, .. } => self.daemon.on_region_notified(region, notify),
             Event::StrangePort { peer, found, expected } => tracing::warn!(
                 %peer,
                 lane = engine,
@@ -117,6 +112,44 @@ impl Hub {
             Event::TakenBack { app } => self.on_taken_back(engine, app),
             Event::AppGone { app } => self.on_app_gone(engine, app),
             Event::ChunkGone { app, chunk } => self.send_to(engine, app, Reply::ChunkGone { chunk }),
+        }
+    }
+
+    /// Another host asks for a connection.
+    fn on_connect_request(&mut self, open: OpenId, asked: &ConnectRequest) {
+        let &ConnectRequest { engine, from, to_port: port, .. } = asked;
+        let answer = self.daemon.on_connect_request(asked).and_then(|admitted| {
+            let Admitted { client, connection, ring_bytes, kind } = admitted;
+            let app = self.names.app(client, engine).ok_or(Reason::NoListener)?;
+            Ok(Admission { app, connection, ring_bytes, kind, from, port })
+        });
+        self.command(engine, Command::Admit { open, answer });
+    }
+
+    fn on_connection_over(&mut self, app: AppId, over: ConnectionOver) {
+        let client = self.names.program(over.engine, app);
+        self.daemon.on_connection_over(client, over);
+        self.forget_names(client);
+    }
+
+    fn on_socket_over(&mut self, engine: u32, app: AppId) {
+        let client = self.names.program(engine, app);
+        client.into_iter().for_each(|client| self.daemon.on_socket_over(client));
+        self.forget_names(client);
+    }
+
+    /// An engine has nothing of a program any more.
+    fn on_app_gone(&mut self, engine: u32, app: AppId) {
+        tracing::debug!(?app, engine, "nothing of a detached program is in use any more");
+        let client = self.names.program(engine, app);
+        client.into_iter().for_each(|client| self.daemon.on_program_gone(client, engine));
+        self.forget_names(client);
+    }
+
+    /// Forgets the engines' names of a program of which nothing is left.
+    fn forget_names(&mut self, client: Option<ClientId>) {
+        if let Some(client) = client.filter(|client| !self.daemon.knows(*client)) {
+            self.names.forget(client);
         }
     }
 }

@@ -11,7 +11,7 @@ use plane::{ClientId, NoPlace};
 use tokio::task::JoinSet;
 
 use super::Hub;
-use crate::command::RegionCommand;
+use crate::command::RegionWork;
 use crate::shares::Share;
 use crate::user_turns::UserTurns;
 
@@ -82,7 +82,7 @@ impl Hub {
     ) {
         let why = format!("a name has 1 to {NAME_BYTES_MAX} bytes, without control and format characters");
         let bad_name = RegionRefusal::BadKernel { why };
-        match self.regions().0.owned_by(client, open) {
+        match self.daemon.directory().owned_by(client, open) {
             Err(why) => return self.installed(client, request, Err(why)),
             Ok(_) if kernel.is_empty() || kernel.len() > NAME_BYTES_MAX || !kernel.chars().all(control::is_plain) => {
                 return self.installed(client, request, Err(bad_name));
@@ -109,10 +109,8 @@ impl Hub {
         self.installs.read_waiting();
         let module = read.map_err(|why| RegionRefusal::BadKernel { why: why.to_string().replace('\n', " ") });
         // The region may have ended meanwhile: nothing would take the kernel away again.
-        match module.and_then(|module| Ok((self.regions().0.owned_by(client, open)?, module))) {
-            Ok((region, module)) => {
-                self.region_command(RegionCommand::Install { client, request, region, kernel, module })
-            }
+        match module.and_then(|module| Ok((self.daemon.directory().owned_by(client, open)?, module))) {
+            Ok((region, module)) => self.region_work(RegionWork::Install { client, request, region, kernel, module }),
             Err(why) => self.installed(client, request, Err(why)),
         }
     }

@@ -89,9 +89,9 @@ impl Hub {
         };
         let newest = copy().map_err(|cause| RegionRefusal::NoMemory { bytes, cause })?;
         let kept = KeptRegion { spec, uid, tenant: Arc::from(tenant), epoch, line };
-        let region = self.regions.directory().adopt(kept)?;
+        let region = self.daemon.directory_mut().adopt(kept)?;
         self.regions.put(region, newest);
-        self.settle_regions();
+        self.settle();
         Ok(region)
     }
 

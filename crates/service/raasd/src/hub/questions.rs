@@ -98,16 +98,16 @@ impl Hub {
         match inspect::part(question.query, question.from, self.engines.count()) {
             Part::Engine(engine, part) => self.ask_engine(engine, part, question),
             Part::Pairs(at) => {
-                let (mut rows, next) = self.pairs.rows(|uid| viewer.sees(uid), at, LOOKS_PER_PAGE);
-                self.own_ends.put_into(rows.iter_mut().map(|(_, row)| row));
+                let (mut rows, next) = self.daemon.pairs().rows(|uid| viewer.sees(uid), at, LOOKS_PER_PAGE);
+                self.daemon.own_ends().put_into(rows.iter_mut().map(|(_, row)| row));
                 self.answer_rows(question, (rows, next));
             }
             Part::Tcp(at) => {
-                self.answer_rows(question, self.fallbacks.rows(|uid| viewer.sees(uid), at, LOOKS_PER_PAGE))
+                self.answer_rows(question, self.daemon.fallbacks().rows(|uid| viewer.sees(uid), at, LOOKS_PER_PAGE))
             }
             Part::Regions(at) => {
                 let uid = (viewer != Viewer::All).then_some(question.uid);
-                let (rows, next) = self.regions.directory().rows(uid, at, LOOKS_PER_PAGE as usize);
+                let (rows, next) = self.daemon.directory().rows(uid, at, LOOKS_PER_PAGE as usize);
                 let (rows, next) = inspect::cut(rows, next, before);
                 self.answer_page(question, InspectAnswer::Regions(rows), next);
             }
@@ -177,7 +177,7 @@ impl Hub {
                 self.answer_page(question, InspectAnswer::Stat(Box::new(stat)), None);
             }
             EngineView::Lanes(page) => {
-                let (admission, peers) = (&self.admission, &self.peers);
+                let (admission, peers) = (self.daemon.admission(), self.daemon.peers());
                 let own = |uid, peer| admission.connections_with(uid, peer, engine);
                 let path = |peer| peers.path_to(peer).map(|(path, why)| (path.to_string(), why));
                 let page = inspect::lanes(page, question.viewer, own, path);
@@ -240,10 +240,10 @@ impl Hub {
     fn seen_here(&self, engine: u32, app: AppId) -> SeenHere {
         let Some(client) = self.names.program(engine, app) else { return SeenHere::default() };
         let (connections, bytes) = match engine {
-            0 => (self.pairs.connections_of(client), self.pairs.bytes_of(client)),
+            0 => (self.daemon.pairs().connections_of(client), self.daemon.pairs().bytes_of(client)),
             _ => (0, (0, 0)),
         };
-        let tenant = self.admission.tenant_of(client).map(|(name, _)| name.to_string()).unwrap_or_default();
+        let tenant = self.daemon.admission().tenant_of(client).map(|(name, _)| name.to_string()).unwrap_or_default();
         SeenHere { session: client.0, connections, bytes, tenant }
     }
 
@@ -256,12 +256,12 @@ impl Hub {
             calls_filtered: self.link_context.config.confinement.calls_filtered,
             landlock_abi: self.link_context.config.confinement.landlock_abi,
             uptime_seconds: self.now().as_nanos() / 1_000_000_000,
-            pairs: self.pairs.count(),
+            pairs: self.daemon.pairs().count(),
             links: u64::try_from(self.links.len()).unwrap_or(u64::MAX),
-            path_changes: self.peers.path_changes(),
-            admission: self.admission.counters(),
+            path_changes: self.daemon.peers().path_changes(),
+            admission: self.daemon.admission().counters(),
             turn_max_us: self.turns.longest_us(),
-            directs: self.directs.counters(),
+            directs: self.daemon.directs().counters(),
             fds,
             memory: self.memory.taken(),
         }

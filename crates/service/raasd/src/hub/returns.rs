@@ -7,19 +7,17 @@ use std::collections::BTreeMap;
 
 use control::{Connection, LaneTicket, RETURNED_MAX, Reason, Request, Ticket};
 use engine::{AppId, Returned, ReturnedChunk, SlotSet};
-use plane::{ClientId, ConnectionOver, Party};
+use plane::{ClientId, ConnectionOver, DATAGRAM_ENGINE, Party};
 use receivers::Verdict;
 use shm::{Region, Segment, Session, SessionShape, Sharing};
 
-use super::{Adopted, Attaching, Client, DATAGRAM_ENGINE, Hub, ReturnedSession, Stage};
+use super::{Adopted, Attaching, Client, Hub, ReturnedSession, Stage};
 use crate::receiving::{With, memory_of};
 
 /// Chunks of one session.
 const CHUNKS_MAX: usize = 4096;
 /// Bytes of one of them. By far the most are room to grow, which nobody has touched; the engine bounds its rings.
 const CHUNK_BYTES_MAX: u64 = 16 << 30;
-/// Rows of connections that programs brought back have the connections' numbers with this bit.
-pub(super) const RETURNED_ROW: u64 = 1 << 61;
 
 impl Hub {
     /// A message of a program that brings its session along. An error is what it did wrong.
@@ -75,9 +73,7 @@ impl Hub {
             }
             Request::ReturnPairs { ends } if returned.is_some() && ends.len() <= RETURNED_MAX => {
                 for end in ends {
-                    let bytes = (end.tx_bytes, end.rx_bytes);
-                    let row = (end.connection | RETURNED_ROW, (end.local, end.peer), bytes);
-                    self.fallbacks.handle_returned(party, row)?;
+                    self.daemon.handle_returned_pair(party, &end)?;
                 }
                 Ok(())
             }
@@ -120,12 +116,15 @@ impl Hub {
         }
         let client = party.client;
         match ticket {
-            Ticket::Lane(lane) if self.admission.adopt(client, lane.peer.ip(), engine, lane.is_outgoing).is_ok() => {
+            Ticket::Lane(lane)
+                if self.daemon.admission_mut().adopt(client, lane.peer.ip(), engine, lane.is_outgoing).is_ok() =>
+            {
                 place.connections.push(lane);
             }
             // Only one engine has the port space of datagrams.
             Ticket::Socket(socket)
-                if engine == DATAGRAM_ENGINE && self.admission.adopt_socket(client, socket.local.port()).is_ok() =>
+                if engine == DATAGRAM_ENGINE
+                    && self.daemon.admission_mut().adopt_socket(client, socket.local.port()).is_ok() =>
             {
                 place.sockets.push(socket);
             }
@@ -168,10 +167,10 @@ impl Hub {
     /// An engine does not take what was counted for it.
     pub(super) fn forget_adopted(&mut self, client: ClientId, adopted: Adopted) {
         for over in adopted.connections {
-            self.admission.on_connection_over(client, over);
+            self.daemon.admission_mut().on_connection_over(client, over);
         }
         for _ in 0..adopted.sockets {
-            self.admission.on_socket_over(client);
+            self.daemon.admission_mut().on_socket_over(client);
         }
     }
 

@@ -4,11 +4,11 @@
 
 use control::{RegionRefusal, Reply};
 use engine::LocalPlace;
-use plane::ClientId;
+use plane::{ClientId, DATAGRAM_ENGINE};
 use shm::{KERNEL_BYTES_MAX, KERNEL_REGIONS_MAX};
 
-use super::{DATAGRAM_ENGINE, Hub};
-use crate::command::RegionCommand;
+use super::Hub;
+use crate::command::RegionWork;
 
 impl Hub {
     pub(super) fn on_run(
@@ -22,10 +22,10 @@ impl Hub {
             return Err(format!("a kernel's request of {} bytes with {} other regions", bytes.len(), others.len()));
         }
         // A program that the engine does not know is on its way out.
-        let Some(app) = self.app_of(client, DATAGRAM_ENGINE) else { return Ok(()) };
+        let Some(app) = self.names.app(client, DATAGRAM_ENGINE) else { return Ok(()) };
         let opens: Vec<u64> = std::iter::once(open).chain(others).collect();
         match self.places(client, &opens) {
-            Ok(places) => self.region_command(RegionCommand::Run { app, request, places, bytes }),
+            Ok(places) => self.region_work(RegionWork::Run { app, request, places, bytes }),
             Err(why) => self.send(client, Reply::RegionRan { request, result: Err(why) }, Vec::new()),
         }
         Ok(())
@@ -33,7 +33,7 @@ impl Hub {
 
     fn places(&mut self, client: ClientId, opens: &[u64]) -> Result<Vec<LocalPlace>, RegionRefusal> {
         let mut places = Vec::with_capacity(opens.len());
-        for (region, access) in self.regions().0.begin_run(client, opens)? {
+        for (region, access) in self.daemon.directory_mut().begin_run(client, opens)? {
             places.push(LocalPlace { region, access, memory: self.regions.mapped(region)? });
         }
         Ok(places)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use control::TenantRow;
 use engine::{IpNet, TenantPlace, TenantTerms};
-use plane::{ClientId, Policy, RegionRight, Tenant, TenantShare, TenantUse};
+use plane::{ClientId, Policy, Tenant, TenantUse};
 
 use super::Hub;
 use crate::command::Command;
@@ -15,7 +15,7 @@ use crate::command::Command;
 impl Hub {
     /// Another policy is in force.
     pub(super) fn on_policy(&mut self, policy: Policy) {
-        self.admission.set_policy(policy);
+        self.daemon.admission_mut().set_policy(policy);
         self.tell_tenants();
         let clients: Vec<ClientId> = self.clients.keys().copied().collect();
         for client in clients {
@@ -41,7 +41,7 @@ impl Hub {
             operations_per_s: part(tenant.rights.operations_per_s),
             pinned_bytes_max: tenant.rights.pinned_bytes_max.map(share),
         };
-        let terms: Vec<TenantTerms> = self.admission.policy().tenants().iter().map(terms).collect();
+        let terms: Vec<TenantTerms> = self.daemon.admission().policy().tenants().iter().map(terms).collect();
         for engine in 0..engines {
             self.command(engine, Command::SetTenants(terms.clone()));
         }
@@ -49,38 +49,24 @@ impl Hub {
 
     /// Where the engines find a program's tenant.
     pub(super) fn tenant_place(&self, client: ClientId) -> TenantPlace {
-        TenantPlace(u16::try_from(self.admission.tenant_place(client)).unwrap_or_default())
+        TenantPlace(u16::try_from(self.daemon.admission().tenant_place(client)).unwrap_or_default())
     }
 
     /// Networks that a program may connect to; none: all that the configuration allows.
     pub(super) fn networks_of(&self, client: ClientId) -> Option<Arc<[IpNet]>> {
-        self.admission.tenant_of(client).and_then(|(_, rights)| rights.connect.clone())
-    }
-
-    /// What a program may make of regions; none if it may make none.
-    pub(super) fn region_share(&self, client: ClientId) -> Option<TenantShare> {
-        let (name, rights) = self.admission.tenant_of(client)?;
-        let share = TenantShare { name: Arc::clone(name), bytes_max: rights.region_bytes_max };
-        (rights.regions >= RegionRight::Create).then_some(share)
-    }
-
-    /// Whether a program may open regions of others, and with a lane of its own.
-    pub(super) fn may_open(&self, client: ClientId, is_leased: bool) -> bool {
-        let right = |(_, rights): (_, &plane::Rights)| {
-            rights.regions >= RegionRight::Open && (rights.leased_lanes || !is_leased)
-        };
-        self.admission.tenant_of(client).is_some_and(right)
+        self.daemon.admission().tenant_of(client).and_then(|(_, rights)| rights.connect.clone())
     }
 
     /// The tenants with what they have; for one user, those of its programs.
     pub(super) fn tenant_rows(&mut self, uid: Option<u32>) -> Vec<TenantRow> {
         let of_user = |name: &str| {
             let mut programs = self.clients.iter().filter(|(_, client)| uid.is_none_or(|uid| uid == client.who.uid));
-            uid.is_none() || programs.any(|(&id, _)| self.admission.tenant_of(id).is_some_and(|(of, _)| &**of == name))
+            uid.is_none()
+                || programs.any(|(&id, _)| self.daemon.admission().tenant_of(id).is_some_and(|(of, _)| &**of == name))
         };
-        let uses: Vec<TenantUse> = self.admission.tenants().filter(|tenant| of_user(&tenant.name)).collect();
+        let uses: Vec<TenantUse> = self.daemon.admission().tenants().filter(|tenant| of_user(&tenant.name)).collect();
         let row = |tenant: TenantUse| TenantRow {
-            region_bytes: self.regions().0.bytes_of_tenant(&tenant.name),
+            region_bytes: self.daemon.directory().bytes_of_tenant(&tenant.name),
             name: tenant.name.to_string(),
             programs: tenant.programs,
             programs_max: tenant.rights.programs_max,

@@ -79,7 +79,7 @@ fn linked() -> (Peers, LinkId) {
     peers.handle_wanted(ms(0), ip(0, 2), 0);
     let (link, paths, replaces) = dial(&actions(&mut peers)).unwrap();
     assert_eq!((paths, replaces), (vec![ip(0, 1), ip(1, 1)], 0));
-    peers.handle_up_over(ms(1), link, peer(77, 0), over(0));
+    peers.handle_up(ms(1), link, peer(77, 0), over(0));
     assert_eq!(offers(&actions(&mut peers)), [None], "lanes of the first path are at the device's own address");
     (peers, link)
 }
@@ -96,7 +96,7 @@ fn a_silent_link_stays_until_one_over_the_other_path_is_there() {
     peers.seek_path(ms(401), first, SILENT);
     assert!(actions(&mut peers).is_empty(), "one dial at a time");
     assert_eq!(peers.link_to(ip(0, 2)), Some(first));
-    peers.handle_up_over(ms(410), second, peer(78, 0), over(1));
+    peers.handle_up(ms(410), second, peer(78, 0), over(1));
     let next = actions(&mut peers);
     assert!(matches!(&next[0], PeerAction::Close { link, .. } if *link == first), "{next:?}");
     assert_eq!((lost(&next), offers(&next)), (1, vec![over(1)]));
@@ -119,7 +119,7 @@ fn a_peer_that_speaks_again_keeps_its_link_and_tries_that_fail_come_slower() {
     assert!(next.iter().any(|a| matches!(a, PeerAction::CancelDial { link } if *link == second)), "{next:?}");
     assert_eq!((lost(&next), peers.link_to(ip(0, 2))), (0, Some(first)));
     // The link that came up in the moment of the word is not wanted any more.
-    peers.handle_up_over(ms(321), second, peer(78, 0), over(1));
+    peers.handle_up(ms(321), second, peer(78, 0), over(1));
     assert!(matches!(actions(&mut peers)[..], [PeerAction::Close { link, .. }] if link == second));
 
     let mut dials = 0;
@@ -142,7 +142,7 @@ fn a_peer_that_lost_its_end_replaces_the_link_and_no_other_does() {
         let verdict = peers.handle_hello(ms(5), second, ip(1, 2), peer(79, 0));
         assert_eq!(verdict, Verdict::Proceed, "its terms are not known yet");
         assert!(actions(&mut peers).is_empty(), "nothing happens before the proof");
-        peers.handle_up_over(ms(6), second, peer(79, replaces), over(1));
+        peers.handle_up(ms(6), second, peer(79, replaces), over(1));
         let next = actions(&mut peers);
         let closed = if moves { first } else { second };
         assert!(matches!(&next[0], PeerAction::Close { link, .. } if *link == closed), "{next:?}");
@@ -159,7 +159,7 @@ fn a_link_that_ends_is_followed_by_a_dial_at_once() {
     assert_eq!(lost(&next), 1);
     let (second, paths, replaces) = dial(&next).unwrap();
     assert_eq!((paths, replaces), (vec![ip(0, 1), ip(1, 1)], 77), "the path may be well: its daemon may have ended");
-    peers.handle_up_over(ms(60), second, peer(80, 0), over(1));
+    peers.handle_up(ms(60), second, peer(80, 0), over(1));
     assert_eq!(offers(&actions(&mut peers)), [over(1)]);
     // One that said nothing is tried last.
     peers.handle_silent(second, SILENT);
@@ -172,7 +172,7 @@ fn the_first_path_is_tried_again_with_growing_pauses_and_taken_when_it_is_there(
     let (mut peers, first) = linked();
     peers.handle_down(ms(50), first, control::Reason::PeerLost);
     let (second, ..) = dial(&actions(&mut peers)).unwrap();
-    peers.handle_up_over(ms(60), second, peer(80, 0), over(1));
+    peers.handle_up(ms(60), second, peer(80, 0), over(1));
     actions(&mut peers);
     let (mut before, mut pauses, mut last) = (ms(60), Vec::new(), None);
     for _ in 0..8 {
@@ -191,7 +191,7 @@ fn the_first_path_is_tried_again_with_growing_pauses_and_taken_when_it_is_there(
     assert!(Some(at) > last);
     peers.handle_timeout(at);
     let (third, ..) = dial(&actions(&mut peers)).unwrap();
-    peers.handle_up_over(at, third, peer(81, 0), over(0));
+    peers.handle_up(at, third, peer(81, 0), over(0));
     let next = actions(&mut peers);
     assert!(matches!(&next[0], PeerAction::Close { link, .. } if *link == second), "{next:?}");
     assert_eq!((peers.path_to(ip(0, 2)).map(|p| p.0), peers.deadline()), (over(0), None));

@@ -1,0 +1,138 @@
+//! Programs: they come, ask and go.
+//!
+//! Owns which of them all engines have taken in: an engine is asked for nothing of another one.
+
+use control::{NotTaken, Reason, Request};
+use verbs::Time;
+
+use super::{Action, Daemon, Program, ProgramCommand, Supply};
+use crate::{ClientId, Connect, Listen, Party, ProgramFacts, SegmentLost};
+
+/// Rows of connections that programs brought back have the connections' numbers with this bit.
+const RETURNED_ROW: u64 = 1 << 61;
+
+impl<F, S> Daemon<F, S> {
+    // ---- they come and go
+
+    /// A program wants to attach. An error: it may not.
+    pub fn handle_attach(&mut self, party: Party, facts: ProgramFacts) -> Result<(), Reason> {
+        let Party { client, pid, uid } = party;
+        self.admission.attach(client, facts)?;
+        self.programs.insert(client, Program { pid, uid, is_attached: false });
+        Ok(())
+    }
+
+    /// All engines have taken the program in.
+    pub fn on_attached(&mut self, client: ClientId) {
+        if let Some(program) = self.programs.get_mut(&client) {
+            program.is_attached = true;
+        }
+    }
+
+    /// No engine was asked to take the program in, and none will be.
+    pub fn on_not_attached(&mut self, client: ClientId) {
+        self.programs.remove(&client);
+        self.admission.on_not_attached(client);
+    }
+
+    /// A program is gone. The driver has the engines detach it, and [`Daemon::on_program_gone`] comes of each.
+    pub fn handle_gone(&mut self, client: ClientId) {
+        self.programs.remove(&client);
+        self.admission.handle_left(client);
+        self.pairs.handle_gone(client);
+        self.meetings.handle_gone(client);
+        self.own_ends.handle_gone(client);
+        self.fallbacks.handle_gone(client);
+        self.directory.handle_left(client);
+        self.foreign.handle_left(client);
+    }
+
+    pub(super) fn is_attached(&self, client: ClientId) -> bool {
+        self.programs.get(&client).is_some_and(|program| program.is_attached)
+    }
+
+    /// Nothing is asked of an engine for a program that it does not have.
+    pub(super) fn command(&mut self, engine: u32, client: ClientId, command: ProgramCommand) {
+        if self.is_attached(client) {
+            self.actions.push_back(Action::Program { engine, client, command });
+        }
+    }
+
+    pub(super) fn command_all(&mut self, client: ClientId, command: ProgramCommand) {
+        (0..self.engines).for_each(|engine| self.command(engine, client, command));
+    }
+
+    pub(super) fn reply(&mut self, client: ClientId, reply: control::Reply) {
+        self.actions.push_back(Action::Reply { client, reply, fds: Vec::new() });
+    }
+
+    // ---- what they ask
+
+    /// A program asks for something. `Ok(Some)`: what needs more than decisions comes back, for the driver. An error is what
+    /// the program did wrong.
+    pub fn handle_request(
+        &mut self,
+        now: Time,
+        client: ClientId,
+        request: Request,
+        supply: &mut dyn Supply<F>,
+    ) -> Result<Option<Request>, String> {
+        let Some(party) = self.party(client).filter(|_| self.is_attached(client)) else {
+            return Err("only an attached application may ask for this".into());
+        };
+        match request {
+            Request::Listen { request, port, backlog, ring_bytes, kind } => {
+                self.listen(client, request, Listen { port, backlog, ring_bytes, kind });
+            }
+            Request::Unlisten { port } => self.unlisten(client, port),
+            Request::Accepted { port, connection } => self.accepted(client, port, connection),
+            Request::Connect { request, to, ring_bytes, kind } => {
+                self.connect(now, party, request, Connect { to, ring_bytes, kind }, supply);
+            }
+            Request::OpenOperations { request, ring_bytes } => self.open_operations(client, request, ring_bytes),
+            Request::BindDatagram { request, port, ring_bytes } => self.bind(client, request, (port, ring_bytes)),
+            Request::DatagramPath { request, to } => self.path(client, request, to),
+            Request::CancelConnect { request } => {
+                if !self.pairs.handle_cancel(client, request) {
+                    self.command_all(client, ProgramCommand::CancelConnect { request });
+                }
+            }
+            Request::NotTaken { what, .. } => self.not_taken(client, what)?,
+            Request::PairClosed { connection } => {
+                self.fallbacks.handle_closed(client, connection | RETURNED_ROW);
+                self.pairs.handle_closed(client, connection);
+            }
+            Request::TcpOpened { number, local, peer } => {
+                if !self.fallbacks.handle_opened(party, number, (local, peer))? {
+                    self.actions.push_back(Action::NoRow { client, peer });
+                }
+            }
+            Request::TcpClosed { number } => self.fallbacks.handle_closed(client, number),
+            Request::MeetProof { request, proof } => self.meet_proof(client, request, proof, supply),
+            Request::Unmeet { request } => self.unmeet(client, request),
+            of_regions => return self.handle_region_request(now, party, of_regions),
+        }
+        Ok(None)
+    }
+
+    /// A connection with another program of this host, from the time of a daemon before this one, that a program brings
+    /// along: its number, ends, and bytes written and read. An error is what the program did wrong.
+    pub fn handle_returned_pair(&mut self, party: Party, end: &control::ReturnedEnd) -> Result<(), String> {
+        let row = (end.connection | RETURNED_ROW, (end.local, end.peer), (end.tx_bytes, end.rx_bytes));
+        self.fallbacks.handle_returned(party, row).map(drop)
+    }
+
+    /// What it cannot take, for want of a descriptor, is used for nothing.
+    fn not_taken(&mut self, client: ClientId, what: NotTaken) -> Result<(), String> {
+        match what {
+            // Numbers of chunks are the session's: one engine has it.
+            NotTaken::Chunk { chunk } => self.command_all(client, ProgramCommand::ChunkNotTaken { chunk }),
+            NotTaken::Direct { connection } => self.directs.handle_not_taken(client, connection)?,
+            NotTaken::Pair { pair } => self.pairs.handle_pair_not_taken(client, pair)?,
+            NotTaken::PairSegment { pair, index } => {
+                self.pairs.handle_segment_not_taken(client, pair, index, SegmentLost::ByProgram)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,135 @@
+//! What `plane::Daemon` decides, carried out: messages to programs and peers, commands to engines, memory, dials.
+//!
+//! Owns nothing. It must decide nothing, and carry each action out before the next.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use control::{PeerMessage, RegionAccess, Reply};
+use plane::{Action, ClientId, DATAGRAM_ENGINE, Handed, ProgramCommand, Supply};
+use shm::{ClosedElsewhere, Region, WakeSocket};
+
+use super::Hub;
+use super::regions::Wanted;
+use crate::client_socket::Outgoing;
+use crate::command::{Command, RegionWork};
+use crate::dial::dial;
+use crate::direct_socket::{PeerOffer, dial_direct};
+
+/// What decisions need of the system.
+pub(super) struct System;
+
+impl Supply<ClosedElsewhere> for System {
+    /// Without a random number there is none that proves anything, and the kernel's own would be the fault.
+    fn word(&mut self) -> u64 {
+        let mut bytes = [0; 8];
+        match getrandom::fill(&mut bytes) {
+            Ok(()) => u64::from_ne_bytes(bytes),
+            Err(error) => panic!("no random number: {error}"),
+        }
+    }
+
+    fn wake(&mut self) -> Option<(ClosedElsewhere, ClosedElsewhere)> {
+        let made = WakeSocket::pair().map(|(a, b)| (a.into_fd().into(), b.into_fd().into()));
+        made.inspect_err(|error| tracing::warn!(%error, "no wake socket for two processes")).ok()
+    }
+}
+
+impl Hub {
+    pub(super) fn carry_out(&mut self, action: Action<ClosedElsewhere, OwnedFd>) {
+        match action {
+            Action::Reply { client, reply, fds } => self.send_shared(client, Outgoing::of_strangers(&reply, fds)),
+            Action::Started { to, incoming, from, connected } => self.start_pair((to, &incoming), (from, &connected)),
+            Action::Share { client, reply, memory } => self.share_region(client, reply, memory),
+            Action::Give { client, connection, slot, socket } => self.give_direct(client, connection, slot, socket),
+            Action::NoRow { client, peer } => {
+                if let (Some(left_out), Some(party)) = (self.may_log(), self.daemon.party(client)) {
+                    tracing::warn!(pid = party.pid, %peer, left_out, "too many connections over kernel TCP: `raas ss` leaves one out");
+                }
+            }
+            Action::Program { engine, client, command } => self.command_program(engine, client, command),
+            Action::Lane { engine, lane, command } => self.command(engine, Command::Lane { lane, command }),
+            Action::AskRoute { peer, number, lane, route } => {
+                self.command(lane, Command::StreamOfRoute { peer, number, route });
+            }
+            Action::Grant { region, epoch, register, peer, open, lane } => {
+                let memory = register.map(|access| self.memory_for(region, access));
+                self.region_work(RegionWork::Grant { region, epoch, memory, peer, open, lane });
+            }
+            Action::Attach { client, region, older, number, writable } => {
+                if let Some(app) = self.names.app(client, DATAGRAM_ENGINE) {
+                    let memory = self.regions.map(region, older);
+                    self.region_work(RegionWork::Attach { client, app, number, memory, writable });
+                }
+            }
+            Action::Region(command) => self.region_work(RegionWork::Command(command)),
+            Action::Make { region, bytes, huge_pages } => {
+                if let Some(made) = self.regions.make(Wanted { region, bytes, huge_pages }) {
+                    self.on_region_made(made);
+                }
+            }
+            Action::Use { region } => self.regions.use_newest(region),
+            Action::Drop { region } => {
+                self.forget_kept(region);
+                self.regions.forget(region);
+            }
+            Action::Keep { region, kept } => self.keep_region(region, kept),
+            Action::Stamp { word, value } => self.regions.stamp(word, value),
+            Action::Dial { link, peer, deadline, ways } => {
+                let task = dial(Arc::clone(&self.link_context), link, peer, deadline, ways);
+                self.dials.insert(link, self.dial_tasks.spawn(task));
+            }
+            Action::CancelDial { link } => {
+                if let Some(task) = self.dials.remove(&link) {
+                    task.abort();
+                }
+            }
+            Action::Send { link, message } => self.send_to_peer(link, message),
+            Action::Close { link, reason, detail } => {
+                if let Some(queue) = self.links.remove(&link) {
+                    queue.close(PeerMessage::Bye { reason, detail });
+                }
+            }
+            Action::DialDirect { peer, number, token, connection } => {
+                let offer = PeerOffer { peer, number, token, connection };
+                self.dial_tasks.spawn(dial_direct(Arc::clone(&self.link_context), offer));
+            }
+        }
+    }
+
+    fn command_program(&mut self, engine: u32, client: ClientId, command: ProgramCommand) {
+        if let Some(app) = self.names.app(client, engine) {
+            self.command(engine, Command::Program { app, command });
+        }
+    }
+
+    /// Of a connection between two programs the one that listens hears first.
+    fn start_pair(&mut self, (to, incoming): (ClientId, &Reply), (from, connected): (ClientId, &Reply)) {
+        let connected = Outgoing::new(connected, Vec::new());
+        let next = self.clients.get(&from).map(|client| client.out.later(connected)).transpose();
+        let next = next.unwrap_or_else(|why| {
+            self.on_unsent(from, why);
+            None
+        });
+        self.send_shared(to, Outgoing::before(incoming, next));
+    }
+
+    pub(super) fn region_work(&mut self, work: RegionWork) {
+        self.command(DATAGRAM_ENGINE, Command::Region(work));
+    }
+
+    fn memory_for(&self, region: u64, access: RegionAccess) -> Result<(Region, RegionAccess), String> {
+        Ok((self.regions.map(region, false)?, access))
+    }
+
+    fn share_region(&mut self, client: ClientId, reply: Reply, memory: Handed) {
+        match self.regions.hand_out(memory) {
+            Ok(fds) => self.send_shared(client, Outgoing::shared(&reply, fds)),
+            // Most likely the daemon is at its limit of them.
+            Err(error) => {
+                tracing::warn!(%error, "a region's memory cannot be handed out");
+                self.daemon.on_not_shared(client, reply, error.to_string());
+            }
+        }
+    }
+}
