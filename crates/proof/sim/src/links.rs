@@ -12,7 +12,7 @@ use engine::{AppId, BulkStream, OpenId};
 use plane::{
     Admission, ClientId, ClusterKey, ClusterKeys, ConnectRequest, ConnectionOver, DaemonConfig, Dialing, Heartbeat,
     Identity, Introduction, LaneAnswer, LinkId, LinkNames, LinkPath, Opening, PairLimits, PeersConfig, Place, Seal,
-    Strangers, Watch,
+    Strangers, TICKET_SECRET_BYTES, Tickets, Watch,
 };
 use verbs::Time;
 
@@ -44,6 +44,8 @@ const PAIR_LIMITS: PairLimits = PairLimits {
     owner_uid: 0,
     answer: Duration::from_secs(2),
 };
+/// The network namespace of each daemon.
+pub(crate) const NAMESPACE: u64 = 1;
 /// Heartbeats in the silence after which a link is given up.
 const MISSES: u32 = 5;
 
@@ -172,6 +174,8 @@ pub(crate) struct ControlPlane {
     pub(crate) by_connection: BTreeMap<u64, LinkId>,
     pub(crate) strangers: Strangers,
     pub(crate) regions: Regions,
+    /// The seal of this host's daemons, one after the other.
+    pub(crate) tickets: Tickets,
     pub(crate) heartbeat: Heartbeat,
     plan: DaemonPlan,
     instance: u64,
@@ -221,8 +225,8 @@ impl ControlPlane {
             encrypt: host.encrypt,
             encrypts: BTreeMap::new(),
             makes_directs: host.bulk_bytes.is_some(),
-            tcp_is_faster: false,
-            namespace: None,
+            tcp_is_faster: host.tcp_is_faster,
+            namespace: Some(NAMESPACE),
             nobody: None,
         };
         let mut daemon = plane::Daemon::new(config, admission);
@@ -237,6 +241,7 @@ impl ControlPlane {
             by_connection: BTreeMap::new(),
             strangers: Strangers::new(plan.handshakes_max, plan.handshakes_max, BTreeMap::new()),
             regions: Regions::default(),
+            tickets: Tickets::new([own as u8; TICKET_SECRET_BYTES]),
             heartbeat,
             told_at: vec![Time::ZERO; plan.engines as usize],
             plan,

@@ -80,6 +80,8 @@ struct Sweep {
     /// Regions that went on with the next daemon, and handles that went on by another one.
     total_regions_returned: u64,
     total_handles_reopened: u64,
+    total_ends_met: u64,
+    total_ends_on_tcp: u64,
 }
 
 fn main() -> ExitCode {
@@ -174,6 +176,8 @@ fn sweep(args: &Args) -> anyhow::Result<bool> {
         total_words_undecided: totals.operations[3],
         total_regions_returned: totals.operations[4],
         total_handles_reopened: totals.operations[5],
+        total_ends_met: totals.operations[6],
+        total_ends_on_tcp: totals.operations[7],
         outcome,
     };
     print(args, &sweep, &sweep.outcome)?;
@@ -182,7 +186,8 @@ fn sweep(args: &Args) -> anyhow::Result<bool> {
             "{} seeds from {} in {:.1} s, {:.1} a second: {:.0} virtual seconds, {} events, {} connections, {} bytes \
              checked; failures, each with a cause: {:?}; {} datagrams sent, {} taken, drops: {:?}; \
              {} sockets came back, and took {} datagrams afterwards; {} operations on regions, and {} of which nobody knows, \
-             {} refused, {} words undecided; {} regions came back, and {} handles went on",
+             {} refused, {} words undecided; {} regions came back, and {} handles went on; {} ends of TCP connections met, \
+             and {} stayed",
             sweep.count,
             sweep.first_seed,
             sweep.seconds,
@@ -203,6 +208,8 @@ fn sweep(args: &Args) -> anyhow::Result<bool> {
             sweep.total_words_undecided,
             sweep.total_regions_returned,
             sweep.total_handles_reopened,
+            sweep.total_ends_met,
+            sweep.total_ends_on_tcp,
         );
     }
     Ok(sweep.outcome.violations.is_empty())
@@ -223,7 +230,7 @@ struct Totals {
     returned: (u64, u64),
     /// Operations on regions: done, not known, refused; words of which the judge does not know; regions and handles that
     /// went on.
-    operations: [u64; 6],
+    operations: [u64; 8],
     /// The lowest seed with a violation.
     worst: Option<Outcome>,
     last: Option<Outcome>,
@@ -248,12 +255,14 @@ impl Totals {
             outcome.words_undecided,
             outcome.regions_returned,
             outcome.handles_reopened,
+            outcome.ends_met,
+            outcome.ends_on_tcp,
         ]);
         outcome.datagram_drops.iter().for_each(|(k, n)| *self.datagram_drops.entry(k).or_default() += n);
         self.keep(outcome);
     }
 
-    fn add_operations(&mut self, operations: [u64; 6]) {
+    fn add_operations(&mut self, operations: [u64; 8]) {
         self.operations.iter_mut().zip(operations).for_each(|(sum, more)| *sum += more);
     }
 

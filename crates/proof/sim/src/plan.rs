@@ -3,6 +3,7 @@
 //! Types and quiet defaults only; `swarm` draws a plan from a seed, a scenario writes its own. It must never hold
 //! state.
 
+mod meeting;
 mod socket;
 mod user;
 
@@ -14,6 +15,7 @@ use plane::SpreadBy;
 use softnic::RecordLimit;
 use verbs::{Encrypt, PathMtu, Status, Time, Wire, WirePolicy};
 
+pub use meeting::MeetingPlan;
 pub use socket::SocketPlan;
 pub use user::UserPlan;
 
@@ -42,6 +44,8 @@ pub struct Plan {
     pub apps: Vec<AppPlan>,
     /// Programs that use regions of other hosts.
     pub users: Vec<UserPlan>,
+    /// Programs under `raas run`.
+    pub meetings: Vec<MeetingPlan>,
     /// Longest time that a message between the control plane and its links, or its engine, takes.
     pub queue_delay_max: Duration,
     /// What breaks, and when.
@@ -101,6 +105,8 @@ pub struct HostPlan {
     pub record_limit: RecordLimit,
     /// Bytes without a pause after which a stream is bulk, and may get a TCP connection of its own. None: none does.
     pub bulk_bytes: Option<u64>,
+    /// Programs under `raas run` stay on kernel TCP where a lane would be in the clear, with one path.
+    pub tcp_is_faster: bool,
     /// How its engines choose verbs.
     pub choice: Thresholds,
     /// The loads that its engines are told are of 0 to so many percent.
@@ -164,6 +170,7 @@ impl Default for HostPlan {
             encrypt: Encrypt::Off,
             record_limit: RecordLimit::default(),
             bulk_bytes: None,
+            tcp_is_faster: false,
             choice: Thresholds::default(),
             load_max: 0,
         }
@@ -319,6 +326,8 @@ pub enum Fault {
     LinkConditions(LinkConditions),
     /// A host takes its region back from all that have it open.
     Revoke { host: usize },
+    /// Another policy is in force on a host: its programs may have so many connections to other hosts; none: any number.
+    Policy { host: usize, connections_max: Option<u32> },
 }
 
 /// How a queue pair fails.
@@ -522,6 +531,7 @@ impl Plan {
             queue_delay_max: Duration::from_micros(2),
             apps: Vec::new(),
             users: Vec::new(),
+            meetings: Vec::new(),
             faults: Vec::new(),
             quiet_at: Time::ZERO + Duration::from_secs(1),
         }

@@ -52,6 +52,10 @@ pub struct Outcome {
     pub regions_returned: u64,
     /// See [`Outcome::regions_returned`].
     pub handles_reopened: u64,
+    /// Ends of kernel TCP connections that became streams.
+    pub ends_met: u64,
+    /// Those that stayed.
+    pub ends_on_tcp: u64,
     /// Words of regions whose history was too long to judge.
     pub words_undecided: u64,
     /// Packets sent.
@@ -119,6 +123,8 @@ pub fn run_plan(plan: Plan, steps: Option<u64>, trace: Trace) -> Outcome {
         operations_refused: world.checks().histories.refused,
         regions_returned: world.checks().regions_returned,
         handles_reopened: world.checks().handles_reopened,
+        ends_met: world.checks().ends_met,
+        ends_on_tcp: world.checks().ends_on_tcp,
         words_undecided: world.checks().histories.undecided,
         packets,
         packets_lost,

@@ -8,7 +8,9 @@ mod ciphers;
 mod daemons;
 mod directs;
 mod engines;
+mod meetings;
 mod paths;
+mod policies;
 mod restarts;
 mod silence;
 mod sockets;
@@ -75,6 +77,7 @@ impl Plan {
             queue_delay_max: Duration::ZERO,
             apps: Vec::new(),
             users: Vec::new(),
+            meetings: Vec::new(),
             faults: Vec::new(),
             quiet_at: Time::ZERO + Duration::from_micros(quiet_us),
         };
@@ -96,6 +99,8 @@ impl Plan {
         directs::draw(&mut plan, quiet_us);
         paths::draw(&mut plan, quiet_us);
         silence::draw(&mut plan, quiet_us);
+        meetings::draw(&mut plan, quiet_us);
+        policies::draw(&mut plan, quiet_us);
         plan
     }
 }

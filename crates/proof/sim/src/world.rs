@@ -12,6 +12,7 @@ mod direct;
 mod event;
 mod faults;
 mod lanes;
+mod meetings;
 mod owners;
 mod pairs;
 mod regions;
@@ -46,6 +47,7 @@ use crate::tcp::Tcp;
 use crate::trace::Trace;
 
 use event::{Chunks, Event};
+use meetings::Meetings;
 use streams::StreamTimes;
 use users::Users;
 
@@ -88,6 +90,7 @@ pub struct World {
     /// Nothing breaks any more.
     quiet: bool,
     users: Users,
+    meetings: Meetings,
     /// The tables of engines are looked at now and then.
     samples: bool,
 }
@@ -117,6 +120,7 @@ impl World {
             fuses: BTreeMap::new(),
             quiet: false,
             users: Users::new(rng(7)),
+            meetings: Meetings::default(),
             samples: true,
             plan,
         };
@@ -128,6 +132,9 @@ impl World {
         }
         for index in 0..world.plan.apps.len() {
             world.queue.push(world.plan.apps[index].start, Event::Start { plan: index });
+        }
+        for index in 0..world.plan.meetings.len() {
+            world.plan_meeting(index);
         }
         for index in 0..world.plan.faults.len() {
             world.queue.push(world.plan.faults[index].0, Event::Fault(index));
@@ -370,6 +377,7 @@ impl World {
                 self.on_fault(&fault);
             }
             Event::Start { plan } => self.start_app(plan),
+            Event::Meeting { meeting, side, step } => self.on_meeting(meeting, side, step),
             Event::Return { host, life, app } => self.on_return(host, life, app),
             Event::DirectHello { host, from, offer, nonce } => self.on_direct_hello(host, from, offer, nonce),
             Event::Direct { to, hosts, carried } => self.on_direct(SentOff { to, hosts, carried }),

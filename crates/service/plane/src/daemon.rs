@@ -256,6 +256,11 @@ impl<F, S> Daemon<F, S> {
         &mut self.directory
     }
 
+    /// Ends of kernel TCP connections that wait for the other one, and questions of other daemons about such.
+    pub fn meetings(&self) -> usize {
+        self.meetings.count()
+    }
+
     /// Handles to regions of other hosts.
     pub fn foreign_handles(&self) -> usize {
         self.foreign.count()

@@ -150,7 +150,6 @@ impl Meetings {
     }
 
     /// Ends and questions that wait.
-    #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
         self.wishes.len() + self.far.len()
     }

@@ -52,6 +52,8 @@ pub(crate) enum PeerAction {
     Region { peer: IpAddr, message: RegionMessage },
     /// The peer's daemon speaks of TCP connections that streams are to replace.
     Meet { peer: IpAddr, message: MeetMessage },
+    /// A link is over. One that follows it is not up before this was said.
+    LinkOver { peer: IpAddr, reason: Reason },
     /// For an engine, about a lane of its.
     Engine { engine: u32, lane: u32, command: LaneCommand },
 }
@@ -492,6 +494,7 @@ impl Peers {
         for (lane, _) in old.all() {
             self.engine_lost(peer, lane, reason);
         }
+        self.actions.push_back(PeerAction::LinkOver { peer, reason });
     }
 
     /// Our side ends a link that is up.

@@ -51,13 +51,13 @@ impl App {
         self.relists.clear();
     }
 
-    /// What it brings, for each engine.
-    pub(crate) fn bring(&mut self) -> Result<Vec<Returned>, String> {
+    /// What it brings, for each engine. `open`: what a daemon finds in a ticket.
+    pub(crate) fn bring(&mut self, open: impl Fn(&[u8]) -> Option<Ticket>) -> Result<Vec<Returned>, String> {
         let shape = self.session.shape();
         let used: SlotSet = self.client.used_slots().collect();
         let mut engines = vec![Returned { used, ..Returned::default() }; shape.engines as usize];
         for sealed in self.client.live_tickets() {
-            let ticket: Ticket = control::decode(&sealed).map_err(|e| e.to_string())?;
+            let ticket = open(&sealed).ok_or("a ticket that no daemon of the host gave to it")?;
             let engine = engines.get_mut((ticket.slot() / shape.slots_per_engine()) as usize);
             let engine = engine.ok_or("a ticket of no engine")?;
             match ticket {

@@ -82,6 +82,8 @@ pub(crate) struct Causes {
     other_key: BTreeSet<(usize, usize)>,
     /// Pairs of hosts whose daemons spoke different versions at some time.
     other_version: BTreeSet<(usize, usize)>,
+    /// Hosts whose programs might have few connections at some time.
+    policies: BTreeSet<usize>,
     /// Pairs of hosts whose network was cut.
     troubles: Vec<((usize, usize), Time, Option<Time>)>,
 }
@@ -108,6 +110,7 @@ impl Causes {
             daemons: BTreeMap::new(),
             other_key: BTreeSet::new(),
             other_version: BTreeSet::new(),
+            policies: BTreeSet::new(),
             troubles: Vec::new(),
         }
     }
@@ -133,6 +136,10 @@ impl Causes {
         for l in self.listeners.entry((host, port)).or_default() {
             l.until.get_or_insert(now);
         }
+    }
+
+    pub(crate) fn on_policy(&mut self, host: usize) {
+        self.policies.insert(host);
     }
 
     pub(crate) fn on_asked(&mut self, to: (usize, u16)) {
@@ -277,6 +284,12 @@ impl Causes {
         name(a) == name(b)
     }
 
+    /// Whether the daemons of two hosts spoke with each other whenever both ran.
+    pub(crate) fn always_fit(&self, a: usize, b: usize) -> bool {
+        let pair = (a.min(b), a.max(b));
+        !self.other_key.contains(&pair) && !self.other_version.contains(&pair)
+    }
+
     /// Whether a host has so few places for links without proof that one may take another's.
     pub(crate) fn has_few_places(&self, host: usize) -> bool {
         self.daemons.get(&host).is_some_and(|daemon| daemon.handshakes_max < DaemonPlan::default().handshakes_max)
@@ -391,6 +404,7 @@ impl Causes {
                 let listeners = self.listeners.get(&(host, port));
                 listeners.is_some_and(|l| l.iter().any(|l| aimed > l.backlog))
             }
+            Reason::TenantLimit => self.policies.contains(&asked.from) || self.policies.contains(&host),
             // Also what a connect hears whose lanes made room for other hosts' too often.
             Reason::LocalLimit | Reason::PeerLimit | Reason::UserLanes | Reason::UserDials => self.has_tight_limits,
             Reason::TimedOut => {

@@ -89,6 +89,10 @@ pub struct Checks {
     pub regions_returned: u64,
     /// Handles that went on by another one.
     pub handles_reopened: u64,
+    /// Ends of kernel TCP connections that became streams, and that stayed.
+    pub ends_met: u64,
+    /// See `ends_met`.
+    pub ends_on_tcp: u64,
     seed: u64,
     /// Bytes read and found right.
     pub bytes_checked: u64,
@@ -111,6 +115,8 @@ impl Checks {
             histories: Histories::default(),
             regions_returned: 0,
             handles_reopened: 0,
+            ends_met: 0,
+            ends_on_tcp: 0,
             seed,
             bytes_checked: 0,
             explained: BTreeMap::new(),

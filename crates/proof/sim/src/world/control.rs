@@ -11,6 +11,7 @@ use plane::{
 use rand::RngExt;
 use verbs::Time;
 
+use super::users::is_user;
 use super::{Event, World};
 use crate::address::{address, address_on, path_of};
 use crate::app::Reply;
@@ -77,7 +78,8 @@ impl World {
             Input::LaneRests { peer, lane } => daemon.on_lane_rests(now, peer, lane),
             Input::Region(input) => self.on_region_input(host, input),
             Input::Path { client, request, result } => {
-                if !daemon.on_path(now, client, request, result) {
+                // The library takes no notice of an answer for which nobody waits any more.
+                if !daemon.on_path(now, client, request, result) && !is_user(client) {
                     self.reply_to(host, client.0 as u32, Reply::Path { request, result });
                 }
             }

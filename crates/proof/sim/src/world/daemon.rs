@@ -229,7 +229,9 @@ impl World {
 
     pub(super) fn on_engine_event(&mut self, at: At, event: engine::Event) {
         let (now, host, engine) = (self.now, at.host, at.engine);
-        if self.on_region_event(at, &event) || (!self.plan.users.is_empty() && self.on_user_event(at, &event)) {
+        if self.on_region_event(at, &event)
+            || ((!self.plan.users.is_empty() || !self.plan.meetings.is_empty()) && self.on_user_event(at, &event))
+        {
             return;
         }
         let uid = |world: &mut Self, id: AppId| world.driven(at).and_then(|d| d.uids.get(&id).copied());
@@ -241,11 +243,12 @@ impl World {
                 let result = match result {
                     Ok(connection) if connection.peer.port() == 0 => {
                         self.trace.note(now, "bind {} of application {} answered", &[request, uid.into()]);
+                        let connection = self.sealed(host, uid, connection);
                         return self.reply_to(host, uid, Reply::Bound { request, connection });
                     }
                     Ok(connection) => {
                         let Some(record) = self.checks.on_connected(now, host, uid, &connection) else { return };
-                        Ok((connection, record))
+                        Ok((self.sealed(host, uid, connection), record))
                     }
                     Err(reason) => Err(reason),
                 };
@@ -262,6 +265,7 @@ impl World {
                 let Some(uid) = uid(self, app) else { return };
                 let record = self.checks.on_incoming(now, host, uid, &connection);
                 self.trace.note(now, "connection {} comes in at {}:{}", &[record.0.into(), host as u64, port.into()]);
+                let connection = self.sealed(host, uid, connection);
                 self.reply_to(host, uid, Reply::Incoming { port, connection, record });
             }
             engine::Event::ConnectRequest { open, from, to_port, kind, ring_bytes } => {

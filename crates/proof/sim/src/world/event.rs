@@ -8,6 +8,7 @@ use plane::{ClientId, LinkId};
 use verbs::Region;
 
 use super::commands::Command;
+use super::meetings::MeetingStep;
 use crate::address::At;
 use crate::app::{Reply, Request};
 use crate::check::AppUid;
@@ -214,6 +215,12 @@ pub(super) enum Event {
         to: DirectEnd,
         hosts: (usize, usize),
         carried: direct::Carried,
+    },
+    /// An end of a kernel TCP connection does something.
+    Meeting {
+        meeting: usize,
+        side: usize,
+        step: MeetingStep,
     },
     Fault(usize),
     Start {

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use verbs::{Provider, QpModify, Qpn, Wire};
 
+use plane::{Policy, Rights};
+
 use super::World;
 use crate::address::{At, address, is_shared};
 use crate::check::AppUid;
@@ -67,6 +69,7 @@ impl World {
                 }
             }
             Fault::Revoke { host } => self.revoke(host),
+            Fault::Policy { host, connections_max } => self.set_policy(host, connections_max),
             Fault::LinkConditions(conditions) => self.network.conditions = conditions,
         }
         self.trace.note(now, "fault", &[]);
@@ -166,6 +169,7 @@ impl World {
         let now = self.now;
         self.end_orphans(host);
         self.end_users(host);
+        self.lose_meetings(host);
         let Some(running) = self.hosts[host].running.take() else { return };
         self.hosts[host].life += 1;
         self.trace.note(now, "host {} dies", &[host as u64]);
@@ -204,6 +208,15 @@ impl World {
     }
 
     /// Nothing is broken from now on. Pauses end by themselves: what they put off must keep its order.
+    fn set_policy(&mut self, host: usize, connections_max: Option<u32>) {
+        let policy = Policy::new(Vec::new(), Rights { connections_max, ..Rights::default() });
+        let (Ok(policy), Some(running)) = (policy, self.up(host)) else { return };
+        running.control.daemon.admission_mut().set_policy(policy);
+        if connections_max.is_some() {
+            self.checks.causes.on_policy(host);
+        }
+    }
+
     pub(super) fn mend_everything(&mut self) {
         self.quiet = true;
         self.fuses.clear();
@@ -223,6 +236,7 @@ impl World {
         self.network.conditions = calm;
         for host in 0..self.hosts.len() {
             self.restart(host);
+            self.set_policy(host, None);
             if let Some(running) = self.up(host) {
                 running.engines.iter_mut().for_each(|driven| driven.tap.spoil = None);
             }

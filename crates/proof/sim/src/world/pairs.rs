@@ -101,6 +101,9 @@ impl World {
         client: ClientId,
         request: control::Request,
     ) -> Result<(), String> {
+        if let control::Request::Meet { end, .. } = request {
+            return self.meet(host, client, end);
+        }
         let control::Request::PairSegment { pair, index, slots, ring_bytes } = request else {
             return Err(format!("{request:?} is nothing that is simulated"));
         };

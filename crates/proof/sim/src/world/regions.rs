@@ -38,7 +38,7 @@ impl World {
     }
 
     /// The daemon takes a program in, with the name that its engine has for it if it has a session. False: it does not.
-    pub(super) fn take_region_user(&mut self, host: usize, client: ClientId, app: Option<AppId>) -> bool {
+    pub(super) fn take_program(&mut self, host: usize, client: ClientId, app: Option<AppId>) -> bool {
         let Some(running) = self.up(host) else { return false };
         let control = &mut running.control;
         let facts = ProgramFacts { uid: UID, ..ProgramFacts::default() };

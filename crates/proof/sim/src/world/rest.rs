@@ -19,7 +19,7 @@ const NOTICE: Duration = Duration::from_secs(3);
 /// Links are over the first path again this long after it works: the longest pause between tries, and two tries.
 const RETURN: Duration = Duration::from_secs(130);
 /// New connections between all hosts are made and served within this time.
-const PROBE: Duration = Duration::from_secs(20);
+pub(super) const PROBE: Duration = Duration::from_secs(20);
 /// Everything is given back within this time.
 const RELEASE: Duration = Duration::from_secs(5);
 /// Then nothing is sent for this long.
@@ -59,6 +59,9 @@ impl World {
             self.reset_silently_broken();
             self.probe();
             self.return_to_first_paths();
+        }
+        if self.goes_on() {
+            self.probe_meetings();
         }
         if self.goes_on() {
             self.give_everything_back();
@@ -271,6 +274,7 @@ impl World {
     fn give_everything_back(&mut self) {
         self.trace.text(self.now, || "all processes leave".into());
         let now = self.now;
+        self.finish_meetings();
         for (host, uid) in self.processes() {
             if let Some(app) = self.hosts[host].app_mut(uid) {
                 app.leave(now);
@@ -309,6 +313,7 @@ impl World {
             }
         }
         self.check_regions_at_rest();
+        self.check_meetings_at_rest();
         let links = self.links_at_rest();
         self.checks.on_links_at_rest(self.now, &links);
         // A lane that came to rest meanwhile closed its stream.

@@ -5,18 +5,24 @@
 
 use std::time::Duration;
 
-use control::{SocketTicket, Ticket};
+use control::{Connection, SocketTicket, Ticket};
 use engine::Returned;
-use plane::ClientId;
+use plane::{ClientId, Holder};
 use shm::Session;
 
 use super::{Event, World};
 use crate::address::{At, address};
 use crate::app::App;
 use crate::check::{AppUid, InRings};
+use crate::regions::UID;
 
 /// Longest pause before a process finds the next daemon.
 const RETURN_MAX: Duration = Duration::from_millis(160);
+
+/// What names a process and no other.
+fn process_of(uid: AppUid) -> String {
+    format!("process {uid}")
+}
 
 impl World {
     /// The daemon of a host is killed. Processes that can wait for the next one live on, the others count as killed.
@@ -47,6 +53,7 @@ impl World {
         }
         running.control.regions.end_life();
         self.part_users(host);
+        self.lose_meetings(host);
         self.checks.links.on_dead(host);
         self.on_daemon_dead(host, true);
         self.on_streams_dead(host, true);
@@ -80,6 +87,15 @@ impl World {
         }
     }
 
+    /// A connection with its ticket sealed for the process that gets it, as the daemon's hub does.
+    pub(super) fn sealed(&self, host: usize, uid: AppUid, mut connection: Connection) -> Connection {
+        let process = process_of(uid);
+        let ticket = std::mem::take(&mut connection.ticket);
+        connection.ticket =
+            self.running(host).control.tickets.seal(Holder { uid: UID, process: Some(&process) }, ticket);
+        connection
+    }
+
     /// A process comes back to the daemon.
     pub(super) fn on_return(&mut self, host: usize, life: u32, uid: AppUid) {
         if self.life(host) != life {
@@ -96,7 +112,15 @@ impl World {
             // The library gives the session up, and with it all connections to other hosts.
             return self.end_orphan(app);
         }
-        let brought = app.bring().and_then(|brought| {
+        let Some(running) = self.hosts[host].running.as_ref() else { return };
+        let process = process_of(uid);
+        let stranger = Holder { uid: UID + 1, process: Some("another") };
+        let open = |sealed: &[u8]| {
+            let tickets = &running.control.tickets;
+            let own = Holder { uid: UID, process: Some(&process) };
+            tickets.open(own, sealed).filter(|_| tickets.open(stranger, sealed).is_none())
+        };
+        let brought = app.bring(open).and_then(|brought| {
             let sockets: Vec<SocketTicket> = brought.iter().flat_map(|engine| engine.sockets.iter().copied()).collect();
             let sockets = sockets.into_iter().map(|socket| Ok((socket, app.rings_of(&socket)?)));
             let sockets = sockets.collect::<Result<Vec<_>, String>>()?;

@@ -140,7 +140,7 @@ impl World {
         driven.engine.open_operations(app, 1, OperationsOpen { queue: QUEUES + user as u64, ring_bytes: 4096 });
         live.app = Some(app);
         let client = live.client;
-        self.take_region_user(host, client, Some(app))
+        self.take_program(host, client, Some(app))
     }
 
     /// A program comes back, with its session. False: the daemon does not take it.

@@ -99,6 +99,9 @@ impl World {
         if self.users.owners.get(&host).is_some_and(|owner| owner.client == client) {
             return self.on_owner_reply(host, reply, memory);
         }
+        if self.meetings.has(client) {
+            return self.on_meeting_reply(host, client, reply);
+        }
         let found = self.users.live.iter().find(|(_, user)| user.client == client).map(|(user, _)| *user);
         if let Some(user) = found {
             self.on_user_reply(host, user, reply, memory);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use control::{CHALLENGE_BYTES, PeerMessage, Reason};
 use verbs::{Encrypt, Time};
 
-use super::{Action, DATAGRAM_ENGINE, Daemon, Supply};
+use super::{Action, Daemon, Supply};
 use crate::{BulkOf, DirectAction, DirectHello, Identity, LaneCommand, LinkId, LinkPath, PeerAction, Verdict};
 
 impl<F, S> Daemon<F, S> {
@@ -52,6 +52,7 @@ impl<F, S> Daemon<F, S> {
             PeerAction::Direct { peer, message } => return self.on_direct_message(peer, message),
             PeerAction::Meet { peer, message } => return self.on_meet_message(peer, message),
             PeerAction::Region { peer, message } => return self.on_region_message(now, peer, message),
+            PeerAction::LinkOver { peer, reason } => return self.meetings.handle_peer_gone(peer, reason),
             PeerAction::Engine { engine, lane, command } => {
                 let lost = match command {
                     LaneCommand::Lost { peer, reason } => Some((peer, reason)),
@@ -60,9 +61,6 @@ impl<F, S> Daemon<F, S> {
                 self.actions.push_back(Action::Lane { engine, lane, command });
                 if let Some((peer, reason)) = lost {
                     self.on_lane_gone(now, (peer, lane), reason);
-                    if lane == DATAGRAM_ENGINE {
-                        self.meetings.handle_peer_gone(peer, reason);
-                    }
                 }
                 return;
             }

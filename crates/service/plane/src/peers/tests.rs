@@ -27,8 +27,10 @@ fn with_engines(instance: u64, engines: u32) -> Peers {
     })
 }
 
+/// But for the word that a link is over, which comes with the loss of its lanes.
 fn actions(peers: &mut Peers) -> Vec<PeerAction> {
-    std::iter::from_fn(|| peers.poll_action()).collect()
+    let all = std::iter::from_fn(|| peers.poll_action());
+    all.filter(|action| !matches!(action, PeerAction::LinkOver { .. })).collect()
 }
 
 fn dialed(peers: &mut Peers) -> Vec<LinkId> {

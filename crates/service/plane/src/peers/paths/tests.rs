@@ -42,8 +42,10 @@ fn peer(link: u64, replaces: u64) -> Identity {
     Identity { link: names, heartbeat: BEAT, ..Identity::new(2, ip(0, 2), 1, [0; 32]) }
 }
 
+/// But for the word that a link is over, which comes with the loss of its lanes.
 fn actions(peers: &mut Peers) -> Vec<PeerAction> {
-    std::iter::from_fn(|| peers.poll_action()).collect()
+    let all = std::iter::from_fn(|| peers.poll_action());
+    all.filter(|action| !matches!(action, PeerAction::LinkOver { .. })).collect()
 }
 
 /// The only dial among these, over which networks, and what it replaces.
