@@ -266,3 +266,6 @@ impl<F, S> Daemon<F, S> {
         self.foreign.count()
     }
 }
+
+#[cfg(test)]
+mod tests;
