@@ -32,21 +32,10 @@ mod link;
 mod pcap;
 mod port;
 mod provider;
-mod sealing;
 mod shared;
 mod socket;
 mod sys;
 mod tcp;
-
-pub mod wires {
-    //! Endpoints that list wires, the rule by which two ends choose one, when one is avoided, the records of encrypted
-    //! streams, how far their keys are used, and the keys of sealed packets; no I/O. The simulator's hosts stand on it.
-    pub use crate::sealing::{Secrets, accept_datagrams, accept_roce};
-    pub use crate::tcp::endpoint::*;
-    pub use crate::tcp::key_use::{KeyUse, Telling};
-    pub use crate::tcp::sealed::{Opened, SealFault, Sealed};
-    pub use crate::tcp::unreached::Unreached;
-}
 
 pub use config::{Gso, KernelTls, PCAP_BYTES_DEFAULT, Progress, RCVBUF_BYTES_DEFAULT, SoftNicConfig};
 pub use device::SoftNicDevice;

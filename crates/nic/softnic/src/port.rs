@@ -12,11 +12,11 @@ use verbs::{Counters, PathMtu, Time};
 
 use crate::clock::Clock;
 use crate::pcap::{PcapWriter, Seen};
-use crate::sealing::Secrets;
 use crate::socket::{ECN_CAPABLE, Sent, Socket};
 use crate::sys::{MESSAGES_PER_CALL, Outgoing};
 use crate::tcp::{Looked, TcpWire};
 use sockets::{At, Sockets};
+use wires::Secrets;
 
 pub(crate) mod sockets;
 mod verbs_calls;

@@ -26,11 +26,11 @@ use crate::link::link_of;
 use crate::pcap::PcapWriter;
 use crate::port::sockets::{At, Sockets};
 use crate::port::{Capture, Port};
-use crate::sealing::Secrets;
 use crate::shared::{Shared, Signals};
 use crate::socket::{GSO_SEGMENTS_MAX, Socket};
 use crate::tcp::TcpWire;
 use crate::{Gso, OpenError, Progress, SoftNicConfig};
+use wires::Secrets;
 
 /// Posts without a poll in between leave together: the first at once, those behind it with the next poll, or when so
 /// many bytes wait, or so many calls were made.

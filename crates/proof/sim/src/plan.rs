@@ -12,7 +12,7 @@ use std::time::Duration;
 use engine::{TenantTerms, Thresholds};
 use netmodel::QueueShape;
 use plane::SpreadBy;
-use softnic::RecordLimit;
+use records::RecordLimit;
 use verbs::{Encrypt, PathMtu, Status, Time, Wire, WirePolicy};
 
 pub use meeting::MeetingPlan;

@@ -1,6 +1,6 @@
 //! The TCP wire of a host: the queue pairs that are on it, as the software NIC has them, over streams of the world.
 //!
-//! The endpoints, the choice of the wire and the machine of each queue pair are the shipped ones (`softnic::wires`,
+//! The endpoints, the choice of the wire and the machine of each queue pair are the shipped ones (`wires`,
 //! `iwarp::Qp`), and so are the records of encrypted streams. What stands here in place of the software NIC's sockets must
 //! do what they do and no more.
 //!
@@ -16,16 +16,16 @@ use iwarp::terminate::Cause;
 use iwarp::{Ending, Gather, GatherPiece, Qp, QpEvent, Scatter};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
+use records::RecordLimit;
 use roce::Nic;
-use softnic::RecordLimit;
-use softnic::wires::{
-    Choice, FPDU_BYTES, HELLO_BYTES, KeyUse, Sealed, Secrets, TOKEN_BYTES, TcpPart, Telling, Token, Unreached, Wires,
-    accept_roce, choose,
-};
 use verbs::Provider as _;
 use verbs::{
     AcceptAttr, AsyncEvent, Endpoint, Gid, Link as Connected, OfferAttr, Psn, QpModify, QpState, QpStatus, Qpn, RecvWr,
     Rkey, RoceEndpoint, SendWr, Time, VerbsError, Wire, WirePolicy,
+};
+use wires::{
+    Choice, FPDU_BYTES, HELLO_BYTES, KeyUse, Sealed, Secrets, TOKEN_BYTES, TcpPart, Telling, Token, Unreached, Wires,
+    accept_roce, choose,
 };
 
 use crate::address::{UDP_PORT, host_of, path_of};

@@ -1,8 +1,8 @@
 //! The daemon's control plane without I/O: what it decides about other daemons and about programs of its own host.
 //!
-//! No socket, thread, clock or random number: time and entropy are arguments, and the driver of a state machine here
-//! carries out what it asks for. The daemon (`raasd`) does so with tokio; the simulator (`sim`) does so in virtual
-//! time, so that what it proves is what ships.
+//! No socket, thread, clock or random number: time and entropy are arguments, and a driver carries out what is decided.
+//! The daemon (`raasd`) does so with tokio; the simulator (`sim`) does so in virtual time, so that what it proves is what
+//! ships. [`Daemon`] has all state machines but those of one link.
 //!
 //! All state machines here are driven in the same way. `handle_*` takes what somebody else did, and `on_*` takes an
 //! answer to what was asked for. Then the driver calls `poll_action` until it returns `None`, and carries out the

@@ -11,8 +11,8 @@ use verbs::{
 
 use super::net::{Host, HostId, Net};
 use super::{FabricError, HostConfig};
-use crate::sealing::{accept_datagrams, accept_roce};
 use crate::tcp::Wires;
+use wires::{accept_datagrams, accept_roce};
 
 /// A host: a [`Provider`] whose packets go through the fabric that made it.
 ///

@@ -13,7 +13,7 @@ use roce::{Ipv4IdMode, Nic, NicConfig, Transmit};
 use verbs::Time;
 
 use super::{FabricCounters, FabricError, Faults, HostConfig};
-use crate::sealing::Secrets;
+use wires::Secrets;
 
 /// Hosts of one fabric at most.
 const HOSTS_MAX: usize = 4_096;

@@ -51,7 +51,7 @@ fn open(seed: u8) -> End {
     let qpn = nic.create_qp(&init).unwrap();
     let region = Region::anonymous(BYTES as usize).unwrap();
     let mr = nic.reg_mr(&region, 0, BYTES.into(), Access::all()).unwrap();
-    let sealing = (crate::sealing::Secrets::new([8; 32]), PathMtu::Mtu1024);
+    let sealing = (wires::Secrets::new([8; 32]), PathMtu::Mtu1024);
     End {
         port: Port::new((nic, None), sealing, Sockets::new(socket, Vec::new()), None, Clock::start()),
         cq,

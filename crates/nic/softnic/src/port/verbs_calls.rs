@@ -15,8 +15,8 @@ use verbs::{
 };
 
 use super::Port;
-use crate::sealing::{accept_datagrams, accept_roce};
 use crate::tcp::{Choice, FPDU_BYTES, TcpPart, Wires, choose};
+use wires::{accept_datagrams, accept_roce};
 
 /// Posts one by one and says where it stopped.
 fn post_each<W>(wrs: &[W], mut post: impl FnMut(&W) -> Result<(), VerbsError>) -> Result<(), PostError> {

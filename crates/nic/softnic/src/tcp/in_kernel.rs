@@ -1,7 +1,7 @@
 //! What of encrypted connections the kernel does: it makes the records that leave, and opens those that come.
 //!
 //! Owns the choice, for each direction of each connection by itself. Where the kernel does not take a direction, its records
-//! are made or opened in [`super::sealed`]; the other end cannot tell. It must never let both do the same direction.
+//! are made or opened in [`wires::Sealed`]; the other end cannot tell. It must never let both do the same direction.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -9,9 +9,9 @@ use records::RecordKey;
 use rustix::io::Errno;
 
 use super::counters::TcpCounters;
-use super::sealed::Sealed;
 use crate::KernelTls;
 use crate::sys::kernel_tls::{self, Direction};
+use wires::Sealed;
 
 /// What a NIC knows of its kernel.
 #[derive(Debug)]

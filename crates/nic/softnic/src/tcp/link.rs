@@ -19,15 +19,15 @@ use verbs::{Qpn, Time};
 
 use super::congestion::Congestion;
 use super::counters::TcpCounters;
-use super::endpoint::TcpPart;
 use super::in_kernel::{InKernel, KernelState};
-use super::key_use::KeyUse;
-use super::sealed::{Opened, SealFault, Sealed};
 use super::socket;
 use super::socket::SocketOptions;
-use super::unreached::Unreached;
-use crate::sys::kernel_tls::Direction;
+use crate::sys::kernel_tls::{self, Direction};
 use crate::sys::pieces::{self, Piece};
+use wires::KeyUse;
+use wires::TcpPart;
+use wires::Unreached;
+use wires::{Opened, SealFault, Sealed};
 
 /// Calls in one direction of one connection in one round of progress.
 const CALLS_PER_ROUND: usize = 16;
@@ -227,7 +227,7 @@ impl Link {
                     any = true;
                     shared.counters.tcp_rx_bytes += got as u64;
                     if let Some(used) = self.key_use.as_mut().filter(|_| self.in_kernel.opens)
-                        && !used.may_take(fd, got as u64)
+                        && !used.may_take(got as u64, || kernel_tls::records(fd.as_fd(), Direction::Receives).ok())
                     {
                         self.fail_used_up(dev, shared);
                         break;
@@ -417,7 +417,7 @@ impl Link {
                 break;
             }
             if let Some(used) = self.key_use.as_mut().filter(|_| self.in_kernel.seals)
-                && !used.may_send(fd, gather.bytes())
+                && !used.may_send(gather.bytes(), || kernel_tls::records(fd.as_fd(), Direction::Sends).ok())
             {
                 self.fail_used_up(dev, shared);
                 break;

@@ -7,14 +7,10 @@
 pub(crate) mod congestion;
 mod counters;
 pub(crate) mod crowd;
-pub(crate) mod endpoint;
 mod in_kernel;
-pub(crate) mod key_use;
 mod link;
-pub(crate) mod sealed;
 pub(crate) mod socket;
 mod strangers;
-pub(crate) mod unreached;
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -37,13 +33,13 @@ use counters::TcpCounters;
 use in_kernel::KernelState;
 use link::Link;
 use strangers::Strangers;
-use unreached::Unreached;
+use wires::Unreached;
 
-use endpoint::{HELLO_BYTES, TOKEN_BYTES, Token};
+use wires::{HELLO_BYTES, TOKEN_BYTES, Token};
 
-pub(crate) use endpoint::{Choice, FPDU_BYTES, TcpPart, Wires, choose};
 use socket::SocketOptions;
 pub(crate) use socket::silence_max;
+pub(crate) use wires::{Choice, FPDU_BYTES, TcpPart, Wires, choose};
 
 /// Connections taken from the listener in one round of progress.
 const ACCEPTS_PER_ROUND: usize = 16;

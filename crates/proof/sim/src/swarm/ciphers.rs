@@ -6,7 +6,7 @@
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use softnic::RecordLimit;
+use records::RecordLimit;
 use verbs::Encrypt;
 
 use crate::content::mix;

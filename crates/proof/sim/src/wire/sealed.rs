@@ -4,7 +4,7 @@
 
 use rand::RngExt;
 use roce::Nic;
-use softnic::wires::Opened;
+use wires::Opened;
 
 use super::{CALLS, Link, TcpSide};
 use crate::streams::{EndId, Standing, Streams};

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use records::RecordLimit;
 use sim::plan::{AppPlan, Talk};
 use sim::{Plan, Trace, World};
-use softnic::RecordLimit;
 use verbs::{Encrypt, Time, WirePolicy};
 
 const PORT: u16 = 7;

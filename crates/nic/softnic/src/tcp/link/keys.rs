@@ -7,10 +7,9 @@ use rnic::Device;
 use rustix::io::Errno;
 use verbs::AsyncEvent;
 
-use super::super::key_use::{KeyUse, Telling};
-use super::super::sealed::Sealed;
 use super::{Link, Shared, Stage};
 use crate::sys::kernel_tls::Direction;
+use wires::{KeyUse, Sealed, Telling};
 
 impl Link {
     /// All but the MPA request, which says whose the connection is, is encrypted with these keys, of which each protects so many records.

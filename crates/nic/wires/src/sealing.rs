@@ -4,7 +4,7 @@
 //! No I/O. Owns the secrets that were offered and not used. It must never let one be used for two connections, or twice
 //! for datagrams: numbers and keys of their packets would be the same.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -15,15 +15,15 @@ use verbs::{
     UdDest, VerbsError,
 };
 
-use crate::tcp::endpoint::{Encryption, Wires};
+use crate::{Encryption, Wires};
 
 /// Secrets of queue pairs that were offered, and are not connected.
 #[derive(Debug)]
 pub struct Secrets {
     entropy: StdRng,
-    offered: HashMap<Qpn, Secret>,
+    offered: BTreeMap<Qpn, Secret>,
     /// Of connections that were made, for the datagrams beside them.
-    met: HashMap<Qpn, Met>,
+    met: BTreeMap<Qpn, Met>,
 }
 
 /// Two ends that both seal datagrams.
@@ -40,7 +40,7 @@ struct Met {
 impl Secrets {
     /// `entropy` decides the secrets: randomness that nobody else knows, or a seed in a simulation.
     pub fn new(entropy: [u8; 32]) -> Self {
-        Self { entropy: StdRng::from_seed(entropy), offered: HashMap::new(), met: HashMap::new() }
+        Self { entropy: StdRng::from_seed(entropy), offered: BTreeMap::new(), met: BTreeMap::new() }
     }
 
     /// What the endpoint of a queue pair says of its encryption.

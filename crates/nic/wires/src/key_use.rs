@@ -6,12 +6,9 @@
 //! numbers. It must never let a record leave, nor what is in one reach the queue pair, that is one more than a key may
 //! protect.
 
-use std::os::fd::{AsFd, OwnedFd};
-
 use records::{RECORD_BYTES_MAX, RecordLimit};
 
-use super::sealed::Sealed;
-use crate::sys::kernel_tls::{self, Direction};
+use crate::Sealed;
 
 /// Fewest bytes that a record of the kernel has within one call, but for its last two: it fills records to
 /// [`RECORD_BYTES_MAX`] unless it runs out of pages for one.
@@ -66,13 +63,13 @@ impl KeyUse {
         }
     }
 
-    /// Whether so many bytes may be left to the kernel's TLS.
-    pub(super) fn may_send(&mut self, fd: &OwnedFd, bytes: u64) -> bool {
+    /// Whether so many bytes may be left to the kernel's TLS. `look`: how many records it has made, if it tells.
+    pub fn may_send(&mut self, bytes: u64, look: impl FnOnce() -> Option<u64>) -> bool {
         let further = bytes / KERNEL_RECORD_BYTES_MIN + 2;
         let kernel = &mut self.sealed;
         kernel.at_most = kernel.at_most.saturating_add(further);
         if kernel.at_most >= self.tell_at.min(self.limit.most())
-            && let Ok(known) = kernel_tls::records(fd.as_fd(), Direction::Sends)
+            && let Some(known) = look()
         {
             kernel.known = known;
             kernel.at_most = known.saturating_add(further);
@@ -80,16 +77,16 @@ impl KeyUse {
         kernel.at_most <= self.limit.most()
     }
 
-    /// The kernel's TLS opened records of which so many bytes came. Whether these may be handed on.
-    pub(super) fn may_take(&mut self, fd: &OwnedFd, bytes: u64) -> bool {
+    /// The kernel's TLS opened records of which so many bytes came. Whether these may be handed on. `look`: how many
+    /// records it has opened, if it tells.
+    pub fn may_take(&mut self, bytes: u64, look: impl FnOnce() -> Option<u64>) -> bool {
         let kernel = &mut self.opened;
         // A record has a byte at least; one more may be open of which nothing came yet.
         kernel.at_most = kernel.at_most.saturating_add(bytes + 1);
         kernel.bytes = kernel.bytes.saturating_add(bytes);
         if kernel.at_most >= self.tell_at.min(self.limit.most()) {
             // A kernel before 5.11 does not tell: at least so many there were, and the peer counts what it seals.
-            kernel.known =
-                kernel_tls::records(fd.as_fd(), Direction::Receives).unwrap_or(kernel.bytes / RECORD_BYTES_MAX as u64);
+            kernel.known = look().unwrap_or(kernel.bytes / RECORD_BYTES_MAX as u64);
             kernel.at_most = kernel.known;
         }
         kernel.known <= self.limit.most()
@@ -116,30 +113,28 @@ impl KeyUse {
 mod tests {
     use super::*;
 
-    /// A socket without TLS, of which the kernel tells nothing.
-    fn socket() -> OwnedFd {
-        std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into()
+    /// A kernel that tells nothing.
+    fn nothing() -> Option<u64> {
+        None
     }
 
     #[test]
     fn what_the_kernel_does_not_tell_is_bounded_by_the_bytes() {
-        let fd = socket();
         let mut used = KeyUse::new(RecordLimit::lowered_to(100, 1000));
-        let calls = (0..).take_while(|_| used.may_send(&fd, 2048)).count();
+        let calls = (0..).take_while(|_| used.may_send(2048, nothing)).count();
         assert_eq!(calls, 250, "each may have been four records");
         let mut used = KeyUse::new(RecordLimit::lowered_to(100, 1000));
-        let full = (0..).take_while(|_| used.may_take(&fd, 16 * 1024)).count();
+        let full = (0..).take_while(|_| used.may_take(16 * 1024, nothing)).count();
         assert_eq!(full, 1000, "records of full length, and each was one at least");
         assert_eq!([0; 3].map(|_| used.telling(None)), [Some(Telling::Early), Some(Telling::Due), None]);
     }
 
     #[test]
     fn its_owner_is_told_again_while_it_does_nothing() {
-        let fd = socket();
         let mut used = KeyUse::new(RecordLimit::lowered_to(100, 180));
         let mut told = Vec::new();
         for record in 1..=180 {
-            assert!(used.may_take(&fd, 16 * 1024));
+            assert!(used.may_take(16 * 1024, nothing));
             told.extend(used.telling(None).map(|telling| (record, telling == Telling::Due)));
         }
         assert_eq!(told[..2], [(25, false), (100, true)]);
