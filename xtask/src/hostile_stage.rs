@@ -111,7 +111,9 @@ fn start(context: &Context, hostile: &Path, raas: &Path, judge: &Judge) -> Resul
         "requests" if context.full => args.extend(["--count", REQUESTS_FULL]),
         _ => {}
     }
-    child::run_quiet(&mut context.repo.command(&hostile.to_string_lossy(), &args), JUDGE_LIMIT)
+    // What is counted takes as long as the machine is busy.
+    let limit = if context.full { 3 * JUDGE_LIMIT } else { JUDGE_LIMIT };
+    child::run_quiet(&mut context.repo.command(&hostile.to_string_lossy(), &args), limit)
 }
 
 /// Shows what a judge said, and counts it.

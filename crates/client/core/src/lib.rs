@@ -27,6 +27,7 @@
 //! look. A peer that breaks the rules ends its own connection with [`control::Reason::AppFault`].
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap))]
 
 mod admit;
 mod answer;

@@ -128,7 +128,11 @@ impl DatagramSocket {
         };
         let record = self.record(buf, to, max)?;
         // The paths stay locked: one thread at a time waits for room.
-        self.conn.reserve(record.ring_bytes() as usize)?.put_datagram(self.conn.endpoint(), &record, buf);
+        self.conn.reserve(usize::try_from(record.ring_bytes()).unwrap_or(usize::MAX))?.put_datagram(
+            self.conn.endpoint(),
+            &record,
+            buf,
+        );
         Ok(buf.len())
     }
 
@@ -153,7 +157,7 @@ impl DatagramSocket {
         self.conn.wake_later(Side::Write, context)?;
         let Some(max) = self.poll_path(&mut paths, to)? else { return Poll::Pending };
         let record = self.record(buf, to, max)?;
-        let room = ready!(self.conn.poll_reserve(context, record.ring_bytes() as usize))?;
+        let room = ready!(self.conn.poll_reserve(context, usize::try_from(record.ring_bytes()).unwrap_or(usize::MAX)))?;
         room.put_datagram(self.conn.endpoint(), &record, buf);
         Poll::Ready(Ok(buf.len()))
     }

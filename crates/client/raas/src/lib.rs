@@ -51,6 +51,7 @@
 //! docs/use/client.md.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap))]
 
 mod addresses;
 #[cfg(feature = "tokio")]

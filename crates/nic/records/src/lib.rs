@@ -6,6 +6,7 @@
 //! kernel. AES-GCM is that of `graviola`, or of `aes-gcm` on processors that it cannot use.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap))]
 
 mod cipher;
 mod keys;

@@ -123,7 +123,7 @@ impl TcpPart {
         bytes[38] = flags;
         bytes[39] = self.max_rd_atomic;
         bytes[40..42].copy_from_slice(&self.fpdu_bytes.to_be_bytes());
-        bytes[42..44].copy_from_slice(&(self.mtu.bytes() as u16).to_be_bytes());
+        bytes[42..44].copy_from_slice(&u16::try_from(self.mtu.bytes()).unwrap_or(u16::MAX).to_be_bytes());
         bytes.extend(self.encryption.iter().flat_map(|e| e.secret.0));
         bytes
     }

@@ -6,6 +6,7 @@
 //! stands on it, and the simulator's hosts.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap))]
 
 mod endpoint;
 mod key_use;

@@ -78,7 +78,7 @@ impl Sealed {
         }
         let (mut bytes, mut placed) = (opener.bytes(), 0);
         for piece in &want.pieces {
-            let (here, rest) = bytes.split_at(bytes.len().min(piece.len as usize));
+            let (here, rest) = bytes.split_at(bytes.len().min(usize::try_from(piece.len).unwrap_or(usize::MAX)));
             // The machine looked the place up just now; memory that is gone nevertheless takes nothing.
             let _ = piece.region.write(piece.offset, here);
             placed += here.len();

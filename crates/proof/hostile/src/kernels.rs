@@ -24,6 +24,8 @@ use lookups::Lookups;
 const STREAMS: u64 = 2;
 /// Pairs of rounds, without and with the hostile tenants.
 const ROUNDS: u64 = 5;
+/// And at most.
+const ROUNDS_MAX: u64 = 4 * ROUNDS;
 const ROUND: Duration = Duration::from_millis(350);
 /// Share of their throughput that polite programs are to keep: the median over the rounds. It is printed.
 const SHARE: f64 = 0.5;
@@ -91,7 +93,11 @@ pub fn run(raas: Program<'_>, seed: u64, verdict: &mut Verdict) -> Result<()> {
 
 fn rounds(hosts: &[Host; 2], seed: u64, polite: &Polite, verdict: &mut Verdict) -> Result<()> {
     let (mut ratios, mut deeds) = ([const { Vec::new() }; 3], BTreeMap::new());
-    for round in 0..ROUNDS {
+    // On a busy machine a tenant may not come to all of its misdeeds in a round.
+    for round in 0..ROUNDS_MAX {
+        if round >= ROUNDS && misdeeds(&deeds).is_ok() {
+            break;
+        }
         let alone = polite.rates(|| {
             std::thread::sleep(ROUND);
             Ok(())

@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 use crate::event::Attach;
 use crate::ids::{ConnectId, QueueId, RouteId, SocketId};
 use crate::limits::SLOT_REUSE_DELAY;
+use crate::numbers::count;
 use crate::operations::VerbCounts;
 use crate::ring_size::RingSize;
 use crate::ringpool::{RingPair, RingPool};
@@ -133,7 +134,7 @@ impl App {
         let fresh = (self.slots.len() as u64) < u64::from(self.slots_max);
         let number = if fresh && self.free_slots.len() < SLOT_REUSE_DELAY {
             self.slots.push(Slot { generation: 1, used_by: None });
-            self.first_slot + self.slots.len() as u32 - 1
+            self.first_slot + count(self.slots.len()) - 1
         } else {
             self.free_slots.pop_front()?
         };

@@ -11,6 +11,7 @@ use verbs::{Qpn, Time};
 use crate::ids::LaneId;
 use crate::lane::Lane;
 use crate::lane_at::LaneAt;
+use crate::numbers::count;
 
 /// The lanes.
 #[derive(Debug)]
@@ -146,7 +147,7 @@ impl Lanes {
 
     /// How many queue pairs there are.
     pub(crate) fn queue_pairs(&self) -> u32 {
-        self.by_qpn.len() as u32
+        count(self.by_qpn.len())
     }
 
     // ---- those with work

@@ -29,6 +29,7 @@
 //! lane.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap))]
 
 mod app;
 mod apps;
@@ -50,6 +51,7 @@ mod lane_at;
 mod lanes;
 mod limits;
 mod members;
+mod numbers;
 mod operations;
 mod page;
 mod pins;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use verbs::{Access, Lkey, Mr, MrId, Provider, Region, Time, VerbsError};
 
 use crate::ids::AppId;
+use crate::numbers::{count, low};
 
 /// Longest piece that is registered in one step: a device that pins takes about as long for it as for sending it.
 const PIECE_BYTES: u64 = 4 << 20;
@@ -176,7 +177,7 @@ impl Pins {
 
     /// Registrations and their bytes.
     pub(crate) fn registered(&self) -> (u32, u64) {
-        (self.table.values().map(|pinned| pinned.pieces.len() as u32).sum(), self.bytes)
+        (self.table.values().map(|pinned| count(pinned.pieces.len())).sum(), self.bytes)
     }
 
     /// Bytes of an application's memory that is registered.
@@ -274,7 +275,7 @@ impl Pins {
             let mr = usize::try_from(index).ok().and_then(|index| pinned.pieces.get(index)).ok_or(missing)?;
             let until = end.min((index + 1) * pinned.piece_bytes);
             let addr = at - index * pinned.piece_bytes;
-            parts.push(Part { lkey: mr.lkey, addr, bytes: (until - at) as u32 });
+            parts.push(Part { lkey: mr.lkey, addr, bytes: low(until - at) });
             at = until;
         }
         Ok(parts)

@@ -10,6 +10,7 @@ use verbs::{Access, MrId, PostError, Provider, RecvWr, Region, Sge, SrqId, SrqIn
 
 use crate::ids::LaneId;
 use crate::limits::{LANE_CREDITS_MIN, PAGE_BYTES, RECV_BATCH, RECV_BLOCK_ENTRIES, RECV_SLACK, RECV_SURPLUS_MIN};
+use crate::numbers::{count, index};
 
 /// Marks the `wr_id` of receives: the other fields of a failed completion do not distinguish it from a send.
 pub(crate) const RECV_WR: u64 = 1 << 63;
@@ -117,7 +118,7 @@ impl RecvPool {
 
     /// Memory regions registered, and their bytes.
     pub(crate) fn registered(&self) -> (u32, u64) {
-        (self.blocks.len() as u32, self.blocks.iter().map(|b| b.region.len()).sum())
+        (count(self.blocks.len()), self.blocks.iter().map(|b| b.region.len()).sum())
     }
 
     /// Posts what the first grant of a lane needs, and counts it as given. How many entries it has.
@@ -182,7 +183,7 @@ impl RecvPool {
             self.first_spare += 1;
         }
         let spare = self.blocks.get(self.first_spare)?.spare;
-        Some(self.first_spare as u32 * RECV_BLOCK_ENTRIES + spare.trailing_zeros())
+        Some(count(self.first_spare) * RECV_BLOCK_ENTRIES + spare.trailing_zeros())
     }
 
     /// Entries that are posted or in hand beyond those that are granted, and the slack.
@@ -235,7 +236,7 @@ impl RecvPool {
 
     fn add_block<P: Provider>(&mut self, nic: &mut P) -> Result<(), VerbsError> {
         let bytes = u64::from(self.entry_bytes) * u64::from(RECV_BLOCK_ENTRIES);
-        let region = Region::anonymous(bytes as usize)
+        let region = Region::anonymous(index(bytes))
             .map_err(|e| VerbsError::Os { call: "mmap", errno: e.raw_os_error().unwrap_or(0) })?;
         let mr = nic.reg_mr(&region, 0, bytes, Access::LOCAL_WRITE)?;
         let sge = Sge { addr: 0, len: self.entry_bytes, lkey: mr.lkey };
@@ -251,7 +252,7 @@ impl RecvPool {
     /// The entry that a receive completion is of. `None`: no such entry was ever posted.
     pub(crate) fn entry_of(&self, wr_id: u64) -> Option<u32> {
         let entry = u32::try_from(wr_id & !RECV_WR).ok()?;
-        ((entry / RECV_BLOCK_ENTRIES) < self.blocks.len() as u32).then_some(entry)
+        ((entry / RECV_BLOCK_ENTRIES) < count(self.blocks.len())).then_some(entry)
     }
 
     /// Copies out what a SEND left in an entry; false if it is said to be longer than the entry.
@@ -323,7 +324,7 @@ pub(crate) struct FrameMemory {
 impl FrameMemory {
     pub(crate) fn new<P: Provider>(nic: &mut P, slots: u16, slot_bytes: u32) -> Result<Self, VerbsError> {
         let bytes = u64::from(slots) * u64::from(slot_bytes);
-        let region = Region::anonymous(bytes as usize)
+        let region = Region::anonymous(index(bytes))
             .map_err(|e| VerbsError::Os { call: "mmap", errno: e.raw_os_error().unwrap_or(0) })?;
         let mr = nic.reg_mr(&region, 0, bytes, Access::empty())?;
         Ok(Self { region, slot_bytes, lkey: mr.lkey, mr: mr.id, is_touched: false })
@@ -345,7 +346,7 @@ impl FrameMemory {
         if frame.len() > self.slot_bytes as usize || self.region.write(addr, frame).is_err() {
             return None;
         }
-        Some(Sge { addr, len: frame.len() as u32, lkey: self.lkey })
+        Some(Sge { addr, len: count(frame.len()), lkey: self.lkey })
     }
 }
 

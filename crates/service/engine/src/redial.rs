@@ -10,6 +10,7 @@ use rand::RngExt;
 use verbs::Time;
 
 use crate::limits::{REDIAL_PAUSE_MAX, REDIAL_PAUSE_MIN};
+use crate::numbers::nanos;
 
 /// Dials to one host that failed.
 #[derive(Debug, Clone, Copy, Default)]
@@ -55,7 +56,7 @@ impl Redial {
 
     /// From half of the pause that follows `before` failures to the whole of it.
     fn pause(&mut self, now: Time, before: u32, rng: &mut impl RngExt) {
-        let whole = REDIAL_PAUSE_MIN.saturating_mul(1 << before.min(16)).min(REDIAL_PAUSE_MAX).as_nanos() as u64;
+        let whole = nanos(REDIAL_PAUSE_MIN.saturating_mul(1 << before.min(16)).min(REDIAL_PAUSE_MAX));
         self.not_before = now + Duration::from_nanos(rng.random_range(whole / 2..=whole));
     }
 }

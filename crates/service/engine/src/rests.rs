@@ -10,6 +10,7 @@ use verbs::Time;
 
 use crate::ids::{AppId, RouteId};
 use crate::limits::{REST_PACE, REST_SLICE_BYTES, REST_TICKS, REST_TRIES_MAX};
+use crate::numbers::nanos;
 use crate::ringpool::Place;
 
 /// The connections that were used and did not rest since.
@@ -224,7 +225,7 @@ impl Rests {
 
 /// Ticks are the same for all connections, so that one wake-up serves many.
 fn next_tick(now: Time, after: Duration) -> Time {
-    let tick = (after / REST_TICKS).as_nanos().max(1) as u64;
+    let tick = nanos(after / REST_TICKS).max(1);
     Time((now.as_nanos() / tick + 1) * tick)
 }
 

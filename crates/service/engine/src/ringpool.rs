@@ -17,6 +17,7 @@ use verbs::{Lkey, Mr, MrId, Region, Rkey, Time};
 use crate::frame::WireRing;
 use crate::ids::{BindId, ConnectId, OpenId, QueueBindId};
 use crate::limits::{CHUNK_BYTES_TARGET, CHUNK_RINGS_FIRST, CHUNKS_PER_APP_MAX, RING_BYTES_MIN, RING_CLASSES};
+use crate::numbers::{count, index, low};
 use crate::ring_size::RingSize;
 
 pub(crate) use retired::{Retired, Slice};
@@ -254,7 +255,7 @@ impl RingPool {
         if self.by_number.len() >= CHUNKS_PER_APP_MAX {
             return Err(ChunkError::Full);
         }
-        Ok(rings as u32)
+        Ok(low(rings))
     }
 
     /// Adds a chunk that [`Self::check_chunk`] passed and the device registered.
@@ -264,7 +265,7 @@ impl RingPool {
         chunk.is_listed = true;
         let c = &mut self.classes[chunk.class];
         // The lowest ring is taken first, so that a chunk that is hardly used stays in few pages.
-        c.free[direction(kind)].extend((0..chunk.rings.len() as u32).rev().map(|i| chunk.place(index, i)));
+        c.free[direction(kind)].extend((0..count(chunk.rings.len())).rev().map(|i| chunk.place(index, i)));
         if let Some(asked) = &mut c.asked {
             match kind {
                 ChunkKind::Tx => asked.tx = true,
@@ -278,14 +279,14 @@ impl RingPool {
 
     fn add_unlisted(&mut self, number: u32, kind: ChunkKind, size: RingSize, region: Region, mr: Mr) -> Option<u32> {
         let class = self.class_of(size)?;
-        let rings = (region.len() / u64::from(size.grown)) as u32;
+        let rings = low(region.len() / u64::from(size.grown));
         let index = self.chunks.iter().position(Option::is_none).unwrap_or(self.chunks.len());
         if index == self.chunks.len() {
             self.chunks.push(None);
         }
         let counted = u64::from(rings) * u64::from(size.first);
         self.bytes += counted;
-        self.by_number.insert(number, index as u32);
+        self.by_number.insert(number, count(index));
         let rings = vec![RingUse::default(); rings as usize];
         self.chunks[index] = Some(Chunk {
             number,
@@ -301,7 +302,7 @@ impl RingPool {
             is_listed: false,
             region,
         });
-        Some(index as u32)
+        Some(count(index))
     }
 
     /// The memory region of a ring.
@@ -531,7 +532,7 @@ impl RingPool {
             return Err(());
         }
         class.asked = Some(Asked { tx: false, rx: false, bytes: 2 * ring * rings });
-        Ok(Some(rings as u32))
+        Ok(Some(low(rings)))
     }
 
     /// The first in the queue, if there are rings for it.
@@ -579,7 +580,7 @@ impl Chunk {
     }
 
     fn ring_at(&mut self, place: &Place) -> Option<&mut RingUse> {
-        self.rings.get_mut((place.offset / u64::from(self.size.grown)) as usize)
+        self.rings.get_mut(index(place.offset / u64::from(self.size.grown)))
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! Owns nothing but the form: a program may name every slot that there is, and a bit of each is 8 KiB.
 
+use crate::numbers::count;
+
 /// See the head of this file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlotSet(Vec<u8>);
@@ -31,7 +33,7 @@ impl SlotSet {
     /// The last slot below `end`.
     pub fn last_below(&self, end: u32) -> Option<u32> {
         let bytes = &self.0[..self.0.len().min(end.div_ceil(8) as usize)];
-        let last = bytes.iter().rposition(|byte| *byte != 0)? as u32;
+        let last = bytes.iter().rposition(|byte| *byte != 0).map(count)?;
         (last * 8..last * 8 + 8).rev().find(|slot| *slot < end && self.contains(*slot)).or_else(|| {
             // The highest byte may have slots from `end` on alone.
             (0..last * 8).rev().find(|slot| self.contains(*slot))

@@ -12,6 +12,7 @@ use control::{StageRow, TraceRow};
 use shm::mark;
 
 use crate::ids::{AppId, LaneId, RouteId};
+use crate::numbers::index;
 
 /// Messages that are looked at a time; one more displaces the oldest.
 const OPEN_MAX: usize = 64;
@@ -90,9 +91,9 @@ impl Histogram {
 fn bucket(ns: u64) -> usize {
     let power = ns.max(1).ilog2();
     if power < PARTS.ilog2() {
-        return ns as usize;
+        return index(ns);
     }
-    let part = (ns >> (power - PARTS.ilog2())) as usize & (PARTS as usize - 1);
+    let part = index(ns >> (power - PARTS.ilog2()) & u64::from(PARTS - 1));
     let at = (power - PARTS.ilog2() + 1) as usize * PARTS as usize + part;
     at.min(BUCKETS - 1)
 }

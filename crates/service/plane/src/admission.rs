@@ -26,8 +26,7 @@ use spread::Spread;
 use users::{Far, Users};
 
 pub use config::{AdmissionConfig, AdmissionConfigError};
-pub use question::{Admitted, ConnectRequest, ConnectionOver};
-pub(crate) use question::{Connect, Connecting, Listen};
+pub use question::{Admitted, Connect, ConnectRequest, Connecting, ConnectionOver, Listen};
 pub use spread::SpreadBy;
 pub use tenants::TenantUse;
 
@@ -100,7 +99,7 @@ impl Admission {
 
     /// Takes a program in. [`Reason::LocalLimit`] if there are as many as there may be, [`Reason::UserPrograms`] if the
     /// user's share is taken, [`Reason::TenantLimit`] if the tenant's is.
-    pub(crate) fn attach(&mut self, client: ClientId, facts: ProgramFacts) -> Result<(), Reason> {
+    pub fn attach(&mut self, client: ClientId, facts: ProgramFacts) -> Result<(), Reason> {
         let (uid, tenant) = (facts.uid, self.policy.place_of(&facts));
         if self.programs.len() as u64 >= u64::from(self.config.apps_max) {
             return Err(Reason::LocalLimit);
@@ -126,7 +125,7 @@ impl Admission {
 
     /// A program has left, or was detached: its ports are free. The engine ends what waits there with everything else
     /// of the program.
-    pub(crate) fn handle_left(&mut self, client: ClientId) {
+    pub fn handle_left(&mut self, client: ClientId) {
         let Some(program) = self.programs.get_mut(&client) else { return };
         program.has_left = true;
         let uid = program.uid;
@@ -139,7 +138,7 @@ impl Admission {
 
     /// An engine has nothing of a program any more, or did not take it in. The program is forgotten when all engines have
     /// said so.
-    pub(crate) fn on_program_gone(&mut self, client: ClientId, engine: u32) {
+    pub fn on_program_gone(&mut self, client: ClientId, engine: u32) {
         self.handle_left(client);
         if let Some(program) = self.programs.get_mut(&client) {
             program.engines &= !(1_u32.checked_shl(engine).unwrap_or(0));
@@ -148,7 +147,7 @@ impl Admission {
     }
 
     /// No engine was asked to take a program in.
-    pub(crate) fn on_not_attached(&mut self, client: ClientId) {
+    pub fn on_not_attached(&mut self, client: ClientId) {
         (0..self.config.engines).for_each(|engine| self.on_program_gone(client, engine));
     }
 
@@ -185,7 +184,7 @@ impl Admission {
     // ---- listeners
 
     /// Listens on a port.
-    pub(crate) fn listen(&mut self, client: ClientId, listen: Listen) -> Result<SocketAddr, Reason> {
+    pub fn listen(&mut self, client: ClientId, listen: Listen) -> Result<SocketAddr, Reason> {
         let Listen { port, backlog, ring_bytes, kind } = listen;
         let uid = self.here(client)?.uid;
         if self.listeners.len() as u64 >= u64::from(self.config.listeners_max) {
@@ -212,7 +211,7 @@ impl Admission {
     }
 
     /// Stops listening. True: the engines must end what waits there.
-    pub(crate) fn unlisten(&mut self, client: ClientId, port: u16) -> bool {
+    pub fn unlisten(&mut self, client: ClientId, port: u16) -> bool {
         let Some(listener) = self.listeners.remove_of(client, port) else { return false };
         if let Some(program) = self.programs.get_mut(&client) {
             program.listeners.remove(&port);
@@ -223,7 +222,7 @@ impl Admission {
 
     /// A connection left the backlog: the program took it, or it will not come. The engine that has it, which must be
     /// told; `None` if none has.
-    pub(crate) fn accepted(&mut self, client: ClientId, port: u16, connection: u64) -> Option<u32> {
+    pub fn accepted(&mut self, client: ClientId, port: u16, connection: u64) -> Option<u32> {
         match self.listeners.of(client, port)?.give_up_place(connection)? {
             Came::ThroughLane(engine) => Some(engine),
             Came::FromHere => None,
@@ -234,7 +233,7 @@ impl Admission {
 
     /// A program connects. `lanes` says how many lanes there are to another host, as far as that is known
     /// ([`crate::Peers::lanes_to`]): until it is, engine 0 carries the connections, which every host has.
-    pub(crate) fn connect(
+    pub fn connect(
         &mut self,
         client: ClientId,
         connect: Connect,
@@ -290,7 +289,7 @@ impl Admission {
     }
 
     /// Another host asks for a connection.
-    pub(crate) fn handle_connect_request(&mut self, asked: &ConnectRequest) -> Result<Admitted, Reason> {
+    pub fn handle_connect_request(&mut self, asked: &ConnectRequest) -> Result<Admitted, Reason> {
         let &ConnectRequest { engine, from, to_port, kind, ring_bytes } = asked;
         let ring_bytes_max = self.config.ring_bytes_max;
         let listener = self.listeners.get_mut(to_port).ok_or(Reason::NoListener)?;
@@ -360,7 +359,7 @@ impl Admission {
 
     /// A program binds a datagram socket at a port, 0 for any, and gets a number for it. It counts as a listener in its
     /// user's share. The engine that has the port space of datagrams decides whether the port is free.
-    pub(crate) fn bind(&mut self, client: ClientId, port: u16) -> Result<u64, Reason> {
+    pub fn bind(&mut self, client: ClientId, port: u16) -> Result<u64, Reason> {
         self.adopt_socket(client, port)?;
         Ok(self.next_number())
     }

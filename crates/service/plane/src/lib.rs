@@ -9,6 +9,7 @@
 //! actions in that order. `deadline` says when `handle_timeout` has something to do. Time never runs backwards.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap))]
 
 mod admission;
 mod cluster_key;
@@ -42,10 +43,9 @@ mod watch;
 use control::ConnectionRow;
 
 pub use admission::{
-    Admission, AdmissionConfig, AdmissionConfigError, AdmissionCounters, Admitted, ConnectRequest, ConnectionOver,
-    SpreadBy, TenantUse,
+    Admission, AdmissionConfig, AdmissionConfigError, AdmissionCounters, Admitted, Connect, ConnectRequest, Connecting,
+    ConnectionOver, Listen, SpreadBy, TenantUse,
 };
-pub(crate) use admission::{Connect, Connecting, Listen};
 pub use cluster_key::{ClusterKey, ClusterKeys, KEY_BYTES, KEY_BYTES_MAX, KEYS_MAX};
 pub use daemon::{Action, DATAGRAM_ENGINE, Daemon, DaemonConfig, ProgramCommand, RegionCommand, SocketFacts, Supply};
 pub use dialing::{AfterAttempt, Dialing};

@@ -497,7 +497,11 @@ impl Step {
             let mut done = 0;
             while done < slice.len() {
                 let count = (slice.len() - done).min(COPY_BYTES as u64);
-                step(at, (slice.handle(), slice.offset() + done), &mut piece[..count as usize])?;
+                step(
+                    at,
+                    (slice.handle(), slice.offset() + done),
+                    &mut piece[..usize::try_from(count).unwrap_or(COPY_BYTES)],
+                )?;
                 (done, at) = (done + count, at + count);
             }
         }

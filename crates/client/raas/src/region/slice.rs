@@ -145,7 +145,7 @@ impl Used {
     fn carry_over(&self, to: &Region) -> Result<(), RegionError> {
         let RegionSlice { handle, offset, len } = &self.slice;
         let failed = |e: shm::RegionError| SessionError::Protocol(format!("region {}: {e}", handle.name()));
-        let mut piece = vec![0; PIECE_BYTES.min(*len) as usize];
+        let mut piece = vec![0; usize::try_from(PIECE_BYTES.min(*len)).unwrap_or(usize::MAX)];
         let mut done = 0;
         while done < *len {
             let count = (len - done).min(PIECE_BYTES) as usize;

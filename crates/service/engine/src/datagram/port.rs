@@ -17,6 +17,7 @@ use super::header::HEADER_BYTES;
 use crate::limits::{
     DATAGRAM_BYTES_INFLIGHT_MAX, DATAGRAM_RECEIVES, DATAGRAM_REVIVAL, DATAGRAMS_INFLIGHT_MAX, POST_BATCH, RECV_BATCH,
 };
+use crate::numbers::{count, index};
 use crate::places::Places;
 use crate::recvpool::RECV_WR;
 
@@ -79,7 +80,7 @@ impl UdPort {
             qpn,
             qkey,
             cq,
-            mtu_bytes: mtu as u32,
+            mtu_bytes: count(mtu),
             gid,
             receives: Places::new(nic, receives, GRH_BYTES + mtu, Access::LOCAL_WRITE)?,
             idle: (0..receives).rev().collect(),
@@ -142,7 +143,7 @@ impl UdPort {
     /// Copies a datagram in, to be posted by [`UdPort::flush`]. [`UdPort::has_room`] said that it may be. False: it is
     /// longer than a slot.
     pub(crate) fn stage(&mut self, header: &[u8; HEADER_BYTES], payload: &[u8], dest: UdDest) -> bool {
-        let bytes = (HEADER_BYTES + payload.len()) as u32;
+        let bytes = count(HEADER_BYTES + payload.len());
         if bytes > self.mtu_bytes {
             return false;
         }
@@ -195,7 +196,7 @@ impl UdPort {
             return self.fail();
         }
         self.first += done;
-        self.outstanding_bytes -= self.outstanding.drain(..done as usize).map(u64::from).sum::<u64>();
+        self.outstanding_bytes -= self.outstanding.drain(..index(done)).map(u64::from).sum::<u64>();
     }
 
     // ---- receiving
@@ -225,7 +226,7 @@ impl UdPort {
         if self.failed.is_some() {
             return Ok(());
         }
-        let bytes = GRH_BYTES as u32 + self.mtu_bytes;
+        let bytes = count(GRH_BYTES) + self.mtu_bytes;
         while let Some(last) = self.idle.len().min(RECV_BATCH).checked_sub(1) {
             let from = self.idle.len() - last - 1;
             let of = |i: usize| self.idle[from + i.min(last)];

@@ -14,6 +14,7 @@ use crate::choice::Why;
 use crate::event::EngineTotals;
 use crate::ids::AppId;
 use crate::lane::Lane;
+use crate::numbers::count;
 use crate::page::{LaneView, Page, Viewer};
 use crate::vqp::Vqp;
 use crate::vqp::row::LaneSeen;
@@ -130,7 +131,7 @@ impl Engine {
             .fold((recv_mrs, recv_bytes), |sum, x| (sum.0 + x.0, sum.1 + x.1));
         let mut totals = EngineTotals {
             rc_qps: self.lanes.queue_pairs(),
-            ud_qps: self.datagrams.port.iter().len() as u32,
+            ud_qps: count(self.datagrams.port.iter().len()),
             cqs: self.completions.queues,
             srqs: self.recv.queues() + u32::from(self.unreliable.memory.is_some()),
             srq_free: self.recv.free(),

@@ -21,6 +21,7 @@ use crate::limits::{
     COMPLETIONS_PER_RUN, DRAIN_POLLS, FRAME_BYTES_MIN, FRAME_SENT_BYTES_MAX, FRAME_SLOTS, LANE_ACK_TIMEOUT,
     LANE_CREDITS_MAX, LANE_CREDITS_MIN, LANE_MIN_RNR_TIMER, LANE_RETRIES, LANE_RNR_RETRIES, RING_BYTES_MIN,
 };
+use crate::numbers::count;
 use crate::recvpool::RECV_WR;
 use crate::sendq::SendQueue;
 use crate::vqp::Phase;
@@ -149,7 +150,7 @@ impl Engine {
             send_cq: self.completions.cq,
             recv_cq: self.completions.cq,
             srq: Some(self.recv.srq()),
-            max_send_wr: self.device.sq_depth as u32,
+            max_send_wr: count(self.device.sq_depth),
             max_recv_wr: 0,
             max_send_sge: 1,
             max_recv_sge: 1,

@@ -15,6 +15,7 @@ use crate::ids::{LaneId, RouteId};
 use crate::lane::LaneState;
 use crate::lane_at::LaneAt;
 use crate::limits::DRAIN_POLLS;
+use crate::numbers::count;
 use crate::resync::{Resync, ToTell};
 use crate::violation::Violation;
 use crate::vqp::{Phase, Vqp};
@@ -89,7 +90,7 @@ impl Engine {
     /// Takes the lane's connections out of all its queues, and notes what is to be reported of them.
     pub(super) fn keep_connections(&mut self, id: LaneId, rests: bool) {
         let parked = self.parked_routes(id);
-        let mut unanswered = parked.len() as u32;
+        let mut unanswered = count(parked.len());
         let mut resync = Resync::new(parked);
         let mut unsent = Vec::new();
         let Some(lane) = self.lanes.get_mut(id) else { return };

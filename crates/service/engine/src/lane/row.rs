@@ -6,6 +6,7 @@ use control::{LEASED_LANE_FIRST, LaneRow};
 use verbs::{Link, Time, Wire};
 
 use super::{Lane, LaneState};
+use crate::numbers::{count, micros};
 
 impl Lane {
     /// What `raas ss` calls it.
@@ -52,8 +53,8 @@ impl Lane {
             // Each incarnation has keys of its own.
             keys_age_us: cipher
                 .filter(|_| self.state == LaneState::Up)
-                .map(|_| now.saturating_since(self.up_since).as_micros() as u64),
-            mtu_bytes: self.mtu.bytes() as u32,
+                .map(|_| micros(now.saturating_since(self.up_since))),
+            mtu_bytes: count(self.mtu.bytes()),
             connections: self.members.count(),
             credits: self.tx.available(),
             granted: self.rx.unused(),
@@ -63,7 +64,7 @@ impl Lane {
             // The control plane knows them.
             link_path: None,
             link_path_reason: None,
-            redial_in_us: if self.holds_dials_back(now) { self.redial.wait(now).as_micros() as u64 } else { 0 },
+            redial_in_us: if self.holds_dials_back(now) { micros(self.redial.wait(now)) } else { 0 },
         }
     }
 }

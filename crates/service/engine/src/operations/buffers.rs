@@ -6,6 +6,7 @@ use shm::{OPERATION_INLINE_MAX, Region};
 use verbs::{Access, Lkey, MrId, Provider, Sge, VerbsError};
 
 use crate::limits::OPERATION_BUFFERS;
+use crate::numbers::index;
 
 /// The slots.
 #[derive(Debug)]
@@ -20,7 +21,7 @@ impl Buffers {
     /// Makes and registers them. Their pages exist when they are used.
     pub(crate) fn new<P: Provider>(nic: &mut P) -> Result<Self, VerbsError> {
         let bytes = u64::from(OPERATION_BUFFERS) * u64::from(OPERATION_INLINE_MAX);
-        let region = Region::anonymous(bytes as usize)
+        let region = Region::anonymous(index(bytes))
             .map_err(|e| VerbsError::Os { call: "mmap", errno: e.raw_os_error().unwrap_or(0) })?;
         let mr = nic.reg_mr(&region, 0, bytes, Access::LOCAL_WRITE)?;
         Ok(Self { region, lkey: mr.lkey, mr: mr.id, free: (0..OPERATION_BUFFERS).rev().collect() })

@@ -5,6 +5,7 @@
 use shm::{Class, CompletionRecord, OperationStatus, Submission};
 
 use crate::ids::{AppId, OperationId, QueueId};
+use crate::numbers::count;
 
 use super::flight::Flight;
 use super::{Memory, Operations, Outcome};
@@ -16,7 +17,7 @@ impl Operations {
         let record = CompletionRecord {
             tag: submission.tag,
             status: outcome.status,
-            bytes: payload.len() as u32,
+            bytes: count(payload.len()),
             value: outcome.value,
             detail: outcome.detail,
         };

@@ -12,6 +12,7 @@ use shm::OperationStatus;
 use verbs::{Access, Mr, MrId, Provider, Region, VerbsError};
 
 use crate::limits::REGIONS_REGISTERED_MAX;
+use crate::numbers::count;
 
 use super::Outcome;
 use crate::ask::Ask;
@@ -73,7 +74,7 @@ impl OwnedRegions {
 
     /// Registrations and their bytes.
     pub(crate) fn registered(&self) -> (u32, u64) {
-        (self.table.len() as u32, self.bytes)
+        (count(self.table.len()), self.bytes)
     }
 
     pub(crate) fn register<P: Provider>(

@@ -12,6 +12,7 @@ use shm::{
 
 use crate::ids::{LaneId, OperationId, SlotAt};
 use crate::limits::OPERATIONS_PER_QUEUE_MAX;
+use crate::numbers::index;
 use crate::ring_slot::RingSlot;
 
 /// What an application did wrong with the rings of a queue.
@@ -193,7 +194,7 @@ impl OperationQueue {
     pub(crate) fn copy_segments(&self, front: &Submission) -> Vec<LocalSegment> {
         let mut bytes = [0; SEGMENT_BYTES];
         let segments = (0..u64::from(front.segments)).map(|i| {
-            let copied = self.slot.copy(SUBMISSION_BYTES + i as usize * SEGMENT_BYTES, &mut bytes);
+            let copied = self.slot.copy(SUBMISSION_BYTES + index(i) * SEGMENT_BYTES, &mut bytes);
             debug_assert!(copied, "`front` saw that the whole submission is there");
             LocalSegment::parse(&bytes)
         });

@@ -6,6 +6,7 @@ use control::ChunkKind;
 use verbs::{Mr, Region};
 
 use super::{Place, Retired, RingPair, RingPool, direction};
+use crate::numbers::count;
 use crate::ring_size::RingSize;
 
 impl RingPool {
@@ -45,7 +46,7 @@ impl RingPool {
         }
         chunk.is_listed = true;
         let free = &mut self.classes[chunk.class].free[direction(chunk.kind)];
-        let rings = (0..chunk.rings.len() as u32).rev().filter(|i| !chunk.rings[*i as usize].is_taken);
+        let rings = (0..count(chunk.rings.len())).rev().filter(|i| !chunk.rings[*i as usize].is_taken);
         free.extend(rings.map(|i| chunk.place(index, i)));
     }
 }

@@ -8,6 +8,7 @@ use verbs::{
 };
 
 use crate::limits::{PIECE_BYTES_MAX, PIECE_RECEIVES, PIECES_INFLIGHT_MAX, RECV_BATCH};
+use crate::numbers::count;
 use crate::places::Places;
 use crate::recvpool::RECV_WR;
 
@@ -57,7 +58,7 @@ impl PieceMemory {
 
     /// Sends that a queue pair may have.
     pub(crate) fn slots(&self) -> u32 {
-        self.posted.len() as u32
+        count(self.posted.len())
     }
 
     /// Memory regions registered, and their bytes.
@@ -88,7 +89,7 @@ impl PieceMemory {
         if len > PIECE_BYTES_MAX as usize || !is_written {
             return Err(full);
         }
-        let sge = [self.sends.sge(slot.into(), len as u32)];
+        let sge = [self.sends.sge(slot.into(), count(len))];
         let wr = SendWr {
             wr_id: PIECE_WR | u64::from(slot),
             op,
@@ -107,7 +108,7 @@ impl PieceMemory {
         let slot = usize::try_from(wr_id & !PIECE_WR).unwrap_or(usize::MAX);
         if self.posted.get(slot).is_some_and(|posted| *posted == Some(qpn)) {
             self.posted[slot] = None;
-            self.free.push(slot as u32);
+            self.free.push(count(slot));
         }
     }
 
@@ -116,7 +117,7 @@ impl PieceMemory {
         for (slot, posted) in self.posted.iter_mut().enumerate() {
             if *posted == Some(qpn) {
                 *posted = None;
-                self.free.push(slot as u32);
+                self.free.push(count(slot));
             }
         }
     }

@@ -8,6 +8,7 @@ use verbs::{Access, MrId, Provider, RemoteAddr, SendOp, VerbsError};
 use super::piece::PIECE_HEADER_BYTES;
 use crate::frame::WritePlaces;
 use crate::limits::{PIECE_BYTES_MAX, WRITE_PLACES};
+use crate::numbers::{count, low, low16};
 use crate::places::Places;
 
 /// Bytes in front of a piece in a place: the CRC-32C of the piece, big-endian.
@@ -48,13 +49,13 @@ impl Grants {
 
     /// The number of a WRITE with this immediate, if it may come.
     fn number(&self, immediate: u32) -> Option<u64> {
-        let ahead = u64::from(immediate.wrapping_sub(self.passed as u32));
+        let ahead = u64::from(immediate.wrapping_sub(low(self.passed)));
         (ahead < self.granted - self.passed).then(|| self.passed + ahead)
     }
 
     /// A SEND came behind so many WRITEs. One that is late changes nothing.
     fn pass(&mut self, writes: u16) {
-        let ahead = u64::from(writes.wrapping_sub(self.passed as u16));
+        let ahead = u64::from(writes.wrapping_sub(low16(self.passed)));
         if ahead <= self.granted - self.passed {
             self.passed += ahead;
         }
@@ -152,7 +153,7 @@ impl PeerPlaces {
 
     /// Longest piece that a place takes behind its check.
     pub(crate) fn piece_bytes(&self) -> u32 {
-        self.places.bytes.min(PIECE_BYTES_MAX) - CHECK_BYTES as u32
+        self.places.bytes.min(PIECE_BYTES_MAX) - count(CHECK_BYTES)
     }
 
     pub(crate) fn may_write(&self) -> bool {
@@ -163,7 +164,7 @@ impl PeerPlaces {
     pub(crate) fn write(&mut self) -> SendOp {
         let WritePlaces { first, count, bytes } = self.places;
         let addr = first.addr + self.next % u64::from(count) * u64::from(bytes);
-        let immediate = self.next as u32;
+        let immediate = low(self.next);
         self.next += 1;
         SendOp::WriteImm(RemoteAddr { addr, ..first }, immediate)
     }

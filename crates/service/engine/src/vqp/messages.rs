@@ -11,6 +11,7 @@ use control::Kind;
 use shm::{PeerFault, Span, check_cursor};
 
 use super::{Phase, Vqp};
+use crate::numbers::{count, low16};
 use crate::ringpool::{Place, RingPool};
 use crate::unreliable::losses::{Loss, Losses};
 use crate::unreliable::piece::{PIECE_HEADER_BYTES, Piece};
@@ -247,9 +248,9 @@ impl Vqp {
                 Leaving { bytes, sent: 0 }
             }
         };
-        let len = (leaving.bytes - leaving.sent).min(max.saturating_sub(PIECE_HEADER_BYTES as u32));
+        let len = (leaving.bytes - leaving.sent).min(max.saturating_sub(count(PIECE_HEADER_BYTES)));
         let piece =
-            Piece { route, number: m.number, bytes: leaving.bytes, offset: leaving.sent, writes: writes as u16 };
+            Piece { route, number: m.number, bytes: leaving.bytes, offset: leaving.sent, writes: low16(writes) };
         out.clear();
         out.extend_from_slice(&piece.to_bytes());
         out.resize(PIECE_HEADER_BYTES + len as usize, 0);
@@ -267,7 +268,7 @@ impl Vqp {
         }
         m.last_way = Some(way);
         m.tx_bytes = m.tx_bytes.wrapping_add(len.into());
-        Ok(Some(Taken { bytes: PIECE_HEADER_BYTES as u32 + len, is_last }))
+        Ok(Some(Taken { bytes: count(PIECE_HEADER_BYTES) + len, is_last }))
     }
 
     /// What left in part by another queue pair is lost, and numbers begin again.

@@ -8,7 +8,7 @@ use crate::ClientId;
 
 /// A listener that a program asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Listen {
+pub struct Listen {
     /// The port, 0 for any free one.
     pub port: u16,
     /// Connections that may wait for `accept`, at least 1.
@@ -21,7 +21,7 @@ pub(crate) struct Listen {
 
 /// A connect that a program asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Connect {
+pub struct Connect {
     /// The listener, on this host or another.
     pub to: SocketAddr,
     /// Bytes of each ring that it asks for; 0 for the default.
@@ -32,7 +32,7 @@ pub(crate) struct Connect {
 
 /// What becomes of a connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Connecting {
+pub enum Connecting {
     /// To a listener of this host: the two processes are paired. The place in the backlog is taken until
     /// its program accepts it.
     Here {

@@ -1,5 +1,7 @@
 //! What one machine sets another to, and that it ends.
 
+mod regions;
+
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -41,6 +43,13 @@ impl Supply<()> for Numbers {
 type Machine = Daemon<(), ()>;
 
 fn daemon(encrypt: Encrypt) -> Machine {
+    daemon_with(encrypt, &[])
+}
+
+/// `paths`: between which addresses of both hosts the peer may be reached, if there are several.
+fn daemon_with(encrypt: Encrypt, paths: &[u8]) -> Machine {
+    let path = |n: &u8| crate::LinkPath { own: ip(*n), peer: ip(*n + 1) };
+    let paths: Vec<_> = paths.iter().map(path).collect();
     let config = DaemonConfig {
         peers: PeersConfig {
             instance: 7,
@@ -50,7 +59,7 @@ fn daemon(encrypt: Encrypt) -> Machine {
             heartbeat: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(10),
             sources: BTreeSet::new(),
-            paths: BTreeMap::new(),
+            paths: if paths.is_empty() { BTreeMap::new() } else { [(ip(PEER), paths)].into() },
         },
         pairs: PairLimits {
             pairs_max: 4,
@@ -99,10 +108,7 @@ fn actions(daemon: &mut Machine) -> Vec<Action<(), ()>> {
 
 fn linked(daemon: &mut Machine, instance: u64) -> LinkId {
     let link = LinkId(IN.0 + instance);
-    let hello = Identity::new(instance, ip(PEER), 2, [0; 32]);
-    daemon.handle_hello(Time(1), link, ip(PEER), hello);
-    daemon.handle_up(Time(1), link, hello, None);
-    actions(daemon);
+    linked_noting(daemon, instance);
     link
 }
 
@@ -113,7 +119,7 @@ fn meets(daemon: &mut Machine, n: u64, end: TcpEnd, (local, peer): (SocketAddr, 
 
 fn told(actions: &[Action<(), ()>]) -> Vec<MeetMessage> {
     let of = |action: &Action<(), ()>| match action {
-        Action::Send { message: PeerMessage::Meet(message), .. } => Some(message.clone()),
+        Action::Send { message: PeerMessage::Meet(message), .. } => Some(*message),
         _ => None,
     };
     actions.iter().filter_map(of).collect()
@@ -211,6 +217,43 @@ fn no_stream_of_an_encrypted_lane_gets_a_connection_in_the_clear() {
         };
         assert_eq!(actions(&mut daemon).iter().any(refused), !is_offered, "{encrypt:?}");
     }
+}
+
+#[test]
+fn a_connection_of_one_host_that_comes_to_nothing_gives_its_place_in_the_backlog_back() {
+    let mut daemon = daemon(Encrypt::Off);
+    attached(&mut daemon, 1);
+    attached(&mut daemon, 2);
+    let port = Request::Listen { request: 1, port: 80, backlog: 1, ring_bytes: 0, kind: Kind::Stream };
+    asks(&mut daemon, 1, port).unwrap();
+    actions(&mut daemon);
+    let mut tries = |request| {
+        asks(&mut daemon, 2, Request::Connect { request, to: at(OWN, 80), ring_bytes: 0, kind: Kind::Stream }).unwrap();
+        let asked = actions(&mut daemon);
+        // Neither has a descriptor for its segment.
+        for action in asked {
+            let Action::Reply { client, reply: Reply::PairSegmentWanted { pair, index, .. }, .. } = action else {
+                continue;
+            };
+            daemon.on_segment_lost(client, pair, index);
+        }
+        let refusal = actions(&mut daemon).into_iter().find_map(|action| match action {
+            Action::Reply { reply: Reply::Connected { result: Err(reason), .. }, .. } => Some(reason),
+            _ => None,
+        });
+        refusal.expect("it is refused")
+    };
+    let first = tries(1);
+    assert_ne!(first, Reason::BacklogFull);
+    assert_eq!(tries(2), first, "the place is free again");
+}
+
+#[test]
+fn another_path_is_sought_where_a_peer_falls_silent() {
+    let mut daemon = daemon_with(Encrypt::Off, &[1, 101]);
+    let link = linked(&mut daemon, 8);
+    daemon.handle_silent(Time(1), link, Duration::from_secs(1));
+    assert!(actions(&mut daemon).iter().any(|a| matches!(a, Action::Dial { .. })));
 }
 
 const CHALLENGE: usize = control::CHALLENGE_BYTES;

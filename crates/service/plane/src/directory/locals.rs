@@ -30,7 +30,7 @@ pub(super) struct Locals {
 impl Locals {
     /// Numbers of handles have more bits: those above the first 30 say which daemon it is.
     pub(super) fn begin_after(&mut self, number: u64) {
-        self.last = ((number >> 30) as u32) << 22;
+        self.last = u32::try_from(number >> 30 & u64::from(u32::MAX)).unwrap_or_default() << 22;
     }
 
     /// A program is gone; the engine gives up what was its.

@@ -115,7 +115,7 @@ impl Paths {
 /// From half of a time to the whole of it.
 fn drawn(whole: Duration, chance: u64) -> Duration {
     let half = whole / 2;
-    half + Duration::from_nanos(chance % (half.as_nanos() as u64).max(1))
+    half + Duration::from_nanos(chance % u64::try_from(half.as_nanos()).unwrap_or(u64::MAX).max(1))
 }
 
 /// A number that differs from daemon to daemon and from try to try (splitmix64): no more is needed for pauses that are

@@ -15,6 +15,7 @@ use crate::engine::Engine;
 use crate::event::Event;
 use crate::ids::{AppId, LaneId};
 use crate::lane::Lane;
+use crate::numbers::count;
 
 impl Engine {
     /// Asks how long a datagram to a host may be, and for a link to it; the answer is [`Event::DatagramPath`]. It may
@@ -72,7 +73,7 @@ impl Engine {
 
     /// Longest payload to a host with this path MTU.
     pub(in crate::engine) fn payload_max(&self, mtu: PathMtu) -> u32 {
-        (self.device.mtu.min(mtu).bytes() as u32).saturating_sub(HEADER_BYTES as u32)
+        count(self.device.mtu.min(mtu).bytes().saturating_sub(HEADER_BYTES))
     }
 
     /// A linked host, if datagrams to it can be sent.

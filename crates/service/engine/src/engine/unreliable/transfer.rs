@@ -11,6 +11,7 @@ use crate::choice::Verb;
 use crate::engine::Engine;
 use crate::ids::{LaneId, RouteId};
 use crate::limits::PIECES_PER_RUN;
+use crate::numbers::count;
 use crate::recvpool::RECV_WR;
 use crate::tenants::Waits;
 use crate::unreliable::end::UnreliableEnd;
@@ -240,7 +241,8 @@ impl Engine {
         let mut piece = std::mem::take(&mut self.unreliable.scratch);
         let places = self.lanes.get_mut(id).and_then(|lane| lane.unreliable_mut().own_places_mut());
         let landed = places.map_or(Landed::Late, |places| places.take(immediate, bytes, &mut piece));
-        let parsed = Piece::parse(&piece).filter(|(header, _)| header.writes == immediate as u16);
+        let parsed =
+            Piece::parse(&piece).filter(|(header, _)| u32::from(header.writes) == immediate & u32::from(u16::MAX));
         match (landed, parsed) {
             (Landed::Late, _) => self.unreliable.losses.count(Loss::Late, 1),
             (Landed::Whole, Some((header, payload))) => {
@@ -259,7 +261,7 @@ impl Engine {
             return self.unreliable.losses.count(Loss::NoConnection, 1);
         };
         let (at, app) = (vqp.at(), vqp.app());
-        let len = payload.len() as u32;
+        let len = count(payload.len());
         let place = match vqp.on_piece(header, len, end, &mut self.unreliable.losses) {
             Ok(Arrival::At(place)) => place,
             Ok(Arrival::Dropped) => return,
