@@ -249,6 +249,60 @@ fn a_connection_of_one_host_that_comes_to_nothing_gives_its_place_in_the_backlog
 }
 
 #[test]
+fn a_connect_that_is_given_up_frees_its_place_and_is_no_engines() {
+    let mut daemon = daemon(Encrypt::Off);
+    attached(&mut daemon, 1);
+    attached(&mut daemon, 2);
+    let port = Request::Listen { request: 1, port: 80, backlog: 1, ring_bytes: 0, kind: Kind::Stream };
+    asks(&mut daemon, 1, port).unwrap();
+    for request in [1, 2] {
+        asks(&mut daemon, 2, Request::Connect { request, to: at(OWN, 80), ring_bytes: 0, kind: Kind::Stream }).unwrap();
+        asks(&mut daemon, 2, Request::CancelConnect { request }).unwrap();
+        let after = actions(&mut daemon);
+        let is_wrong = |a: &Action<(), ()>| {
+            let is_refusal = matches!(a, Action::Reply { reply: Reply::Connected { .. }, .. });
+            is_refusal || matches!(a, Action::Program { .. })
+        };
+        assert!(!after.iter().any(is_wrong), "{after:?}");
+    }
+}
+
+fn rows(daemon: &Machine) -> Vec<Reason> {
+    daemon.fallbacks().rows(|_| true, 0, 9).0.iter().map(|(_, row)| row.reason).collect()
+}
+
+#[test]
+fn a_connection_has_a_row_until_it_is_a_stream() {
+    let mut daemon = daemon(Encrypt::Off);
+    attached(&mut daemon, 1);
+    attached(&mut daemon, 2);
+    meets(&mut daemon, 1, TcpEnd::Connected, (at(OWN, 4000), at(OWN, 80)));
+    assert_eq!(met(&actions(&mut daemon)), []);
+    assert_eq!(rows(&daemon), [Reason::NotMet]);
+    meets(&mut daemon, 2, TcpEnd::Accepted(Rendezvous { port: 1, token: 2 }), (at(OWN, 80), at(OWN, 4000)));
+    assert_eq!(met(&actions(&mut daemon)).len(), 2);
+    assert_eq!(rows(&daemon), []);
+}
+
+#[test]
+fn programs_stay_on_tcp_where_it_is_faster_and_the_only_path() {
+    for (encrypt, paths, stays) in
+        [(Encrypt::Off, &[][..], true), (Encrypt::Off, &[1, 101], false), (Encrypt::Required, &[], false)]
+    {
+        let mut daemon = daemon_with(encrypt, paths);
+        daemon.tcp_is_faster = true;
+        attached(&mut daemon, 1);
+        let link = linked(&mut daemon, 8);
+        meets(&mut daemon, 1, TcpEnd::Accepted(Rendezvous { port: 1, token: 2 }), (at(OWN, 80), at(PEER, 4000)));
+        actions(&mut daemon);
+        let ask = MeetMessage::Ask { number: 1, from: at(PEER, 4000), to: at(OWN, 80) };
+        daemon.handle_message(Time(1), link, PeerMessage::Meet(ask));
+        let expected = if stays { Err(Reason::PolledTcp) } else { Ok(()) };
+        assert_eq!(met(&actions(&mut daemon)), [(client(1), expected)], "{encrypt:?}, {paths:?}");
+    }
+}
+
+#[test]
 fn another_path_is_sought_where_a_peer_falls_silent() {
     let mut daemon = daemon_with(Encrypt::Off, &[1, 101]);
     let link = linked(&mut daemon, 8);

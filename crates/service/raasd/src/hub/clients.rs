@@ -298,7 +298,9 @@ impl Hub {
             let party = Party { client: id, pid: client.who.pid, uid: client.who.uid };
             return self.on_return(party, request, with);
         }
-        if let Request::NotTaken { what, limit } = &request {
+        if let Request::NotTaken { what, limit } = &request
+            && let Stage::Attached = client.stage
+        {
             self.log_own_limit(id, what, *limit);
         }
         match self.daemon.handle_request(self.link_context.now(), id, request, &mut System)? {
