@@ -19,6 +19,11 @@
 //! `attempts`). At the top the [`Engine`], which alone sees all of them: `engine` has the order of a round, and its
 //! submodules a round or kind of call each.
 //!
+//! Order of calls. A round is: commands, after each of which [`Engine::poll_event`] is called until there is none;
+//! [`Engine::run`]; the events again; [`Engine::take_wakes`]. A round that did something is followed by another one. Before
+//! the driver sleeps, [`Engine::prepare_sleep`] must say yes, and it sleeps until [`Engine::deadline`] at most; then
+//! [`Engine::end_sleep`]. Time never runs backwards.
+//!
 //! Limits. Everything that grows is bounded by [`EngineConfig`] or the private module `limits`; events are bounded by
 //! the tables that they are about, as long as the daemon takes them after each round. At a limit there is back
 //! pressure or a typed [`control::Reason`].

@@ -2,7 +2,8 @@
 //!
 //! Two threads, or more with several engines (docs/inside/engine.md): `raas-engine` owns the engine and its context of the
 //! device and does nothing but move data; `raas-control` owns every socket, and speaks with each engine through bounded
-//! queues. This crate has no data path of its own and no unsafe code.
+//! queues. What is asked of the daemon `plane::Daemon` decides; who attaches, and with what, is decided here. This crate
+//! has no data path of its own and no unsafe code.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), raasd::DaemonError> {

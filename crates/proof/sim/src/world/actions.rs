@@ -7,8 +7,7 @@ use plane::{Action, ClientId, DATAGRAM_ENGINE, ProgramCommand, Supply};
 use rand::RngExt;
 use rand::rngs::StdRng;
 
-use super::commands::Command;
-use super::event::PeerOffer;
+use super::event::{Command, PeerOffer};
 use super::regions::of_regions;
 use super::users::is_user;
 use super::{Event, World};

@@ -2,51 +2,15 @@
 //!
 //! Owns that order: nothing is said to an engine beside its queue.
 
-use std::net::IpAddr;
+use control::Reason;
+use engine::{AppId, DatagramBind, Dial, LaneAt, OperationsOpen};
+use plane::ProgramCommand;
 
-use control::{Reason, RegionAccess};
-use engine::{Admission, AppId, DatagramBind, Dial, LaneAt, OpenId, OperationsOpen};
-use plane::{LaneCommand, ProgramCommand, RegionCommand};
-use verbs::Region;
-
+use super::event::Command;
 use super::{Event, World};
 use crate::address::At;
 use crate::links::Input;
 use crate::regions::RegionInput;
-
-/// As raasd's.
-#[derive(Debug)]
-pub(super) enum Command {
-    Program {
-        app: AppId,
-        command: ProgramCommand,
-    },
-    Lane {
-        lane: u32,
-        command: LaneCommand,
-    },
-    Region(RegionCommand),
-    Grant {
-        region: u64,
-        epoch: u64,
-        memory: Option<(Region, RegionAccess)>,
-        peer: IpAddr,
-        open: u64,
-        lane: Option<u32>,
-    },
-    Admit {
-        open: OpenId,
-        answer: Result<Admission, Reason>,
-    },
-    AskRoute {
-        peer: IpAddr,
-        number: u64,
-        route: u32,
-    },
-    Detach {
-        app: AppId,
-    },
-}
 
 impl World {
     pub(super) fn command(&mut self, at: At, command: Command) {

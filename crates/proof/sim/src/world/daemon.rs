@@ -11,7 +11,7 @@ use shm::{Session, SessionShape};
 use verbs::{Region, Time};
 
 use super::actions::name_of_listen;
-use super::commands::Command;
+use super::event::Command;
 use super::{Chunks, Event, World};
 use crate::address::At;
 use crate::app::{App, Reply, Request};

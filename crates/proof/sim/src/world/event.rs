@@ -2,13 +2,11 @@
 
 use std::net::IpAddr;
 
-use control::CHALLENGE_BYTES;
-use engine::{AppId, RingSize};
-use plane::{ClientId, LinkId};
+use control::{CHALLENGE_BYTES, Reason, RegionAccess};
+use engine::{Admission, AppId, OpenId, RingSize};
+use plane::{ClientId, LaneCommand, LinkId, ProgramCommand, RegionCommand};
 use verbs::Region;
 
-use super::commands::Command;
-use super::meetings::MeetingStep;
 use crate::address::At;
 use crate::app::{Reply, Request};
 use crate::check::AppUid;
@@ -40,6 +38,54 @@ pub(super) enum OwnerStep {
     Return,
     /// It reads and changes its memory.
     Touch,
+}
+
+/// What an end does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MeetingStep {
+    Ask,
+    GiveUp {
+        dies: bool,
+    },
+    /// A word came to a port of its own.
+    Word {
+        port: u16,
+        word: u64,
+    },
+}
+
+/// What the control plane tells an engine, as raasd's.
+#[derive(Debug)]
+pub(super) enum Command {
+    Program {
+        app: AppId,
+        command: ProgramCommand,
+    },
+    Lane {
+        lane: u32,
+        command: LaneCommand,
+    },
+    Region(RegionCommand),
+    Grant {
+        region: u64,
+        epoch: u64,
+        memory: Option<(Region, RegionAccess)>,
+        peer: IpAddr,
+        open: u64,
+        lane: Option<u32>,
+    },
+    Admit {
+        open: OpenId,
+        answer: Result<Admission, Reason>,
+    },
+    AskRoute {
+        peer: IpAddr,
+        number: u64,
+        route: u32,
+    },
+    Detach {
+        app: AppId,
+    },
 }
 
 /// Whence and whither a packet goes, and over which path.

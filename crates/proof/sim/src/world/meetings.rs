@@ -12,6 +12,7 @@ use plane::{ClientId, SocketFacts};
 use shm::{Session, SessionShape};
 use verbs::{Encrypt, Region, Time};
 
+use super::event::MeetingStep;
 use super::regions::of_regions;
 use super::{Event, World};
 use crate::address::address;
@@ -26,20 +27,6 @@ const REQUEST: u64 = 1;
 const STREAM_PORT: u16 = 7;
 /// A host without a daemon is not asked again for so long, after so long a dial.
 const ABSENT: Duration = Duration::from_secs(45);
-
-/// What an end does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum MeetingStep {
-    Ask,
-    GiveUp {
-        dies: bool,
-    },
-    /// A word came to a port of its own.
-    Word {
-        port: u16,
-        word: u64,
-    },
-}
 
 /// An end whose program lives.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use control::{Reason, RegionAccess, RegionGrant, RegionRefusal, Reply, Request};
 use engine::{AppId, LaneAt};
 use plane::{ClientId, Party, ProgramFacts, RegionCommand};
 
-use super::commands::Command;
+use super::event::Command;
 use super::{Event, World};
 use crate::address::At;
 use crate::links::Input;
