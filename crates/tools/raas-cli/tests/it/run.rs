@@ -56,8 +56,7 @@ fn echo(server_at: &Daemon, client_at: &Daemon, is_run: [bool; 2], want: &str) -
 fn echo_of(server: &str, server_at: &Daemon, client_at: &Daemon, is_run: [bool; 2], want: &str) -> (Echo, String) {
     let (ip, server) = (server_at.ip.to_string(), script(server));
     let mut server = Running::start(&mut program(server_at, is_run[0], &["python3", &server, &ip, "1"]));
-    server.wait_for("port ");
-    let port = server.stdout().trim().rsplit(' ').next().unwrap().to_string();
+    let port = server.port();
     let client = script("echo_client.py");
     let words = ["python3", &client, &ip, &port, ROUNDS, want];
     let mut client = Running::start(program(client_at, is_run[1], &words).stdin(Stdio::piped()));
@@ -189,8 +188,7 @@ fn a_summary_counts_connections_by_path_and_reason() {
     let ip = daemon.ip.to_string();
     let script = script("short.py");
     let mut server = Running::start(&mut program(&daemon, false, &["python3", &script, "server", &ip, "3"]));
-    server.wait_for("port ");
-    let port = server.stdout().trim().rsplit(' ').next().unwrap().to_string();
+    let port = server.port();
     let words = ["run", "--summary", "--", "python3", &script, "client", &ip, &port, "3"];
     let client = run(&mut daemon.command(&words));
     assert_eq!((client.code(), server.end().code()), (0, 0), "{client:?}");
@@ -272,8 +270,7 @@ fn short_connections_end() {
     for client_at in [&b, &a] {
         let (ip, script) = (b.ip.to_string(), script("short.py"));
         let mut server = Running::start(&mut program(&b, true, &["python3", &script, "server", &ip, "200"]));
-        server.wait_for("port ");
-        let port = server.stdout().trim().rsplit(' ').next().unwrap().to_string();
+        let port = server.port();
         let client = run(&mut program(client_at, true, &["python3", &script, "client", &ip, &port, "200"]));
         for ended in [client, server.end()] {
             assert_eq!(ended.code(), 0, "{ended:?}");
@@ -352,8 +349,7 @@ fn the_binary_alone_is_enough() {
 
     let ip = daemon.ip.to_string();
     let mut server = Running::start(&mut under(&["python3", &script("echo_server.py"), &ip, "1"]));
-    server.wait_for("port ");
-    let port = server.stdout().trim().rsplit(' ').next().unwrap().to_string();
+    let port = server.port();
     let client = run(&mut under(&["python3", &script("echo_client.py"), &ip, &port, ROUNDS, STREAM]));
     assert_eq!(client.code(), 0, "{client:?}");
     assert!(client.stdout.contains(&format!("path {STREAM}")), "{client:?}");

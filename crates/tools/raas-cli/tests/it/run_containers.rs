@@ -73,8 +73,7 @@ fn script(name: &str) -> String {
 /// An echo server for one connection; its port.
 fn server(net: &Net, daemon: &Daemon, is_run: bool, ip: &str) -> (Running, String) {
     let mut server = Running::start(&mut net.program(daemon, is_run, &["python3", &script("echo_server.py"), ip, "1"]));
-    server.wait_for("port ");
-    let port = server.stdout().trim().rsplit(' ').next().unwrap().to_string();
+    let port = server.port();
     (server, port)
 }
 
@@ -220,7 +219,7 @@ fn a_namespace_with_the_addresses_of_others_gets_none_of_their_connections() {
         let (true_server, port) = server(&b, daemon, false, SERVER);
         let serve = ["python3", &script("fixed_server.py"), SERVER, &port];
         let mut false_server = Running::start(&mut thief.program(daemon, true, &serve));
-        false_server.wait_for("port ");
+        false_server.port();
         let mut victim = client(&a, daemon, true, (SERVER, &port), (CLIENT, "40001"));
         let mut false_client = client(&thief, daemon, false, (SERVER, &port), (CLIENT, "40001"));
         victim.wait_for("rounds");
@@ -243,7 +242,7 @@ fn a_connection_through_address_translation_stays_on_tcp_and_says_so() {
              iptables -t nat -A POSTROUTING -d 10.78.0.3 -j MASQUERADE");
         let serve = ["python3", &script("fixed_server.py"), "10.78.0.3", "9000"];
         let mut server = Running::start(&mut b.program(daemon, true, &serve));
-        server.wait_for("port ");
+        server.port();
         let mut client = client(&a, daemon, true, ("10.77.0.1", "8000"), (CLIENT, "0"));
         client.wait_for("rounds");
         await_rows(daemon, "tcp", "foreign-socket");

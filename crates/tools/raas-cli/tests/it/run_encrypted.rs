@@ -62,8 +62,7 @@ fn pair(hosts: &[Daemon; 2], is_run: [bool; 2], more: &[&str]) -> (Running, Runn
     words.extend(more.iter().map(ToString::to_string));
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let mut server = Running::start(&mut program(&hosts[1], is_run[1], &words));
-    server.wait_for("port ");
-    let port = server.stdout().trim().rsplit(' ').next().unwrap().to_string();
+    let port = server.port();
     let words = ["python3", &script("secret_client.py"), HOSTS[1], &port, HOSTS[0]];
     let mut client = Running::start(program(&hosts[0], is_run[0], &words).stdin(Stdio::piped()));
     wait_until("the client's last words", || client.has_ended() || client.stdout().lines().count() > 0);
@@ -140,8 +139,7 @@ fn connections_of_one_host_are_not_held_up() {
         let [_first, second] = start(&cluster, "required");
         let mut server =
             Running::start(&mut program(&second, false, &["python3", &script("secret_server.py"), HOSTS[1]]));
-        server.wait_for("port ");
-        let port = server.stdout().trim().rsplit(' ').next().unwrap().to_string();
+        let port = server.port();
         let words = ["python3", &script("secret_client.py"), HOSTS[1], &port, HOSTS[1]];
         let mut client = Running::start(program(&second, true, &words).stdin(Stdio::piped()));
         client.wait_for("path ");

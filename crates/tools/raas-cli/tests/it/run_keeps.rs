@@ -50,11 +50,6 @@ fn python(at: &Daemon, words: &[&str]) -> Command {
     at.command(&[&["run", "--strict", "python3", "-c"], words].concat())
 }
 
-fn port_of(server: &mut Running) -> String {
-    server.wait_for("port ");
-    server.stdout().split_whitespace().nth(1).unwrap().to_owned()
-}
-
 #[test]
 fn what_keeps_a_connection_on_tcp_is_shown() {
     let cases = [
@@ -73,7 +68,7 @@ fn what_keeps_a_connection_on_tcp_is_shown() {
         let daemon = cluster.daemon();
         let ip = daemon.ip.to_string();
         let mut server = Running::start(&mut python(&daemon, &[SERVER, &ip, what]));
-        let port = port_of(&mut server);
+        let port = server.port();
         let mut client = Running::start(python(&daemon, &[CLIENT, &ip, &port]).stdin(Stdio::piped()));
         server.wait_for("done");
         assert!(server.stdout().contains("path 2"), "{what}: it left TCP before: {}", server.stdout());
@@ -155,7 +150,7 @@ fn a_peer_that_lies_about_its_bytes_is_reset_and_nobody_else() {
     let ip = daemon.ip.to_string();
     let counts = [1 << 62, u64::MAX, 1 << 40, u64::MAX >> 1];
     let mut server = Running::start(&mut python(&daemon, &[READER, &ip, "5"]));
-    let port = port_of(&mut server);
+    let port = server.port();
     for count in counts {
         let (mut socket, mut stream) = linked(&daemon, &port);
         stream.write_all(&[b"W".as_slice(), &u64::to_be_bytes(count)].concat()).unwrap();

@@ -106,7 +106,20 @@ impl Running {
         String::from_utf8_lossy(&self.stderr.lock().unwrap()).into_owned()
     }
 
-    /// Waits until a line of stdout or stderr contains `text`.
+    /// Waits until a server has said "port N", the whole line, on stdout; N.
+    pub(crate) fn port(&mut self) -> String {
+        self.wait_for("port ");
+        let mut port = None;
+        wait_until("the end of the line with the port", || {
+            let said = self.stdout();
+            let whole = said.rfind('\n').map_or("", |end| &said[..end]);
+            port = whole.lines().find_map(|line| line.strip_prefix("port ")).map(|port| port.trim().to_owned());
+            port.is_some()
+        });
+        port.expect("it was there")
+    }
+
+    /// Waits until stdout or stderr contains `text`, whose line may go on.
     pub(crate) fn wait_for(&mut self, text: &str) {
         wait_until(&format!("`{text}`"), || {
             if self.stdout().contains(text) || self.stderr().contains(text) {
