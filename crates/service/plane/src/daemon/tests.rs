@@ -285,6 +285,18 @@ fn a_connection_has_a_row_until_it_is_a_stream() {
 }
 
 #[test]
+fn an_end_that_asks_a_host_whose_link_is_gone_stays_on_tcp() {
+    let mut daemon = daemon(Encrypt::Off);
+    attached(&mut daemon, 1);
+    meets(&mut daemon, 1, TcpEnd::Connected, (at(OWN, 4000), at(PEER, 80)));
+    actions(&mut daemon);
+    // The engine has a lane, and by the time that its word comes there is no link any more.
+    assert!(daemon.on_path(Time(1), client(1), 1, Ok(1)));
+    assert_eq!(met(&actions(&mut daemon)), [(client(1), Err(Reason::PeerLost))]);
+    assert_eq!((daemon.meetings(), rows(&daemon)), (0, vec![Reason::PeerLost]));
+}
+
+#[test]
 fn programs_stay_on_tcp_where_it_is_faster_and_the_only_path() {
     for (encrypt, paths, stays) in
         [(Encrypt::Off, &[][..], true), (Encrypt::Off, &[1, 101], false), (Encrypt::Required, &[], false)]
