@@ -267,6 +267,51 @@ fn a_connect_that_is_given_up_frees_its_place_and_is_no_engines() {
     }
 }
 
+fn pair_row(daemon: &Machine) -> control::ConnectionRow {
+    let (mut rows, _) = daemon.pairs().rows(|_| true, 0, 9);
+    let (_, mut row) = rows.remove(0);
+    daemon.own_ends().put_into([&mut row]);
+    row
+}
+
+#[test]
+fn a_row_says_whether_its_connection_was_taken_and_what_the_program_calls_its_ends() {
+    let mut daemon = daemon(Encrypt::Off);
+    attached(&mut daemon, 1);
+    attached(&mut daemon, 2);
+    let port = Request::Listen { request: 1, port: 80, backlog: 1, ring_bytes: 0, kind: Kind::Stream };
+    asks(&mut daemon, 1, port).unwrap();
+    let connect = Request::Connect { request: 2, to: at(OWN, 80), ring_bytes: 4096, kind: Kind::Stream };
+    asks(&mut daemon, 2, connect).unwrap();
+    let mut taken = None;
+    for action in actions(&mut daemon) {
+        let Action::Reply { client, reply: Reply::PairSegmentWanted { pair, index, slots, ring_bytes }, .. } = action
+        else {
+            continue;
+        };
+        assert_eq!(daemon.expects_segment(client, pair, index, (slots, ring_bytes)), Ok(true));
+        let bytes = usize::try_from(shm::Pair::bytes(slots, ring_bytes)).unwrap();
+        let view = shm::Pair::format(shm::Region::anonymous(bytes).unwrap(), slots, ring_bytes).unwrap();
+        daemon.handle_segment(pair, index, (), view);
+    }
+    for action in actions(&mut daemon) {
+        if let Action::Started { incoming: Reply::Incoming { connection, .. }, .. } = action {
+            taken = Some(connection.id);
+        }
+    }
+    let taken = taken.expect("both have made their segments");
+    assert_eq!(pair_row(&daemon).state, control::ConnectionState::Backlog);
+    asks(&mut daemon, 1, Request::Accepted { port: 80, connection: taken }).unwrap();
+    let row = pair_row(&daemon);
+    assert_eq!(row.state, control::ConnectionState::Established);
+    let proof = MeetProof::Stream { connection: row.id, local: at(OWN, 4000), peer: at(OWN, 443) };
+    asks(&mut daemon, row.app_pid.into(), Request::MeetProof { request: 9, proof }).unwrap();
+    let named = pair_row(&daemon);
+    assert_eq!((named.local, named.peer), (at(OWN, 4000), at(OWN, 443)));
+    asks(&mut daemon, row.app_pid.into(), Request::Unmeet { request: 9 }).unwrap();
+    assert_eq!((pair_row(&daemon).local, pair_row(&daemon).peer), (row.local, row.peer));
+}
+
 fn rows(daemon: &Machine) -> Vec<Reason> {
     daemon.fallbacks().rows(|_| true, 0, 9).0.iter().map(|(_, row)| row.reason).collect()
 }
