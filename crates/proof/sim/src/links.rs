@@ -11,8 +11,8 @@ use control::{CHALLENGE_BYTES, PeerMessage, Reason};
 use engine::{AppId, BulkStream, OpenId};
 use plane::{
     Admission, ClientId, ClusterKey, ClusterKeys, ConnectRequest, ConnectionOver, DaemonConfig, Dialing, Heartbeat,
-    Identity, Introduction, LaneAnswer, LinkId, LinkNames, LinkPath, Opening, PairLimits, PeersConfig, Place, Seal,
-    Strangers, TICKET_SECRET_BYTES, Tickets, Watch,
+    Identity, Introduction, LaneAnswer, LinkId, LinkNames, LinkPath, Names, Opening, PairLimits, PeersConfig, Place,
+    Seal, Strangers, TICKET_SECRET_BYTES, Tickets, Watch,
 };
 use verbs::Time;
 
@@ -165,9 +165,8 @@ impl Input {
 #[derive(Debug)]
 pub(crate) struct ControlPlane {
     pub(crate) daemon: plane::Daemon<(), SimSocket>,
-    /// Programs by the engines' names, and the other way round.
-    names: BTreeMap<(u32, AppId), ClientId>,
-    apps: BTreeMap<(ClientId, u32), AppId>,
+    /// Programs by the engines' names.
+    pub(crate) names: Names<AppId>,
     /// Numbers of connections and sockets that the engine got and did not give back.
     pub(crate) numbers: BTreeSet<u64>,
     pub(crate) links: BTreeMap<LinkId, Link>,
@@ -234,8 +233,7 @@ impl ControlPlane {
         daemon.directory_mut().draw_from(region_id);
         Self {
             daemon,
-            names: BTreeMap::new(),
-            apps: BTreeMap::new(),
+            names: Names::default(),
             numbers: BTreeSet::new(),
             links: BTreeMap::new(),
             by_connection: BTreeMap::new(),
@@ -251,22 +249,6 @@ impl ControlPlane {
             timer_at: None,
             heard_at: [Time::ZERO; 2],
         }
-    }
-
-    /// An engine took a program in.
-    pub(crate) fn name(&mut self, client: ClientId, engine: u32, app: AppId) {
-        self.names.insert((engine, app), client);
-        self.apps.insert((client, engine), app);
-    }
-
-    /// The program that an engine names.
-    pub(crate) fn program(&self, engine: u32, app: AppId) -> Option<ClientId> {
-        self.names.get(&(engine, app)).copied()
-    }
-
-    /// What an engine calls a program.
-    pub(crate) fn app(&self, client: ClientId, engine: u32) -> Option<AppId> {
-        self.apps.get(&(client, engine)).copied()
     }
 
     /// Of a link that takes the place of the one with that name; 0: of none.

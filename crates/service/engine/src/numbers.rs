@@ -15,6 +15,12 @@ pub(crate) fn index(n: u64) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
 }
 
+/// As [`count`], of what is measured in 64 bits.
+pub(crate) fn few(n: u64) -> u32 {
+    debug_assert!(u32::try_from(n).is_ok());
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
 /// The low 32 bits, of a count that the wire has in so many.
 pub(crate) fn low(n: u64) -> u32 {
     let [.., a, b, c, d] = n.to_be_bytes();

@@ -10,7 +10,7 @@ use std::time::Duration;
 use verbs::{Access, Lkey, Mr, MrId, Provider, Region, Time, VerbsError};
 
 use crate::ids::AppId;
-use crate::numbers::{count, low};
+use crate::numbers::{count, few};
 
 /// Longest piece that is registered in one step: a device that pins takes about as long for it as for sending it.
 const PIECE_BYTES: u64 = 4 << 20;
@@ -275,7 +275,7 @@ impl Pins {
             let mr = usize::try_from(index).ok().and_then(|index| pinned.pieces.get(index)).ok_or(missing)?;
             let until = end.min((index + 1) * pinned.piece_bytes);
             let addr = at - index * pinned.piece_bytes;
-            parts.push(Part { lkey: mr.lkey, addr, bytes: low(until - at) });
+            parts.push(Part { lkey: mr.lkey, addr, bytes: few(until - at) });
             at = until;
         }
         Ok(parts)

@@ -17,7 +17,7 @@ use verbs::{Lkey, Mr, MrId, Region, Rkey, Time};
 use crate::frame::WireRing;
 use crate::ids::{BindId, ConnectId, OpenId, QueueBindId};
 use crate::limits::{CHUNK_BYTES_TARGET, CHUNK_RINGS_FIRST, CHUNKS_PER_APP_MAX, RING_BYTES_MIN, RING_CLASSES};
-use crate::numbers::{count, index, low};
+use crate::numbers::{count, few, index};
 use crate::ring_size::RingSize;
 
 pub(crate) use retired::{Retired, Slice};
@@ -255,7 +255,7 @@ impl RingPool {
         if self.by_number.len() >= CHUNKS_PER_APP_MAX {
             return Err(ChunkError::Full);
         }
-        Ok(low(rings))
+        Ok(few(rings))
     }
 
     /// Adds a chunk that [`Self::check_chunk`] passed and the device registered.
@@ -279,7 +279,7 @@ impl RingPool {
 
     fn add_unlisted(&mut self, number: u32, kind: ChunkKind, size: RingSize, region: Region, mr: Mr) -> Option<u32> {
         let class = self.class_of(size)?;
-        let rings = low(region.len() / u64::from(size.grown));
+        let rings = few(region.len() / u64::from(size.grown));
         let index = self.chunks.iter().position(Option::is_none).unwrap_or(self.chunks.len());
         if index == self.chunks.len() {
             self.chunks.push(None);
@@ -532,7 +532,7 @@ impl RingPool {
             return Err(());
         }
         class.asked = Some(Asked { tx: false, rx: false, bytes: 2 * ring * rings });
-        Ok(Some(low(rings)))
+        Ok(Some(few(rings)))
     }
 
     /// The first in the queue, if there are rings for it.

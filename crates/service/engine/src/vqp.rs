@@ -31,7 +31,7 @@ use verbs::{Placed, RemoteAddr, Rkey, Sge, Time};
 use crate::event::Event;
 use crate::frame::{FrameWriter, Open, Record, WireRing, check_ring, check_route};
 use crate::ids::{AppId, ConnectId, LaneId, RouteId, SlotAt};
-use crate::numbers::low;
+use crate::numbers::few;
 use crate::rests::RestTurn;
 use crate::ring_size::RingSize;
 use crate::ringpool::RingPair;
@@ -552,7 +552,7 @@ impl Vqp {
         }
         let (at, together) = self.tx_span.place(self.tx_sent);
         let bytes = self.sendable_end().wrapping_sub(self.tx_sent).min(together).min(max.into());
-        Some(Piece { at, bytes: low(bytes) })
+        Some(Piece { at, bytes: few(bytes) })
     }
 
     /// The place in the peer's ring of what is at `at` of either.

@@ -206,6 +206,11 @@ impl<F, S> Daemon<F, S> {
 
     // ---- what there is, for tables and counters
 
+    /// Whether some host gets nothing in the clear.
+    pub fn requires_encryption(&self) -> bool {
+        self.hosts.requires_encryption()
+    }
+
     /// The program, as long as it is there.
     pub fn party(&self, client: ClientId) -> Option<Party> {
         self.programs.get(&client).map(|program| Party { client, pid: program.pid, uid: program.uid })

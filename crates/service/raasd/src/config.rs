@@ -436,16 +436,6 @@ impl Config {
         self.peers.iter().find(|p| p.address == peer).and_then(|p| p.wire).unwrap_or(self.wire)
     }
 
-    /// Whether the lane to `peer` is encrypted.
-    pub fn encrypt_to(&self, peer: IpAddr) -> Encrypt {
-        self.peers.iter().find(|p| p.address == peer).and_then(|p| p.encrypt).unwrap_or(self.encrypt)
-    }
-
-    /// Whether some host gets nothing in the clear.
-    pub(crate) fn requires_encryption(&self) -> bool {
-        self.encrypt == Encrypt::Required || self.peers.iter().any(|peer| peer.encrypt == Some(Encrypt::Required))
-    }
-
     /// What the device has to have so that each lane finds its wire.
     pub(crate) fn device_wire(&self) -> WirePolicy {
         let differs = self.peers.iter().any(|peer| peer.wire.is_some_and(|wire| wire != self.wire));

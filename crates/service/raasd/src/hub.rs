@@ -16,7 +16,6 @@ mod installs;
 mod kept;
 mod links;
 mod meetings;
-mod names;
 mod questions;
 mod regions;
 mod returns;
@@ -30,9 +29,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use control::{PeerMessage, Reason, Reply};
-use engine::{IpNet, Returned, ReturnedChunk, SlotSet};
+use engine::{AppId, IpNet, Returned, ReturnedChunk, SlotSet};
 use plane::{
-    Admission, ClientId, ConnectionOver, Daemon, DaemonConfig, LinkId, PairLimits, PeersConfig, Policy, Tickets,
+    Admission, ClientId, ConnectionOver, Daemon, DaemonConfig, LinkId, Names, PairLimits, PeersConfig, Policy, Tickets,
 };
 use shm::{ClosedElsewhere, Session, SessionShape};
 use tokio::sync::{Notify, mpsc};
@@ -60,7 +59,6 @@ use kept::KeptRegions;
 use regions::{Made, Regions};
 
 pub(crate) use engines::Engines;
-use names::Names;
 
 /// Segments of one pair of processes, and for each pair that the host may have.
 const PAIR_SEGMENTS_MAX: usize = 256;
@@ -171,7 +169,7 @@ pub(crate) struct Hub {
     /// Decides.
     daemon: Daemon<ClosedElsewhere, OwnedFd>,
     /// Programs by the engines' names, until nothing of them is left there.
-    names: Names,
+    names: Names<AppId>,
     crowds: Crowds,
     regions: Regions,
     kept: KeptRegions,
@@ -225,12 +223,12 @@ fn decisions(
 ) -> DaemonConfig {
     let limits = &config.limits;
     let segments_max = SEGMENTS_PER_PAIR * limits.pairs_max;
-    let encrypts = config.peers.iter().filter_map(|peer| Some((peer.address, peer.encrypt?)));
+    let data_path = config.data_path();
     DaemonConfig {
         peers: PeersConfig {
             instance: links.instance,
             engines,
-            peers_max: count(config.data_path().admission.lanes_max.into()),
+            peers_max: count(data_path.admission.lanes_max.into()),
             lane_setup: limits.lane_setup(),
             heartbeat: config.heartbeat.interval,
             connect_timeout,
@@ -250,7 +248,7 @@ fn decisions(
         listen: config.listen,
         addresses: config.host_addresses(),
         encrypt: config.encrypt,
-        encrypts: encrypts.collect(),
+        encrypts: data_path.engine.encrypts,
         makes_directs: is_softnic && config.tcp_direct,
         tcp_is_faster: is_softnic && config.run_lanes == RunLanes::Auto,
         namespace: meetings::own_namespace(),

@@ -16,6 +16,7 @@ use rnic::Device;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use verbs::{Qpn, Time};
+use wires::{KeyUse, Opened, SealFault, Sealed, TcpPart, Unreached};
 
 use super::congestion::Congestion;
 use super::counters::TcpCounters;
@@ -24,10 +25,6 @@ use super::socket;
 use super::socket::SocketOptions;
 use crate::sys::kernel_tls::{self, Direction};
 use crate::sys::pieces::{self, Piece};
-use wires::KeyUse;
-use wires::TcpPart;
-use wires::Unreached;
-use wires::{Opened, SealFault, Sealed};
 
 /// Calls in one direction of one connection in one round of progress.
 const CALLS_PER_ROUND: usize = 16;

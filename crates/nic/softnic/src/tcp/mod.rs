@@ -27,15 +27,13 @@ use rnic::{Device, NumberHasher, Timers};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use verbs::{AcceptAttr, Counters, PathMarks, QpState, Qpn, Time};
+use wires::{HELLO_BYTES, TOKEN_BYTES, Token, Unreached};
 
 use crate::{KernelTls, OpenError};
 use counters::TcpCounters;
 use in_kernel::KernelState;
 use link::Link;
 use strangers::Strangers;
-use wires::Unreached;
-
-use wires::{HELLO_BYTES, TOKEN_BYTES, Token};
 
 use socket::SocketOptions;
 pub(crate) use socket::silence_max;

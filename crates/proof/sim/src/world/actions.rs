@@ -130,7 +130,7 @@ impl World {
             }
             _ => {}
         }
-        if let Some(app) = running.control.app(client, engine) {
+        if let Some(app) = running.control.names.app(client, engine) {
             self.command(At { host, engine }, Command::Program { app, command });
         }
     }
@@ -151,13 +151,10 @@ impl World {
             }
             _ => {}
         }
-        let delay = self.plan.daemon_delay_max;
-        let at = self.now + self.some(delay);
         let life = self.life(host);
-        let Some(app) = self.up(host).and_then(|r| r.apps.get_mut(&uid)) else { return };
-        app.to_app_at = app.to_app_at.max(at);
-        let at = app.to_app_at;
-        self.queue.push(at, Event::OfPlane { host, life, app: uid, reply: Box::new(reply) });
+        if let Some(at) = self.app_hears_at(host, uid) {
+            self.queue.push(at, Event::OfPlane { host, life, app: uid, reply: Box::new(reply) });
+        }
     }
 }
 

@@ -78,7 +78,7 @@ impl World {
         for (number, driven) in (0..).zip(&mut running.engines) {
             let id = driven.engine.attach(attach())?;
             driven.uids.insert(id, uid);
-            control.name(client, number, id);
+            control.names.add(client, number, id);
         }
         control.daemon.on_attached(client);
         Ok(())
@@ -152,13 +152,18 @@ impl World {
     }
 
     pub(super) fn reply_to(&mut self, host: usize, uid: AppUid, reply: Reply) {
-        let delay = self.plan.daemon_delay_max;
-        let at = self.now + self.some(delay);
         let life = self.life(host);
-        let Some(app) = self.up(host).and_then(|r| r.apps.get_mut(&uid)) else { return };
+        if let Some(at) = self.app_hears_at(host, uid) {
+            self.queue.push(at, Event::ToApp { host, life, app: uid, reply: Box::new(reply) });
+        }
+    }
+
+    /// When a process hears what its daemon says now, in order. None: it is gone.
+    pub(super) fn app_hears_at(&mut self, host: usize, uid: AppUid) -> Option<Time> {
+        let at = self.now + self.some(self.plan.daemon_delay_max);
+        let app = self.up(host)?.apps.get_mut(&uid)?;
         app.to_app_at = app.to_app_at.max(at);
-        let at = app.to_app_at;
-        self.queue.push(at, Event::ToApp { host, life, app: uid, reply: Box::new(reply) });
+        Some(app.to_app_at)
     }
 
     pub(super) fn on_reply(&mut self, host: usize, life: u32, uid: AppUid, reply: Reply) {
@@ -257,7 +262,7 @@ impl World {
                 self.reply_to(host, uid, Reply::Connected { request, result });
             }
             engine::Event::DatagramPath { app, request, result } => {
-                let client = self.up(host).and_then(|running| running.control.program(engine, app));
+                let client = self.up(host).and_then(|running| running.control.names.program(engine, app));
                 let Some(client) = client else { return };
                 self.tell_plane(host, Input::Path { client, request, result });
             }
@@ -334,7 +339,7 @@ impl World {
         let answer = control.daemon.on_connect_request(asked).map(|admitted| {
             let Admitted { client, connection, ring_bytes, kind } = admitted;
             control.numbers.insert(connection);
-            let app = control.app(client, engine).expect("a program that listens is the engine's");
+            let app = control.names.app(client, engine).expect("a program that listens is the engine's");
             Admission { app, connection, ring_bytes, kind, from, port }
         });
         self.command(At { host, engine }, Command::Admit { open, answer });
@@ -342,7 +347,7 @@ impl World {
 
     /// Something of a program is over, which the control plane hears in order.
     fn on_over(&mut self, at: At, app: AppId, over: impl FnOnce(ClientId) -> Input) {
-        let client = self.up(at.host).and_then(|running| running.control.program(at.engine, app));
+        let client = self.up(at.host).and_then(|running| running.control.names.program(at.engine, app));
         if let Some(client) = client {
             self.tell_plane(at.host, over(client));
         }

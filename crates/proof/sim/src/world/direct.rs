@@ -25,7 +25,7 @@ impl World {
 
     pub(super) fn bulk_of(&mut self, host: usize, engine: u32, stream: BulkStream) -> Option<BulkOf> {
         let control = &self.up(host)?.control;
-        let client = control.program(engine, stream.app)?;
+        let client = control.names.program(engine, stream.app)?;
         let uid = control.daemon.party(client)?.uid;
         let BulkStream { connection, slot, peer, peer_route, .. } = stream;
         Some(BulkOf { client, uid, connection, slot, peer, lane: engine, peer_route })

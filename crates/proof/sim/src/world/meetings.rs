@@ -293,8 +293,11 @@ impl World {
         for host in 0..self.hosts.len() {
             let Some(daemon) = self.up(host).map(|running| &running.control.daemon) else { continue };
             let (waiting, rows) = (daemon.meetings(), daemon.fallbacks().rows(|_| true, 0, 10).0.len());
-            if (waiting, rows) != (0, 0) {
-                let detail = format!("host {host} has {waiting} ends that wait and {rows} rows, without programs");
+            let directs = daemon.directs().counters().open;
+            if (waiting, rows, directs) != (0, 0, 0) {
+                let detail = format!(
+                    "host {host} has {waiting} ends that wait, {rows} rows, {directs} streams on TCP, without programs"
+                );
                 self.checks.fail(self.now, "release", detail);
             }
         }

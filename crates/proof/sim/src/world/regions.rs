@@ -46,7 +46,7 @@ impl World {
             return false;
         }
         control.daemon.on_attached(client);
-        app.into_iter().for_each(|app| control.name(client, of_regions(host).engine, app));
+        app.into_iter().for_each(|app| control.names.add(client, of_regions(host).engine, app));
         true
     }
 
@@ -58,7 +58,7 @@ impl World {
             return;
         }
         control.daemon.handle_gone(client);
-        match control.app(client, of_regions(host).engine) {
+        match control.names.app(client, of_regions(host).engine) {
             // The other engines do not know it.
             Some(app) => {
                 (1..engines).for_each(|engine| control.daemon.on_program_gone(client, engine));

@@ -186,7 +186,7 @@ impl World {
             _ => None,
         };
         let is_of_user = |world: &mut Self, app: &AppId| {
-            let client = world.up(host).and_then(|running| running.control.program(at.engine, *app));
+            let client = world.up(host).and_then(|running| running.control.names.program(at.engine, *app));
             client.is_none_or(is_user)
         };
         match event {
@@ -220,7 +220,7 @@ impl World {
                 }
             }
             engine::Event::AppGone { app } => {
-                let client = self.up(host).and_then(|running| running.control.program(at.engine, *app));
+                let client = self.up(host).and_then(|running| running.control.names.program(at.engine, *app));
                 if let Some(client) = client {
                     self.tell_plane(host, Input::ProgramGone { client, engine: at.engine });
                 }

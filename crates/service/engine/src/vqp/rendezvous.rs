@@ -12,7 +12,7 @@ use verbs::{RemoteAddr, Rkey, Sge};
 use super::{Phase, Piece, Vqp};
 use crate::choice::{Choice, Facts, Thresholds, Verb, choose};
 use crate::frame::{FrameWriter, Record};
-use crate::numbers::low;
+use crate::numbers::few;
 use crate::violation::Violation;
 
 /// Whether the peer may read the transmit ring.
@@ -181,7 +181,7 @@ impl Vqp {
     pub(crate) fn next_pull(&self, max: u32) -> Option<(Piece, RemoteAddr, Sge)> {
         let pull = self.pull.filter(|_| self.wants_pull())?;
         let (at, together) = self.rx_span.place(pull.posted);
-        let bytes = low(pull.end.wrapping_sub(pull.posted).min(together).min(max.into()));
+        let bytes = few(pull.end.wrapping_sub(pull.posted).min(together).min(max.into()));
         let from = RemoteAddr { addr: pull.ring.addr + at, ..pull.ring };
         let to = Sge { addr: self.rings.rx.offset + at, len: bytes, lkey: self.rings.rx.lkey };
         Some((Piece { at, bytes }, from, to))

@@ -184,7 +184,7 @@ impl Hub {
             session_bytes,
             engine_page_bytes,
             addresses: self.addresses.clone(),
-            requires_encryption: self.link_context.config.requires_encryption(),
+            requires_encryption: self.daemon.requires_encryption(),
         }
     }
 
@@ -322,7 +322,13 @@ impl Hub {
             }
             Request::RegionRun { request, open, others, bytes } => self.on_run(id, request, (open, others), bytes),
             Request::Hello { .. } => Err("Hello a second time".into()),
-            _ => Err("it brings a session along, and has one".into()),
+            Request::Return { .. }
+            | Request::ReturnChunk { .. }
+            | Request::ReturnConnections { .. }
+            | Request::ReturnPairs { .. }
+            | Request::ReturnEnd => Err("it brings a session along, and has one".into()),
+            // The machine that decides gives back no other one.
+            _ => Err("a request that nothing in this daemon answers".into()),
         }
     }
 
