@@ -88,10 +88,15 @@ struct Daemon {
     process: Beside,
 }
 
+/// Whether this process is in a namespace that [`enter_namespace`] made.
+pub(crate) fn is_in_namespace() -> bool {
+    std::env::var_os(INSIDE).is_some()
+}
+
 /// Starts this very command again in a network namespace of its own, unless this is that already. The answer is its
 /// exit code.
 pub(crate) fn enter_namespace() -> Result<Option<std::process::ExitStatus>> {
-    if std::env::var_os(INSIDE).is_some() {
+    if is_in_namespace() {
         return Ok(None);
     }
     let mut command = Command::new("unshare");

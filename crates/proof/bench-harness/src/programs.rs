@@ -138,8 +138,8 @@ const PARTS: [Part; 14] = [
     Part { name: "busy, chain", needs: NGINX, has_two_hosts: false, measure: busy::chain },
 ];
 
-/// Before the namespace is entered, in which there is no network.
-pub(super) fn prepare(args: &Args) {
+/// Installs what the wanted parts need, where this may be. To be called where there is a network.
+pub(super) fn install(args: &Args) {
     let wanted = PARTS.iter().filter(|part| places(part).iter().any(|place| args.wants(&full_name(part, place))));
     let needs: Vec<Need> = wanted.flat_map(|part| part.needs).copied().collect();
     packages::install(&needs);

@@ -56,9 +56,13 @@ pub(crate) fn build_iceoryx2(repo: &Repo) -> Option<String> {
     Some(format!("iceoryx2: bench/iceoryx2 cannot be built: {why}"))
 }
 
-/// Installs what is not there, where this may be; says what is missing.
-pub(crate) fn install() -> Vec<String> {
+/// Installs what is not there, where this may be. To be called where there is a network.
+pub(crate) fn install() {
     packages::install(&NEEDS);
+}
+
+/// Says what is missing.
+pub(crate) fn missing() -> Vec<String> {
     let missing = NEEDS.iter().filter(|(program, _)| !packages::is_here(program));
     missing
         .map(|(program, package)| format!("{program}: not here, and Debian's {package} cannot be installed"))

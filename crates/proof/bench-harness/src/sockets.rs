@@ -30,8 +30,7 @@ pub(super) const fn iceoryx2(bytes: u32, seconds: u32) -> Side {
     Side { name: "iceoryx2", runner: Runner::Rival(Rival::Iceoryx2(bytes, seconds)) }
 }
 
-/// Runs the cases that were asked for, without sides whose program is not here. The place is made after the rivals'
-/// programs were installed. `setting` is written beside the results, with the seconds of a run added.
+/// Runs the cases that were asked for, without sides whose program is not here. `setting` is written beside the results, with the seconds of a run added.
 pub(super) fn run(
     args: &Args,
     mut setting: Value,
@@ -39,7 +38,7 @@ pub(super) fn run(
     cases: Vec<Case>,
 ) -> Result<Findings> {
     let effort = Effort { rounds: args.rounds(), seconds: args.seconds(SECONDS) };
-    let mut findings = Findings { rounds: effort.rounds, rivals_missing: rivals::install(), ..Findings::default() };
+    let mut findings = Findings { rounds: effort.rounds, rivals_missing: rivals::missing(), ..Findings::default() };
     setting["seconds"] = effort.seconds.into();
     setting["tcp_congestion"] = "cubic".into();
     findings.setting = setting;
