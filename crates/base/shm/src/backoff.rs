@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 /// A yield that takes longer than this gave the core to a program that does not yield. Programs that wait for each
 /// other as we do come back within 100 us.
 const LATE: Duration = Duration::from_millis(1);
-/// For so long after a late yield nobody yields.
+/// A late yield that comes so long after the last one was a hiccup: a program that had a short job for this core.
+const APART: Duration = Duration::from_millis(64);
+/// For so long nobody yields after a late yield that was none.
 const PAUSE_MIN: Duration = Duration::from_millis(16);
 /// And at most for so long, when it was late each time that it was tried again: a try costs a slice of the scheduler, a
 /// few milliseconds.
@@ -20,8 +22,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 ///
 /// Yielding is the fastest way to wait as long as only parties that wait for each other share the cores. Where another
 /// program computes, `sched_yield` hands it the rest of its time slice, 3 to 10 ms, while a thread that *blocks* is put
-/// back on its core by the wake. So after one late yield the parties block, and try yields again later, each time after
-/// twice the pause.
+/// back on its core by the wake. So after two late yields in a short time the parties block, and try yields again later,
+/// each time after twice the pause. One late yield alone changes nothing: any machine has some programs that work for
+/// milliseconds a few times a second, and a pause after each of them would be felt in the slowest hundredth of all waits.
 ///
 /// Threads may share one: all state is in relaxed atomics, because a lost update costs only one yield or one sleep.
 #[derive(Debug)]
@@ -30,6 +33,8 @@ pub struct Crowding {
     late: Duration,
     /// No yields before then, in nanoseconds since `origin`.
     until: AtomicU64,
+    /// When the last late yield came back, or the pause after it ended, in nanoseconds since `origin`; 0: none was late.
+    late_at: AtomicU64,
     /// The pause before the next try, in nanoseconds.
     pause: AtomicU64,
 }
@@ -43,7 +48,8 @@ impl Default for Crowding {
 impl Crowding {
     /// A yield that takes as long as `late` is late; [`Duration::MAX`]: none is.
     pub fn with_limit(late: Duration) -> Self {
-        Self { origin: Instant::now(), late, until: AtomicU64::new(0), pause: AtomicU64::new(nanos(PAUSE_MIN)) }
+        let (until, late_at, pause) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(nanos(PAUSE_MIN)));
+        Self { origin: Instant::now(), late, until, late_at, pause }
     }
 
     /// Whether a yield would probably be late, so that a party without work blocks at once.
@@ -66,9 +72,17 @@ impl Crowding {
         if took < self.late {
             return true;
         }
-        let pause = self.pause.load(Ordering::Relaxed);
         let now = nanos(now.saturating_duration_since(self.origin));
+        let last = self.late_at.load(Ordering::Relaxed);
+        // One that began before the last one came back was late for the same reason, on another thread.
+        let is_same = now.saturating_sub(nanos(took)) < last;
+        if last == 0 || is_same || now > last.saturating_add(nanos(APART)) {
+            self.late_at.store(now.max(last), Ordering::Relaxed);
+            return false;
+        }
+        let pause = self.pause.load(Ordering::Relaxed);
         self.until.store(now.saturating_add(pause), Ordering::Relaxed);
+        self.late_at.store(now.saturating_add(pause), Ordering::Relaxed);
         self.pause.store(pause.saturating_mul(2).min(nanos(PAUSE_MAX)), Ordering::Relaxed);
         false
     }
@@ -95,22 +109,24 @@ fn nanos(time: Duration) -> u64 {
 pub struct Backoff {
     yields: u32,
     max_yields: u32,
+    /// One was late since work was last seen.
+    is_late: bool,
     crowding: Crowding,
 }
 
 impl Backoff {
     /// Says that it is time to block after `max_yields` yields without work. With 0 it never yields.
     pub fn new(max_yields: u32) -> Self {
-        Self { yields: 0, max_yields, crowding: Crowding::default() }
+        Self { yields: 0, max_yields, is_late: false, crowding: Crowding::default() }
     }
 
     /// Work was seen: the count starts again.
     #[inline]
     pub fn reset(&mut self) {
-        if self.yields > 0 {
+        if self.yields > 0 && !self.is_late {
             self.crowding.on_time();
         }
-        self.yields = 0;
+        (self.yields, self.is_late) = (0, false);
     }
 
     /// Work was done that somebody on this core may wait for: the count starts again, and the core is offered once.
@@ -127,11 +143,12 @@ impl Backoff {
             self.yields = 0;
             return false;
         }
-        if self.yields >= self.max_yields {
+        // After a late yield the caller looks once more, and then blocks.
+        if self.is_late || self.yields >= self.max_yields {
             return false;
         }
-        // After a late yield the caller looks once more, and is told to block by the next call.
-        self.yields = if self.crowding.yield_core() { self.yields + 1 } else { 0 };
+        self.is_late = !self.crowding.yield_core();
+        self.yields += 1;
         true
     }
 }
@@ -140,25 +157,51 @@ impl Backoff {
 mod tests {
     use super::*;
 
+    /// Notes a yield that was late and came back now.
+    fn late(crowding: &Crowding, now: Instant) -> bool {
+        crowding.note(LATE, now)
+    }
+
+    /// For how long nobody yields from `now` on.
+    fn pause(crowding: &Crowding, now: Instant) -> u64 {
+        crowding.until.load(Ordering::Relaxed).saturating_sub(nanos(now - crowding.origin))
+    }
+
     #[test]
-    fn a_late_yield_stops_yields_for_a_pause_that_doubles_until_one_is_on_time() {
+    fn late_yields_in_a_row_stop_yields_for_a_pause_that_doubles_until_one_is_on_time() {
         let crowding = Crowding::default();
-        let now = crowding.origin + Duration::from_secs(3600);
-        assert!(!crowding.is_crowded());
+        let mut now = crowding.origin + Duration::from_secs(3600);
         assert!(crowding.note(LATE - Duration::from_nanos(1), now));
-        assert!(!crowding.is_crowded());
+        assert!(!late(&crowding, now) && !crowding.is_crowded(), "the first may be a hiccup");
         let mut pauses = vec![];
         for _ in 0..10 {
-            assert!(!crowding.note(LATE, now));
-            assert!(crowding.is_crowded());
-            pauses.push(crowding.until.load(Ordering::Relaxed) - nanos(now - crowding.origin));
+            // Tried again as soon as it may be.
+            now += LATE + Duration::from_nanos(pauses.last().copied().unwrap_or(0));
+            assert!(!late(&crowding, now) && crowding.is_crowded());
+            pauses.push(pause(&crowding, now));
         }
         assert_eq!(pauses[..3], [16_000_000, 32_000_000, 64_000_000]);
         assert_eq!(pauses.last(), Some(&nanos(PAUSE_MAX)));
         crowding.on_time();
         assert!(!crowding.is_crowded());
-        crowding.note(LATE, now);
-        assert_eq!(crowding.until.load(Ordering::Relaxed) - nanos(now - crowding.origin), nanos(PAUSE_MIN));
+        now += PAUSE_MAX + APART;
+        late(&crowding, now);
+        assert_eq!(pause(&crowding, now), nanos(PAUSE_MIN));
+    }
+
+    #[test]
+    fn hiccups_stop_no_yields() {
+        let crowding = Crowding::default();
+        let mut now = crowding.origin + Duration::from_secs(3600);
+        for _ in 0..10 {
+            // Two threads, one of which comes back a little later.
+            assert!(!late(&crowding, now) && !late(&crowding, now + LATE / 2), "both look, and then block once");
+            assert!(!crowding.is_crowded());
+            now += APART + LATE;
+        }
+        late(&crowding, now);
+        late(&crowding, now + APART);
+        assert!(crowding.is_crowded());
     }
 
     #[test]
@@ -171,7 +214,9 @@ mod tests {
     #[test]
     fn a_crowded_party_blocks_at_once() {
         let mut backoff = Backoff::new(3);
-        backoff.crowding.note(LATE, Instant::now() + Duration::from_secs(3600));
+        let now = Instant::now() + Duration::from_secs(3600);
+        backoff.crowding.note(LATE, now);
+        backoff.crowding.note(LATE, now + LATE);
         assert!(!backoff.snooze());
     }
 }

@@ -163,11 +163,12 @@ mod tests {
                 assert!(!session.looks(one, YIELDS) || round == 0, "there are more than processors");
             }
         }
-        for few in 0..3 {
+        let mut begins = || {
             all[..session.max].iter().for_each(|one| session.read(one));
-            let begins = session.looks(&all[0], YIELDS);
-            // On a machine that is busy with other things yields are late.
-            assert!(begins || few == 0 || session.turns.is_crowded(), "{few}");
-        }
+            session.looks(&all[0], YIELDS)
+        };
+        // The first wait learns that there are few. A yield may be late, and on a machine that is busy with other things
+        // all are.
+        assert!((0..4).any(|_| begins()) || session.turns.is_crowded());
     }
 }
