@@ -14,6 +14,7 @@
 
 use std::fmt;
 use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -67,6 +68,11 @@ pub trait DirectSocket: fmt::Debug + Send + Sync {
 
     /// A change was told, and with it all that was armed.
     fn disarm(&self);
+
+    /// What a thread may sleep on that waits for bytes alone, if there is something.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 
     /// Waits for room, at most some time.
     fn wait_room(&self);

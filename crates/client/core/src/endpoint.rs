@@ -4,6 +4,7 @@
 //! lives before it reads the words that show an end: what was stored before a death can be seen after it.
 
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
@@ -475,9 +476,19 @@ impl Endpoint {
     /// The next change of the stream's own TCP connection for `side` is to be told, if there is one. To be said after
     /// earlier notices were forgotten, and before the last look.
     pub fn arm_direct(&self, side: Side) {
-        if let Some(direct) = self.direct() {
+        if let Some(direct) = self.direct_that_tells(side) {
             direct.socket.arm(side);
         }
+    }
+
+    /// What a thread may sleep on that waits for bytes of the stream's own TCP connection.
+    pub fn direct_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.direct_that_tells(Side::Read)?.socket.descriptor()
+    }
+
+    /// Behind its end TCP would say without a pause that it can be read, and only the lane has news.
+    fn direct_that_tells(&self, side: Side) -> Option<&Arc<Direct>> {
+        self.direct().filter(|direct| side == Side::Write || !direct.is_over())
     }
 
     // ---- ending

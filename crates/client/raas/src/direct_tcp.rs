@@ -165,6 +165,10 @@ impl DirectSocket for DirectTcp {
         *lock(&self.armed) = 0;
     }
 
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
     fn wait_room(&self) {
         let fd: BorrowedFd<'_> = self.socket.as_fd();
         let _ = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::OUT)], Some(&timespec(ROOM_WAIT)));

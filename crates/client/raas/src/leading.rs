@@ -4,7 +4,7 @@
 //! Owns the sleep handshake with the engine. It must never hold a table's lock while it notifies, and never sleep
 //! without having announced it.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
@@ -32,8 +32,25 @@ impl Attachment {
         deadline: Option<Instant>,
         ready: &mut dyn FnMut() -> bool,
     ) -> Result<(), SessionError> {
+        self.block_beside(parker, None, deadline, &mut || {}, ready)
+    }
+
+    /// As [`Attachment::block`]. A thread that does not lead sleeps on the descriptor `beside` too, if it can, and so
+    /// needs nobody to wake it for that. Otherwise `arm` has the session's set tell of it.
+    pub(crate) fn block_beside(
+        self: &Arc<Self>,
+        parker: &Arc<Parker>,
+        beside: Option<BorrowedFd<'_>>,
+        deadline: Option<Instant>,
+        arm: &mut dyn FnMut(),
+        ready: &mut dyn FnMut() -> bool,
+    ) -> Result<(), SessionError> {
         self.check_fork()?;
+        let beside = beside.filter(|_| parker.can_poll());
         parker.prepare();
+        if beside.is_none() {
+            arm();
+        }
         // A notification that was forgotten just now came with news that are seen by this look.
         fence(Ordering::SeqCst);
         if ready() {
@@ -41,14 +58,17 @@ impl Attachment {
         }
         let leadership = match self.reactor.enter(parker) {
             Place::Leader(leadership) => leadership,
-            Place::Follower(ticket) => match self.reactor.follow(ticket, parker, deadline) {
+            Place::Follower(ticket) => match self.reactor.follow(ticket, parker, beside, deadline) {
                 Some(leadership) => leadership,
                 None => return Ok(()),
             },
         };
         // Leadership is dropped last, so that the next leader finds the driver free.
         let mut driver = lock(&self.driver);
-        self.lead(&mut driver, parker, deadline, ready);
+        self.lead(&mut driver, parker, deadline, &mut || {
+            arm();
+            ready()
+        });
         drop(driver);
         drop(leadership);
         Ok(())

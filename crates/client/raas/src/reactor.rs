@@ -7,6 +7,7 @@
 //! Threads that sleep in polls of their own (`elsewhere`) lead too, or rely on somebody who does.
 
 use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -123,9 +124,20 @@ impl Reactor {
         lock(&self.queue).led
     }
 
-    /// Sleeps as a follower until notified, at most until `deadline` or [`SLEEP_MAX`]. Some: the thread now leads.
-    pub(crate) fn follow(&self, ticket: u64, parker: &Parker, deadline: Option<Instant>) -> Option<Leadership<'_>> {
-        parker.park(sleep_bound(deadline));
+    /// Sleeps as a follower until notified, at most until `deadline` or [`SLEEP_MAX`], and until `beside` can be read.
+    /// Some: the thread now leads.
+    pub(crate) fn follow(
+        &self,
+        ticket: u64,
+        parker: &Parker,
+        beside: Option<BorrowedFd<'_>>,
+        deadline: Option<Instant>,
+    ) -> Option<Leadership<'_>> {
+        let bound = sleep_bound(deadline);
+        match beside {
+            Some(fd) => parker.park_beside(fd, bound),
+            None => parker.park(bound),
+        }
         // The thread that named this one the leader took its ticket out. So the queue shows it, whatever woke the
         // thread.
         let still_follower = lock(&self.queue).followers.remove(&ticket).is_some();
@@ -171,9 +183,9 @@ mod tests {
         let Place::Follower(a) = reactor.enter(&parkers[1]) else { panic!("the second follows") };
         let Place::Follower(b) = reactor.enter(&parkers[2]) else { panic!("the third follows") };
         drop(first);
-        let second = reactor.follow(a, &parkers[1], None).expect("the longest sleeper leads now");
+        let second = reactor.follow(a, &parkers[1], None, None).expect("the longest sleeper leads now");
         parkers[2].notify();
-        assert!(reactor.follow(b, &parkers[2], None).is_none(), "woken for its own sake");
+        assert!(reactor.follow(b, &parkers[2], None, None).is_none(), "woken for its own sake");
         drop(second);
         assert!(matches!(reactor.enter(&parkers[0]), Place::Leader(_)), "nobody led");
     }

@@ -104,7 +104,8 @@ impl Conn {
                 return Ok(count);
             }
             is_tried = false;
-            self.wait(Side::Read, &mut patience, &mut |look| {
+            let is_direct = rx.is_direct();
+            self.wait(Side::Read, is_direct, &mut patience, &mut |look| {
                 match look {
                     Look::Glance | Look::Armed => {}
                     Look::BeforeYield => rx.publish(),

@@ -53,9 +53,11 @@ impl Waits {
 
 impl Conn {
     /// Waits until `ready`: first by looking for a while, then asleep. It may return early; the caller looks again.
+    /// `is_direct`: what this side waits for comes by the stream's own TCP connection.
     pub(super) fn wait(
         &self,
         side: Side,
+        is_direct: bool,
         patience: &mut Patience<'_>,
         ready: &mut dyn FnMut(Look) -> bool,
     ) -> io::Result<()> {
@@ -73,11 +75,11 @@ impl Conn {
                         self.show_room();
                     }
                     self.endpoint.arm(side);
-                    let parker = self.bell.parker(side);
-                    let slept = self.attachment.block(parker, patience.deadline(), &mut || {
-                        self.endpoint.arm_direct(side);
-                        ready(Look::Armed)
-                    });
+                    let (parker, deadline) = (self.bell.parker(side), patience.deadline());
+                    let beside = if is_direct { self.endpoint.direct_descriptor() } else { None };
+                    let mut arm = || self.endpoint.arm_direct(side);
+                    let mut ready = || ready(Look::Armed);
+                    let slept = self.attachment.block_beside(parker, beside, deadline, &mut arm, &mut ready);
                     self.disarm(side);
                     return slept.map_err(SessionError::into);
                 }

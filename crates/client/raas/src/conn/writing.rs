@@ -52,7 +52,7 @@ impl Conn {
         }
         let mut patience = self.patience_of_writer(Waits::Room, tx);
         loop {
-            self.wait(Side::Write, &mut patience, &mut |_| {
+            self.wait(Side::Write, false, &mut patience, &mut |_| {
                 tx.sees_room(&self.endpoint, 1) || self.endpoint.write_end().is_some()
             })?;
             if let Some(count) = self.write_once(tx, bufs)? {
@@ -103,7 +103,7 @@ impl Conn {
                 continue;
             }
             let ring = &mut tx;
-            self.wait(Side::Write, &mut patience, &mut |_| {
+            self.wait(Side::Write, false, &mut patience, &mut |_| {
                 ring.sees_room(&self.endpoint, len as u64) || self.endpoint.write_end().is_some()
             })?;
         }
