@@ -26,6 +26,7 @@ mod rest;
 mod returns;
 mod ring_slot;
 mod stall;
+mod streams;
 mod tenant;
 mod unreliable;
 

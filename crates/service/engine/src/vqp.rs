@@ -29,7 +29,7 @@ use shm::{PeerFault, SlotWords, Span, app_flag, check_cursor, engine_flag, slot_
 use verbs::{Placed, RemoteAddr, Rkey, Sge, Time};
 
 use crate::event::Event;
-use crate::frame::{FrameWriter, Open, Record, WireRing, check_ring, check_route};
+use crate::frame::{FrameWriter, Open, StreamRecord, WireRing, check_ring, check_route};
 use crate::ids::{AppId, ConnectId, LaneId, RouteId, SlotAt};
 use crate::numbers::few;
 use crate::rests::RestTurn;
@@ -323,8 +323,8 @@ impl Vqp {
     // ---- set-up
 
     /// The record that asks the peer for the connection.
-    pub(crate) fn open_record(&self) -> Record {
-        Record::Open(Open {
+    pub(crate) fn open_record(&self) -> StreamRecord {
+        StreamRecord::Open(Open {
             route: self.own_route,
             ring: self.rings.rx.wire_ring(self.size),
             to_port: self.peer.port(),
@@ -799,7 +799,7 @@ impl Vqp {
         let route = self.peer_route;
         if self.phase == Phase::Accepting {
             let ring = self.rings.rx.wire_ring(self.size);
-            if !frame.push(&Record::OpenAck { route, own_route: self.own_route, ring }) {
+            if !frame.push(&StreamRecord::OpenAck { route, own_route: self.own_route, ring }) {
                 return false;
             }
             self.phase = Phase::Open;
@@ -816,27 +816,27 @@ impl Vqp {
             return false;
         }
         if self.head_report != HeadReport::None && self.close.reports_heads() {
-            if !frame.push(&Record::Head { route, consumed: self.rx_head }) {
+            if !frame.push(&StreamRecord::Head { route, consumed: self.rx_head }) {
                 return false;
             }
             self.rx_reported = self.rx_head;
         }
         self.head_report = HeadReport::None;
         if self.close.owes_stop(self.is_all_read()) {
-            if !frame.push(&Record::Stop { route }) {
+            if !frame.push(&StreamRecord::Stop { route }) {
                 return false;
             }
             self.close.stop_was_sent();
         }
         if self.owes_fin() {
-            if !frame.push(&Record::Fin { route, final_tail: self.tx_sent }) {
+            if !frame.push(&StreamRecord::Fin { route, final_tail: self.tx_sent }) {
                 return false;
             }
             self.close.fin_was_sent();
             *wrote_end = true;
         }
         if let Some(reason) = self.close.owes_reset() {
-            if !frame.push(&Record::Reset { route, reason: reason.code() }) {
+            if !frame.push(&StreamRecord::Reset { route, reason: reason.code() }) {
                 return false;
             }
             self.close.reset_was_sent();

@@ -15,12 +15,14 @@ use super::Engine;
 use super::ring_slot::SlotTable;
 use crate::app::SlotUse;
 use crate::event::{Event, OperationsOpen};
+use crate::frame::OperationRecord;
 use crate::ids::{AppId, LaneId, QueueBindId, QueueId};
 use crate::limits::{OPERATION_QUEUES_PER_APP_MAX, OPERATION_RING_BYTES_MIN};
 use crate::operations::queue::OperationQueue;
 use crate::operations::taking::Look;
 use crate::ring_slot::SlotRequest;
 use crate::ringpool::{RingPair, Waiter};
+use crate::violation::Violation;
 
 const QUEUES: SlotTable<QueueId, OperationQueue> = SlotTable {
     tables: |engine| (&mut engine.apps, &mut engine.ops.queues),
@@ -78,6 +80,22 @@ impl Engine {
 
     fn open_queue(&mut self, bind: SlotRequest, rings: RingPair) -> Result<(), Reason> {
         self.open_ring_slot(&QUEUES, bind, rings).map(|_| ())
+    }
+
+    // ---- records
+
+    /// What a peer says of regions.
+    pub(super) fn on_operation_record(&mut self, id: LaneId, record: OperationRecord) -> Result<(), Violation> {
+        match record {
+            OperationRecord::Execute { key, id: operation, offset, ask } => {
+                self.on_execute(id, (key, operation), offset, ask)
+            }
+            OperationRecord::Executed { id: operation, status, value } => {
+                self.on_executed(id, operation, status, value)
+            }
+            OperationRecord::Run(run) => self.on_run(id, &run),
+            OperationRecord::Answer { id: operation, failed, bytes } => self.on_ran(id, operation, failed, bytes),
+        }
     }
 
     // ---- doorbells and ends

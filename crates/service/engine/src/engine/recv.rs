@@ -3,20 +3,19 @@
 //! Owns the way from a completion to a connection. It must never panic or loop on what a peer sent: whatever breaks the
 //! protocol becomes a [`Violation`], which costs the peer that lane.
 
-use control::Reason;
 use shm::waiting;
 use verbs::{Completion, Provider, Status, WcOpcode, Wire};
 
 use super::direct::asks_for_own;
 use super::{Completions, Engine};
-use crate::frame::{Record, parse};
+use crate::frame::{LaneRecord, Record, parse};
 use crate::ids::LaneId;
 use crate::immediate::Immediate;
 use crate::limits::COMPLETIONS_PER_RUN;
 use crate::recvpool::RECV_WR;
 use crate::unreliable::memory::PIECE_WR;
 use crate::violation::Violation;
-use crate::vqp::{Phase, Vqp};
+use crate::vqp::Vqp;
 
 impl Completions {
     /// Those that wait, to be handled; what is appended meanwhile waits for the next round.
@@ -202,121 +201,28 @@ impl Engine {
         for record in records {
             let record = record?;
             let now = self.now;
-            if let Some(lane) = self.lanes.get_mut(id).filter(|_| !record.is_about_credits()) {
+            if let Some(lane) = self.lanes.get_mut(id).filter(|_| !matches!(record, Record::Lane(_))) {
                 lane.touch(now);
             }
-            let about = record.route();
-            if record.is_about_bytes()
-                && let Some(vqp) = about.and_then(|route| self.vqps.get(self.vqps.named(route)))
-                && vqp.has_messages()
-            {
-                return Err(Violation::NotAStream { id: vqp.id() });
-            }
-            match self.on_record(nic, id, record) {
-                Err(_) if self.is_about_spoiled(about) => {}
-                other => other?,
+            match record {
+                Record::Stream(record) => self.on_stream_record(nic, id, &record)?,
+                Record::Operation(record) => self.on_operation_record(id, record)?,
+                Record::Unreliable(record) => self.on_unreliable_record(nic, id, record)?,
+                Record::Lane(record) => self.on_lane_record(id, record)?,
             }
         }
         Ok(())
     }
 
-    fn on_record<P: Provider>(&mut self, nic: &mut P, id: LaneId, record: Record) -> Result<(), Violation> {
+    fn on_lane_record(&mut self, id: LaneId, record: LaneRecord) -> Result<(), Violation> {
+        let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
         match record {
-            Record::Open(open) => self.on_open(nic, id, &open),
-            Record::OpenAck { route, own_route, ring } => self.on_open_ack(id, route, own_route, &ring),
-            Record::OpenNak { route, reason } => self.on_open_nak(id, route, Reason::from_code(reason)),
-            Record::Back(back) => self.on_back(id, &back),
-            Record::Gone { route } => {
-                self.on_gone(id, route);
+            LaneRecord::Load(load) => {
+                lane.on_load(load);
                 Ok(())
             }
-            Record::Head { route, consumed } => {
-                let Some(vqp) = self.open_vqp(id, route)? else { return Ok(()) };
-                if vqp.on_head(consumed)? {
-                    let (at, awaited) = (vqp.at(), vqp.has_half_room() && vqp.is_awaited(waiting::WRITABLE));
-                    self.apps.mark(at, awaited);
-                    let route = self.vqps.named(route);
-                    if self.stages.has_open() {
-                        self.stages.on_read_there(route, consumed);
-                    }
-                    if let Some(vqp) = self.vqps.get_mut(route) {
-                        self.rests.touch(vqp.rest_mut(), route, self.now);
-                    }
-                    self.on_sending(route);
-                    self.try_release(route);
-                }
-                Ok(())
-            }
-            Record::Fin { route, final_tail } => {
-                let Some(vqp) = self.open_vqp(id, route)? else { return Ok(()) };
-                vqp.on_fin(final_tail)?;
-                self.on_peer_end(route);
-                Ok(())
-            }
-            Record::Stop { route } => {
-                let Some(vqp) = self.open_vqp(id, route)? else { return Ok(()) };
-                vqp.on_stop();
-                self.on_peer_end(route);
-                Ok(())
-            }
-            Record::Ready { route, end, ring } => self.on_ready(id, route, end, ring),
-            Record::Pulled { route, end } => self.on_pulled(id, route, end),
-            Record::Load(load) => {
-                if let Some(lane) = self.lanes.get_mut(id) {
-                    lane.on_load(load);
-                }
-                Ok(())
-            }
-            Record::Grow { route } => self.on_grow(id, route),
-            Record::GrowAnswer { route, allowed } => self.on_grow_answer(id, route, allowed),
-            Record::GrownAt { route, at } => {
-                let Some(vqp) = self.open_vqp(id, route)? else { return Ok(()) };
-                vqp.on_grown_at(at)
-            }
-            Record::Reset { route, reason } => {
-                let Some(vqp) = self.open_vqp(id, route)? else { return Ok(()) };
-                vqp.on_reset(Reason::from_code(reason))?;
-                self.on_peer_end(route);
-                Ok(())
-            }
-            Record::Execute { key, id: operation, offset, ask } => self.on_execute(id, (key, operation), offset, ask),
-            Record::Executed { id: operation, status, value } => self.on_executed(id, operation, status, value),
-            Record::Run(run) => self.on_run(id, &run),
-            Record::Answer { id: operation, failed, bytes } => self.on_ran(id, operation, failed, bytes),
-            Record::UnreliableOffer { piece_bytes, endpoint } => {
-                self.on_unreliable_offer(nic, id, piece_bytes, endpoint)
-            }
-            Record::UnreliableAnswer { reason } => self.on_unreliable_answer(id, reason),
-            Record::PlacesAsk => self.on_places_ask(nic, id),
-            Record::Places(places) => self.on_places(id, places),
-            Record::PlacesGrant { end } => self.on_places_grant(id, end),
-            Record::Reclaim { most } => self.on_reclaim(id, most),
-            Record::Yield { count } => self.on_yield(id, count),
+            LaneRecord::Reclaim { most } => self.on_reclaim(id, most),
+            LaneRecord::Yield { count } => self.on_yield(id, count),
         }
-    }
-
-    /// The connection that a record is about. `None`: it is over here, and the record crossed our end of it.
-    pub(super) fn open_vqp(&mut self, id: LaneId, route: u32) -> Result<Option<&mut Vqp>, Violation> {
-        let key = self.vqps.named(route);
-        let Some(vqp) = self.vqps.get_mut(key) else {
-            self.counters.stale_frames += 1;
-            return Ok(None);
-        };
-        if vqp.lane() != Some(id) {
-            return Err(Violation::RecordRoute(route));
-        }
-        if vqp.phase() != Phase::Open {
-            return Err(Violation::NotOpen { id: vqp.id() });
-        }
-        Ok(Some(vqp))
-    }
-
-    fn on_peer_end(&mut self, route: u32) {
-        let route = self.vqps.named(route);
-        if let Some(vqp) = self.vqps.get(route) {
-            let at = vqp.at();
-            self.notify(at);
-        }
-        self.update(route);
     }
 }

@@ -17,7 +17,7 @@ use verbs::{
 };
 
 use super::Engine;
-use crate::frame::WritePlaces;
+use crate::frame::{UnreliableRecord, WritePlaces};
 use crate::ids::{LaneId, RouteId};
 use crate::lane::Lane;
 use crate::limits::LANE_MIN_RNR_TIMER;
@@ -112,8 +112,26 @@ impl Engine {
         }
     }
 
+    /// What the peer says of its end.
+    pub(super) fn on_unreliable_record<P: Provider>(
+        &mut self,
+        nic: &mut P,
+        id: LaneId,
+        record: UnreliableRecord,
+    ) -> Result<(), Violation> {
+        match record {
+            UnreliableRecord::Offer { piece_bytes, endpoint } => {
+                self.on_unreliable_offer(nic, id, piece_bytes, endpoint)
+            }
+            UnreliableRecord::Answer { reason } => self.on_unreliable_answer(id, reason),
+            UnreliableRecord::PlacesAsk => self.on_places_ask(nic, id),
+            UnreliableRecord::Places(places) => self.on_places(id, places),
+            UnreliableRecord::PlacesGrant { end } => self.on_places_grant(id, end),
+        }
+    }
+
     /// The peer made its end.
-    pub(super) fn on_unreliable_offer<P: Provider>(
+    fn on_unreliable_offer<P: Provider>(
         &mut self,
         nic: &mut P,
         id: LaneId,
@@ -152,7 +170,7 @@ impl Engine {
     }
 
     /// The peer took this end, or there will be none.
-    pub(super) fn on_unreliable_answer(&mut self, id: LaneId, reason: u32) -> Result<(), Violation> {
+    fn on_unreliable_answer(&mut self, id: LaneId, reason: u32) -> Result<(), Violation> {
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
         if lane.unreliable_mut().on_answer(reason)? {
             self.resume_messages(id);
@@ -175,7 +193,7 @@ impl Engine {
     }
 
     /// The peer wants to WRITE.
-    pub(super) fn on_places_ask<P: Provider>(&mut self, nic: &mut P, id: LaneId) -> Result<(), Violation> {
+    fn on_places_ask<P: Provider>(&mut self, nic: &mut P, id: LaneId) -> Result<(), Violation> {
         let is_offered = self.has_unreliable_writes(id);
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
         if !is_offered {
@@ -190,14 +208,14 @@ impl Engine {
     }
 
     /// Where this host may, or that it may not.
-    pub(super) fn on_places(&mut self, id: LaneId, places: WritePlaces) -> Result<(), Violation> {
+    fn on_places(&mut self, id: LaneId, places: WritePlaces) -> Result<(), Violation> {
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
         lane.unreliable_mut().on_places(places)?;
         self.resume_messages(id);
         Ok(())
     }
 
-    pub(super) fn on_places_grant(&mut self, id: LaneId, end: u64) -> Result<(), Violation> {
+    fn on_places_grant(&mut self, id: LaneId, end: u64) -> Result<(), Violation> {
         self.lanes.get_mut(id).map_or(Ok(()), |lane| lane.unreliable_mut().on_grant(end))
     }
 

@@ -1,7 +1,49 @@
 //! Literal bytes of every record, and frames that are no frames.
 
-use super::*;
+use std::net::IpAddr;
+
+use control::RegionAccess;
 use proptest::prelude::*;
+use shm::OperationStatus;
+
+use super::header::HEADER_BYTES;
+use super::*;
+use crate::ask::Ask;
+use crate::immediate::ROUTE_BITS;
+use crate::ring_size::RingSize;
+
+impl From<StreamRecord> for Record {
+    fn from(record: StreamRecord) -> Self {
+        Self::Stream(record)
+    }
+}
+
+impl From<OperationRecord> for Record {
+    fn from(record: OperationRecord) -> Self {
+        Self::Operation(record)
+    }
+}
+
+impl From<UnreliableRecord> for Record {
+    fn from(record: UnreliableRecord) -> Self {
+        Self::Unreliable(record)
+    }
+}
+
+impl From<LaneRecord> for Record {
+    fn from(record: LaneRecord) -> Self {
+        Self::Lane(record)
+    }
+}
+
+fn push(frame: &mut FrameWriter<'_>, record: &Record) -> bool {
+    match record {
+        Record::Stream(record) => frame.push(record),
+        Record::Operation(record) => frame.push(record),
+        Record::Unreliable(record) => frame.push(record),
+        Record::Lane(record) => frame.push(record),
+    }
+}
 
 const RING: WireRing = WireRing {
     size: RingSize { first: 0x0004_0000, grown: 0x0010_0000 },
@@ -14,7 +56,7 @@ fn build(records: &[Record]) -> Vec<u8> {
     let mut w = FrameWriter::new(&mut buf, 4096);
     assert!(w.is_empty());
     for r in records {
-        assert!(w.push(r));
+        assert!(push(&mut w, r));
     }
     w.finish(0x0a0b_0c0d, 0x1112_1314_1516_1718, 0x2122_2324_2526_2728);
     buf
@@ -47,14 +89,15 @@ fn header_bytes() {
 
 #[test]
 fn record_bytes() {
-    let open = Record::Open(Open {
+    let open = StreamRecord::Open(Open {
         route: 0x0010_0001,
         ring: RING,
         to_port: 0x1f90,
         from_port: 0x8001,
         kind: 0,
         to_address: "10.1.2.3".parse().unwrap(),
-    });
+    })
+    .into();
     let regions = vec![
         RunRegion { key: 3, access: RegionAccess::READ | RegionAccess::EXECUTE },
         RunRegion { key: 4, access: RegionAccess::WRITE },
@@ -71,48 +114,48 @@ fn record_bytes() {
             0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, 2, 3,
             0x00, 0x10, 0x00, 0x00, 0, 0, 0, 0,
         ]),
-        (Record::OpenAck { route: 2, own_route: 3, ring: RING }, &[
+        (StreamRecord::OpenAck { route: 2, own_route: 3, ring: RING }.into(), &[
             2, 0, 0, 32, 0, 0, 0, 2,
             0, 0, 0, 3, 0x00, 0x04, 0x00, 0x00, 0x11, 0x22, 0x33, 0x44,
             0x00, 0x10, 0x00, 0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08,
         ]),
-        (Record::OpenNak { route: 4, reason: 2 }, &[3, 0, 0, 16, 0, 0, 0, 4, 0, 0, 0, 2, 0, 0, 0, 0]),
-        (Record::Head { route: 5, consumed: 0x99 }, &[4, 0, 0, 16, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0x99]),
-        (Record::Fin { route: 6, final_tail: 1 << 32 }, &[5, 0, 0, 16, 0, 0, 0, 6, 0, 0, 0, 1, 0, 0, 0, 0]),
-        (Record::Stop { route: 7 }, &[6, 0, 0, 8, 0, 0, 0, 7]),
-        (Record::Reset { route: 8, reason: 10 }, &[7, 0, 0, 16, 0, 0, 0, 8, 0, 0, 0, 10, 0, 0, 0, 0]),
-        (Record::Reclaim { most: 8 }, &[8, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0]),
-        (Record::Yield { count: 503 }, &[9, 0, 0, 16, 0, 0, 0, 0, 0, 0, 1, 0xf7, 0, 0, 0, 0]),
-        (Record::Grow { route: 9 }, &[10, 0, 0, 8, 0, 0, 0, 9]),
-        (Record::GrowAnswer { route: 1, allowed: true }, &[11, 0, 0, 16, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0]),
-        (Record::GrownAt { route: 2, at: 1 << 19 }, &[12, 0, 0, 16, 0, 0, 0, 2, 0, 0, 0, 0, 0, 8, 0, 0]),
-        (Record::Execute { key: 3, id: 0x0102_0304, offset: 0x50, ask: swap }, &[
+        (StreamRecord::OpenNak { route: 4, reason: 2 }.into(), &[3, 0, 0, 16, 0, 0, 0, 4, 0, 0, 0, 2, 0, 0, 0, 0]),
+        (StreamRecord::Head { route: 5, consumed: 0x99 }.into(), &[4, 0, 0, 16, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0x99]),
+        (StreamRecord::Fin { route: 6, final_tail: 1 << 32 }.into(), &[5, 0, 0, 16, 0, 0, 0, 6, 0, 0, 0, 1, 0, 0, 0, 0]),
+        (StreamRecord::Stop { route: 7 }.into(), &[6, 0, 0, 8, 0, 0, 0, 7]),
+        (StreamRecord::Reset { route: 8, reason: 10 }.into(), &[7, 0, 0, 16, 0, 0, 0, 8, 0, 0, 0, 10, 0, 0, 0, 0]),
+        (LaneRecord::Reclaim { most: 8 }.into(), &[8, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0]),
+        (LaneRecord::Yield { count: 503 }.into(), &[9, 0, 0, 16, 0, 0, 0, 0, 0, 0, 1, 0xf7, 0, 0, 0, 0]),
+        (StreamRecord::Grow { route: 9 }.into(), &[10, 0, 0, 8, 0, 0, 0, 9]),
+        (StreamRecord::GrowAnswer { route: 1, allowed: true }.into(), &[11, 0, 0, 16, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0]),
+        (StreamRecord::GrownAt { route: 2, at: 1 << 19 }.into(), &[12, 0, 0, 16, 0, 0, 0, 2, 0, 0, 0, 0, 0, 8, 0, 0]),
+        (OperationRecord::Execute { key: 3, id: 0x0102_0304, offset: 0x50, ask: swap }.into(), &[
             13, 0, 0, 40, 0, 0, 0, 3,
             1, 2, 3, 4, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x50,
             0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 6,
         ]),
-        (Record::Executed { id: 5, status: OperationStatus::NotificationsFull, value: 0x99 }, &[
+        (OperationRecord::Executed { id: 5, status: OperationStatus::NotificationsFull, value: 0x99 }.into(), &[
             14, 0, 0, 24, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0x99, 12, 0, 0, 0, 0, 0, 0, 0,
         ]),
-        (Record::Run(run), &[
+        (OperationRecord::Run(run).into(), &[
             18, 0, 0, 31, 0, 0, 0, 3,
             1, 2, 3, 4, 0, 0, 0, 9, 9, 1, 0, 0,
             0, 0, 0, 4, 2, 0, 0, 0, 1, b'k', 7,
         ]),
-        (Record::Answer { id: 6, failed: true, bytes: vec![1, 2, 3] }, &[
+        (OperationRecord::Answer { id: 6, failed: true, bytes: vec![1, 2, 3] }.into(), &[
             19, 0, 0, 15, 0, 0, 0, 6, 1, 0, 0, 0, 1, 2, 3,
         ]),
-        (Record::UnreliableOffer { piece_bytes: 0x2000, endpoint: vec![4, 5, 6] }, &[
+        (UnreliableRecord::Offer { piece_bytes: 0x2000, endpoint: vec![4, 5, 6] }.into(), &[
             22, 0, 0, 19, 0, 0, 0, 0, 0, 0, 0x20, 0, 0, 0, 0, 0, 4, 5, 6,
         ]),
-        (Record::UnreliableAnswer { reason: 36 }, &[23, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 36, 0, 0, 0, 0]),
-        (Record::PlacesAsk, &[24, 0, 0, 8, 0, 0, 0, 0]),
-        (Record::Places(WritePlaces { first: RING.remote(), count: 64, bytes: 0x2000 }), &[
+        (UnreliableRecord::Answer { reason: 36 }.into(), &[23, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 36, 0, 0, 0, 0]),
+        (UnreliableRecord::PlacesAsk.into(), &[24, 0, 0, 8, 0, 0, 0, 0]),
+        (UnreliableRecord::Places(WritePlaces { first: RING.remote(), count: 64, bytes: 0x2000 }).into(), &[
             25, 0, 0, 32, 0, 0, 0, 0,
             0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 0x11, 0x22, 0x33, 0x44,
             0, 0, 0, 64, 0, 0, 0x20, 0, 0, 0, 0, 0,
         ]),
-        (Record::PlacesGrant { end: 0x0102_0041 }, &[26, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0x41]),
+        (UnreliableRecord::PlacesGrant { end: 0x0102_0041 }.into(), &[26, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0x41]),
     ];
     for (record, bytes) in cases {
         let frame = build(std::slice::from_ref(&record));
@@ -126,7 +169,7 @@ fn record_bytes() {
 fn an_ipv6_destination_stays_itself() {
     let open = |to: &str| {
         let to_address = to.parse().unwrap();
-        Record::Open(Open { route: 1, ring: RING, to_port: 1, from_port: 2, kind: 1, to_address })
+        StreamRecord::Open(Open { route: 1, ring: RING, to_port: 1, from_port: 2, kind: 1, to_address }).into()
     };
     assert_eq!(records(&build(&[open("2001:db8::1")])), Ok(vec![open("2001:db8::1")]));
     assert_eq!(records(&build(&[open("::ffff:10.0.0.1")])), Ok(vec![open("10.0.0.1")]));
@@ -136,16 +179,19 @@ fn an_ipv6_destination_stays_itself() {
 fn a_full_frame_refuses_and_stays_whole() {
     let mut buf = Vec::new();
     let mut w = FrameWriter::new(&mut buf, HEADER_BYTES + 16 + 15);
-    assert!(w.push(&Record::Head { route: 1, consumed: 2 }));
-    assert!(!w.push(&Record::Head { route: 1, consumed: 3 }));
-    assert!(w.push(&Record::Stop { route: 1 }));
+    assert!(w.push(&StreamRecord::Head { route: 1, consumed: 2 }));
+    assert!(!w.push(&StreamRecord::Head { route: 1, consumed: 3 }));
+    assert!(w.push(&StreamRecord::Stop { route: 1 }));
     w.finish(1, 1, 0);
-    assert_eq!(records(&buf), Ok(vec![Record::Head { route: 1, consumed: 2 }, Record::Stop { route: 1 }]));
+    assert_eq!(
+        records(&buf),
+        Ok(vec![StreamRecord::Head { route: 1, consumed: 2 }.into(), StreamRecord::Stop { route: 1 }.into()])
+    );
 }
 
 #[test]
 fn malformed_frames_are_named() {
-    let whole = build(&[Record::Head { route: 1, consumed: 2 }]);
+    let whole = build(&[StreamRecord::Head { route: 1, consumed: 2 }.into()]);
     for cut in 0..HEADER_BYTES {
         assert_eq!(parse(&whole[..cut]).unwrap_err(), FrameError::Truncated("header"));
     }
@@ -165,7 +211,7 @@ fn malformed_frames_are_named() {
     assert_eq!(changed(HEADER_BYTES, 99), Err(FrameError::Kind(99)));
     assert_eq!(changed(HEADER_BYTES, 6), Err(FrameError::Length { kind: 6, bytes: 16 }));
     assert_eq!(changed(HEADER_BYTES + 1, 1), Err(FrameError::Reserved("record")));
-    let mut answer = build(&[Record::GrowAnswer { route: 1, allowed: false }]);
+    let mut answer = build(&[StreamRecord::GrowAnswer { route: 1, allowed: false }.into()]);
     answer[HEADER_BYTES + 11] = 2;
     assert_eq!(records(&answer), Err(FrameError::Answer(2)));
     assert_eq!(changed(HEADER_BYTES + 3, 7), Err(FrameError::Length { kind: 4, bytes: 7 }));
@@ -179,24 +225,25 @@ fn any_record() -> impl Strategy<Value = Record> {
         (any::<u32>(), ring.clone(), any::<u16>(), any::<u16>(), any::<u32>()).prop_map(
             |(route, ring, to, from, a)| {
                 let to_address = IpAddr::V4(a.into());
-                Record::Open(Open { route, ring, to_port: to, from_port: from, kind: a, to_address })
+                StreamRecord::Open(Open { route, ring, to_port: to, from_port: from, kind: a, to_address }).into()
             }
         ),
-        (any::<u32>(), any::<u32>(), ring).prop_map(|(route, own_route, ring)| Record::OpenAck {
+        (any::<u32>(), any::<u32>(), ring).prop_map(|(route, own_route, ring)| StreamRecord::OpenAck {
             route,
             own_route,
             ring
-        }),
-        (any::<u32>(), any::<u32>()).prop_map(|(route, reason)| Record::OpenNak { route, reason }),
-        (any::<u32>(), any::<u64>()).prop_map(|(route, consumed)| Record::Head { route, consumed }),
-        (any::<u32>(), any::<u64>()).prop_map(|(route, final_tail)| Record::Fin { route, final_tail }),
-        any::<u32>().prop_map(|route| Record::Stop { route }),
-        (any::<u32>(), any::<u32>()).prop_map(|(route, reason)| Record::Reset { route, reason }),
-        any::<u32>().prop_map(|most| Record::Reclaim { most }),
-        any::<u32>().prop_map(|count| Record::Yield { count }),
-        any::<u32>().prop_map(|route| Record::Grow { route }),
-        (any::<u32>(), any::<bool>()).prop_map(|(route, allowed)| Record::GrowAnswer { route, allowed }),
-        (any::<u32>(), any::<u64>()).prop_map(|(route, at)| Record::GrownAt { route, at }),
+        }
+        .into()),
+        (any::<u32>(), any::<u32>()).prop_map(|(route, reason)| StreamRecord::OpenNak { route, reason }.into()),
+        (any::<u32>(), any::<u64>()).prop_map(|(route, consumed)| StreamRecord::Head { route, consumed }.into()),
+        (any::<u32>(), any::<u64>()).prop_map(|(route, final_tail)| StreamRecord::Fin { route, final_tail }.into()),
+        any::<u32>().prop_map(|route| StreamRecord::Stop { route }.into()),
+        (any::<u32>(), any::<u32>()).prop_map(|(route, reason)| StreamRecord::Reset { route, reason }.into()),
+        any::<u32>().prop_map(|most| LaneRecord::Reclaim { most }.into()),
+        any::<u32>().prop_map(|count| LaneRecord::Yield { count }.into()),
+        any::<u32>().prop_map(|route| StreamRecord::Grow { route }.into()),
+        (any::<u32>(), any::<bool>()).prop_map(|(route, allowed)| StreamRecord::GrowAnswer { route, allowed }.into()),
+        (any::<u32>(), any::<u64>()).prop_map(|(route, at)| StreamRecord::GrownAt { route, at }.into()),
     ]
 }
 

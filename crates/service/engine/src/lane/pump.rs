@@ -8,7 +8,7 @@ use verbs::{PostError, Provider, SendOp, Time};
 
 use crate::choice::{Load, Thresholds, Verb};
 use crate::counters::Counters;
-use crate::frame::{FrameWriter, Record};
+use crate::frame::{FrameWriter, LaneRecord, StreamRecord};
 use crate::ids::{Flow, LaneId, QueueId, RouteId};
 use crate::immediate::{Immediate, bytes_before};
 use crate::limits::{FRAMES_PER_PUMP, OPENS_PENDING_MAX, SEND_QUEUE_RESERVED};
@@ -124,12 +124,12 @@ impl Pump<'_> {
     /// Writes what is to be said about credits and loads, first, so that it fits any frame. How many records that is.
     fn fill_credits(lane: &mut Lane, here: Load, frame: &mut FrameWriter<'_>) -> u16 {
         if let Some(most) = lane.rx.take_reclaim() {
-            frame.push(&Record::Reclaim { most });
+            frame.push(&LaneRecord::Reclaim { most });
         }
         if let Some(count) = lane.tx.give_up() {
-            frame.push(&Record::Yield { count });
+            frame.push(&LaneRecord::Yield { count });
         }
-        if here.is_news_after(lane.load_told) && frame.push(&Record::Load(here)) {
+        if here.is_news_after(lane.load_told) && frame.push(&LaneRecord::Load(here)) {
             lane.load_told = here;
         }
         frame.records()
@@ -150,14 +150,14 @@ impl Pump<'_> {
             return has_end;
         }
         while let Some(nak) = lane.naks.front() {
-            if !frame.push(&Record::OpenNak { route: nak.route, reason: nak.reason }) {
+            if !frame.push(&StreamRecord::OpenNak { route: nak.route, reason: nak.reason }) {
                 return has_end;
             }
             lane.naks.pop_front();
             lane.opens_received = lane.opens_received.saturating_sub(1);
         }
         while let Some(&route) = lane.gone.front() {
-            if !frame.push(&Record::Gone { route }) {
+            if !frame.push(&StreamRecord::Gone { route }) {
                 return has_end;
             }
             lane.gone.pop_front();

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use shm::OperationStatus;
 
-use crate::frame::Record;
+use crate::frame::OperationRecord;
 use crate::limits::OPERATIONS_PER_LANE_MAX;
 
 /// What was done.
@@ -30,10 +30,12 @@ pub(crate) struct Answer {
 
 impl Answer {
     /// As it travels.
-    pub(crate) fn record(&self) -> Record {
+    pub(crate) fn record(&self) -> OperationRecord {
         match &self.said {
-            &Said::Executed { status, value } => Record::Executed { id: self.id, status, value },
-            Said::Ran { failed, bytes } => Record::Answer { id: self.id, failed: *failed, bytes: bytes.clone() },
+            &Said::Executed { status, value } => OperationRecord::Executed { id: self.id, status, value },
+            Said::Ran { failed, bytes } => {
+                OperationRecord::Answer { id: self.id, failed: *failed, bytes: bytes.clone() }
+            }
         }
     }
 }

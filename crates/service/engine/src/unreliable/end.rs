@@ -13,7 +13,7 @@
 use control::Reason;
 use verbs::{Endpoint, Qpn};
 
-use crate::frame::{FrameWriter, Record, WritePlaces};
+use crate::frame::{FrameWriter, UnreliableRecord, WritePlaces};
 use crate::limits::PIECE_BYTES_MAX;
 use crate::unreliable::places::{OwnPlaces, PeerPlaces};
 use crate::violation::Violation;
@@ -208,13 +208,13 @@ impl UnreliableEnd {
             && let Some((_, own)) = &self.qp
         {
             let endpoint = own.as_bytes().to_vec();
-            if !frame.push(&Record::UnreliableOffer { piece_bytes: PIECE_BYTES_MAX, endpoint }) {
+            if !frame.push(&UnreliableRecord::Offer { piece_bytes: PIECE_BYTES_MAX, endpoint }) {
                 return false;
             }
             self.is_offer_owed = false;
         }
         if let Some(reason) = self.answer_owed {
-            if !frame.push(&Record::UnreliableAnswer { reason }) {
+            if !frame.push(&UnreliableRecord::Answer { reason }) {
                 return false;
             }
             self.answer_owed = None;
@@ -224,13 +224,13 @@ impl UnreliableEnd {
 
     fn write_places(&mut self, frame: &mut FrameWriter<'_>) -> bool {
         if self.asked == Asked::Owed {
-            if !frame.push(&Record::PlacesAsk) {
+            if !frame.push(&UnreliableRecord::PlacesAsk) {
                 return false;
             }
             self.asked = Asked::Yes;
         }
         if let Some(places) = self.places_owed {
-            if !frame.push(&Record::Places(places)) {
+            if !frame.push(&UnreliableRecord::Places(places)) {
                 return false;
             }
             self.places_owed = None;
@@ -238,7 +238,7 @@ impl UnreliableEnd {
         if let Some(own) = &mut self.own_places
             && let Some(end) = own.owed()
         {
-            if !frame.push(&Record::PlacesGrant { end }) {
+            if !frame.push(&UnreliableRecord::PlacesGrant { end }) {
                 return false;
             }
             own.on_told(end);

@@ -13,7 +13,7 @@ use verbs::Time;
 
 use super::growth::{RxGrowth, TxGrowth};
 use super::{HeadReport, Phase, Vqp};
-use crate::frame::{Back, FrameWriter, Record};
+use crate::frame::{Back, FrameWriter, StreamRecord};
 use crate::ring_size::RingSize;
 use crate::ringpool::RingPair;
 
@@ -210,7 +210,7 @@ impl Vqp {
             tx_grown_at: self.tx_span.grown_at().unwrap_or(0),
             rx_grown_at: self.rx_span.grown_at().unwrap_or(0),
         };
-        if !frame.push(&Record::Back(back)) {
+        if !frame.push(&StreamRecord::Back(back)) {
             return false;
         }
         self.rx_reported = self.rx_head;

@@ -7,7 +7,7 @@
 use std::sync::atomic::Ordering;
 
 use super::Vqp;
-use crate::frame::{FrameWriter, Record};
+use crate::frame::{FrameWriter, StreamRecord};
 use crate::violation::Violation;
 
 /// The direction to the peer.
@@ -165,14 +165,14 @@ impl Vqp {
     pub(super) fn write_growth(&mut self, frame: &mut FrameWriter<'_>) -> bool {
         let route = self.peer_route;
         if let RxGrowth::Answering(allowed) = self.growth.rx {
-            if !frame.push(&Record::GrowAnswer { route, allowed }) {
+            if !frame.push(&StreamRecord::GrowAnswer { route, allowed }) {
                 return false;
             }
             self.growth.rx = if allowed { RxGrowth::Allowed } else { RxGrowth::Refused };
         }
         let (record, after) = match self.growth.tx {
-            TxGrowth::Asking => (Record::Grow { route }, TxGrowth::Asked),
-            TxGrowth::Telling(at) => (Record::GrownAt { route, at }, TxGrowth::Grown),
+            TxGrowth::Asking => (StreamRecord::Grow { route }, TxGrowth::Asked),
+            TxGrowth::Telling(at) => (StreamRecord::GrownAt { route, at }, TxGrowth::Grown),
             _ => return true,
         };
         let written = frame.push(&record);

@@ -11,7 +11,7 @@ use verbs::{RemoteAddr, Rkey, Sge};
 
 use super::{Phase, Piece, Vqp};
 use crate::choice::{Choice, Facts, Thresholds, Verb, choose};
-use crate::frame::{FrameWriter, Record};
+use crate::frame::{FrameWriter, StreamRecord};
 use crate::numbers::few;
 use crate::violation::Violation;
 
@@ -235,7 +235,7 @@ impl Vqp {
     pub(super) fn write_rendezvous(&mut self, frame: &mut FrameWriter<'_>) -> bool {
         let route = self.peer_route;
         if let Some(end) = self.pulled() {
-            if !frame.push(&Record::Pulled { route, end }) {
+            if !frame.push(&StreamRecord::Pulled { route, end }) {
                 return false;
             }
             self.pull = None;
@@ -248,7 +248,7 @@ impl Vqp {
         }
         let (LendKey::Has(key), Some(lent)) = (self.lending.key, &mut self.lending.lent) else { return true };
         let ring = RemoteAddr { addr: self.rings.tx.offset, rkey: key };
-        let is_written = frame.push(&Record::Ready { route, end: lent.end, ring });
+        let is_written = frame.push(&StreamRecord::Ready { route, end: lent.end, ring });
         if is_written {
             lent.told = Some(lent.end);
         }

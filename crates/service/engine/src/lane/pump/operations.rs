@@ -5,7 +5,7 @@
 use shm::Opcode;
 use verbs::{PostError, Provider, RemoteAddr, Rkey, SendOp, Sge};
 
-use crate::frame::{FrameWriter, Record};
+use crate::frame::{FrameWriter, OperationRecord};
 use crate::ids::{OperationId, QueueId};
 use crate::limits::{SEND_QUEUE_RESERVED, WORK_REQUEST_BYTES};
 use crate::operations::buffers::Buffers;
@@ -130,9 +130,9 @@ impl Pump<'_> {
             let record = ops.get(id).and_then(|op| {
                 let key = ops.regions.grant(op.handle)?.rkey;
                 if let Some(run) = &op.run {
-                    return Some(Record::Run(run.record(id.bits())));
+                    return Some(OperationRecord::Run(run.record(id.bits())));
                 }
-                Some(Record::Execute { key, id: id.bits(), offset: op.submission.offset, ask: op.ask? })
+                Some(OperationRecord::Execute { key, id: id.bits(), offset: op.submission.offset, ask: op.ask? })
             });
             if let Some(record) = record {
                 if !frame.push(&record) {

@@ -1,0 +1,123 @@
+//! What a peer says of connections.
+//!
+//! Owns the way from a record to its connection. It must never let a record change a connection of another lane, or one
+//! whose two ends do not know each other.
+
+use control::Reason;
+use shm::waiting;
+use verbs::Provider;
+
+use super::Engine;
+use crate::frame::StreamRecord;
+use crate::ids::LaneId;
+use crate::violation::Violation;
+use crate::vqp::{Phase, Vqp};
+
+impl Engine {
+    /// One record.
+    pub(super) fn on_stream_record<P: Provider>(
+        &mut self,
+        nic: &mut P,
+        id: LaneId,
+        record: &StreamRecord,
+    ) -> Result<(), Violation> {
+        let about = record.route();
+        if record.is_about_bytes()
+            && let Some(vqp) = about.and_then(|route| self.vqps.get(self.vqps.named(route)))
+            && vqp.has_messages()
+        {
+            return Err(Violation::NotAStream { id: vqp.id() });
+        }
+        match self.take_stream_record(nic, id, record) {
+            Err(_) if self.is_about_spoiled(about) => Ok(()),
+            other => other,
+        }
+    }
+
+    fn take_stream_record<P: Provider>(
+        &mut self,
+        nic: &mut P,
+        id: LaneId,
+        record: &StreamRecord,
+    ) -> Result<(), Violation> {
+        match *record {
+            StreamRecord::Open(ref open) => self.on_open(nic, id, open),
+            StreamRecord::OpenAck { route, own_route, ref ring } => self.on_open_ack(id, route, own_route, ring),
+            StreamRecord::OpenNak { route, reason } => self.on_open_nak(id, route, Reason::from_code(reason)),
+            StreamRecord::Back(ref back) => self.on_back(id, back),
+            StreamRecord::Gone { route } => {
+                self.on_gone(id, route);
+                Ok(())
+            }
+            StreamRecord::Head { route, consumed } => self.on_head(id, route, consumed),
+            StreamRecord::Fin { route, final_tail } => self.on_end(id, route, |vqp| vqp.on_fin(final_tail)),
+            StreamRecord::Stop { route } => self.on_end(id, route, |vqp| {
+                vqp.on_stop();
+                Ok(())
+            }),
+            StreamRecord::Reset { route, reason } => {
+                self.on_end(id, route, |vqp| vqp.on_reset(Reason::from_code(reason)))
+            }
+            StreamRecord::Ready { route, end, ring } => self.on_ready(id, route, end, ring),
+            StreamRecord::Pulled { route, end } => self.on_pulled(id, route, end),
+            StreamRecord::Grow { route } => self.on_grow(id, route),
+            StreamRecord::GrowAnswer { route, allowed } => self.on_grow_answer(id, route, allowed),
+            StreamRecord::GrownAt { route, at } => {
+                let Some(vqp) = self.open_vqp(id, route)? else { return Ok(()) };
+                vqp.on_grown_at(at)
+            }
+        }
+    }
+
+    /// The peer's application consumed bytes.
+    fn on_head(&mut self, id: LaneId, route: u32, consumed: u64) -> Result<(), Violation> {
+        let Some(vqp) = self.open_vqp(id, route)? else { return Ok(()) };
+        if !vqp.on_head(consumed)? {
+            return Ok(());
+        }
+        let (at, awaited) = (vqp.at(), vqp.has_half_room() && vqp.is_awaited(waiting::WRITABLE));
+        self.apps.mark(at, awaited);
+        let route = self.vqps.named(route);
+        if self.stages.has_open() {
+            self.stages.on_read_there(route, consumed);
+        }
+        if let Some(vqp) = self.vqps.get_mut(route) {
+            self.rests.touch(vqp.rest_mut(), route, self.now);
+        }
+        self.on_sending(route);
+        self.try_release(route);
+        Ok(())
+    }
+
+    /// A direction of a connection, or all of it, ended at the peer.
+    fn on_end(
+        &mut self,
+        id: LaneId,
+        route: u32,
+        end: impl FnOnce(&mut Vqp) -> Result<(), Violation>,
+    ) -> Result<(), Violation> {
+        let Some(vqp) = self.open_vqp(id, route)? else { return Ok(()) };
+        end(vqp)?;
+        let at = vqp.at();
+        self.notify(at);
+        let route = self.vqps.named(route);
+        self.update(route);
+        Ok(())
+    }
+
+    /// The connection that a record is about. `None`: it is over here, and the record crossed our end of it.
+    pub(super) fn open_vqp(&mut self, id: LaneId, route: u32) -> Result<Option<&mut Vqp>, Violation> {
+        let key = self.vqps.named(route);
+        let Some(vqp) = self.vqps.get_mut(key) else {
+            self.counters.stale_frames += 1;
+            return Ok(None);
+        };
+        if vqp.lane() != Some(id) {
+            return Err(Violation::RecordRoute(route));
+        }
+        if vqp.phase() != Phase::Open {
+            return Err(Violation::NotOpen { id: vqp.id() });
+        }
+        Ok(Some(vqp))
+    }
+}
