@@ -50,7 +50,7 @@ use crate::counters::Counters;
 use crate::datagram::Datagrams;
 use crate::dials::Dials;
 use crate::event::{Event, SetupError};
-use crate::ids::{AppId, ConnectId, LaneId, RouteId, SlotAt};
+use crate::ids::{AppId, ConnectId, Flow, LaneId, RouteId, SlotAt};
 use crate::lane::pump::{Choosing, Pump};
 use crate::lanes::Lanes;
 use crate::limits::{
@@ -305,7 +305,8 @@ impl Engine {
                 }
                 AsyncEvent::PathMtu { peer, mtu } => {
                     for id in self.lanes.all_over(peer) {
-                        let is_too_wide = self.lanes.get_mut(id).is_some_and(|lane| lane.narrow(self.now, mtu));
+                        let is_too_wide =
+                            self.lanes.get_mut(id).is_some_and(|lane| lane.mtu.narrow(&lane.qp, self.now, mtu));
                         self.lanes.note_narrow(id);
                         if is_too_wide {
                             let most = mtu.bytes();
@@ -316,7 +317,7 @@ impl Engine {
                 AsyncEvent::KeysWorn { qpn, is_due } => self.on_keys_worn(qpn, is_due),
                 AsyncEvent::StrangePort { qpn, found } => {
                     if let Some(lane) = self.lanes.of_qp(qpn).and_then(|id| self.lanes.get(id)) {
-                        let (peer, expected) = (lane.peer(), lane.peer_port());
+                        let (peer, expected) = (lane.peer(), lane.qp.peer_port());
                         self.events.push_back(Event::StrangePort { peer, found, expected });
                     }
                 }
@@ -337,7 +338,7 @@ impl Engine {
         for _ in 0..TIMERS_PER_RUN {
             let Some(id) = self.timers.due_heads(now) else { break };
             if let Some(lane) = self.lanes.get_mut(id) {
-                lane.on_head_timer();
+                lane.streams.on_head_timer();
             }
             self.wake_lane(id);
             self.lanes.queue(id);
@@ -376,7 +377,7 @@ impl Engine {
                 Waits::Messages => self.unreliable.drr.bring_back(place),
                 Waits::Lane(id) => {
                     if let Some(lane) = self.lanes.get_mut(id) {
-                        lane.bring_back(place);
+                        lane.drr.bring_back(place);
                         self.lanes.queue(id);
                     }
                 }
@@ -426,7 +427,7 @@ impl Engine {
             let naks = told.iter().filter(|(name, _)| name.starts_with("rnr_naks")).map(|(_, n)| *n);
             self.counters.rnr_naks = naks.reduce(|sum, n| sum + n);
             for id in self.lanes.narrowed() {
-                if self.lanes.get_mut(id).is_some_and(|lane| lane.widen(self.now, self.device.mtu)) {
+                if self.lanes.get_mut(id).is_some_and(|lane| lane.mtu.widen(&lane.qp, self.now, self.device.mtu)) {
                     self.lanes.fail(id, "longer packets are tried again".into());
                 }
             }
@@ -509,17 +510,19 @@ impl Engine {
             && let Some(lane) = self.lanes.get_mut(id)
         {
             let lazy = vqp.update_head_report() == HeadReport::Lazy;
-            if lazy && vqp.enter(List::LazyHead) && lane.push_lazy_head(route) {
+            if lazy && vqp.enter(List::LazyHead) && lane.streams.push_lazy_head(route) {
                 self.timers.start_heads(self.now + HEAD_LINGER, id);
             }
-            lane.note_patience(route, || vqp.peer_timeout());
+            if let Some(stall) = &mut lane.stall {
+                stall.note(route, vqp.peer_timeout());
+            }
             let mut has_work = false;
             if vqp.owes_records() && vqp.enter(List::Control) {
-                lane.push_control(route);
+                lane.streams.push_control(route);
                 has_work = true;
             }
             if (vqp.is_sendable() || vqp.wants_pull()) && vqp.enter(List::Ready) {
-                lane.push_ready(vqp.app(), route, &self.tenants);
+                lane.drr.push(vqp.app(), Flow::Connection(route), &self.tenants);
                 has_work = true;
             }
             if vqp.wants_to_send_messages() {
@@ -549,7 +552,7 @@ impl Engine {
             return;
         }
         if let Some(lane) = lane {
-            self.vqps.unlink(lane.members_mut(), route, self.now);
+            self.vqps.unlink(&mut lane.members, route, self.now);
         }
         let Some(vqp) = self.vqps.remove(route) else { return };
         let app = vqp.app();

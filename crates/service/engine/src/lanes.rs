@@ -114,7 +114,7 @@ impl Lanes {
 
     /// Takes out a lane without a queue pair.
     pub(crate) fn remove(&mut self, id: LaneId) -> Option<Lane> {
-        if self.table.get(id).is_none_or(Lane::has_qp) {
+        if self.table.get(id).is_none_or(|l| l.qp.exists()) {
             return None;
         }
         let lane = self.table.remove(id)?;
@@ -180,7 +180,7 @@ impl Lanes {
 
     /// The way of a lane was found narrow: it is looked at now and then.
     pub(crate) fn note_narrow(&mut self, id: LaneId) {
-        if self.table.get(id).is_some_and(Lane::is_narrowed) {
+        if self.table.get(id).is_some_and(|l| l.mtu.is_narrowed()) {
             self.narrowed.insert(id);
         }
     }
@@ -188,7 +188,7 @@ impl Lanes {
     /// Those whose way is still held for narrow.
     pub(crate) fn narrowed(&mut self) -> Vec<LaneId> {
         let table = &self.table;
-        self.narrowed.retain(|id| table.get(*id).is_some_and(Lane::is_narrowed));
+        self.narrowed.retain(|id| table.get(*id).is_some_and(|l| l.mtu.is_narrowed()));
         self.narrowed.iter().copied().collect()
     }
 
@@ -216,7 +216,7 @@ impl Lanes {
     /// The queue pair broke. What has arrived is still handled, and at the end of the round the lane is reset.
     pub(crate) fn fail(&mut self, id: LaneId, detail: String) {
         if let Some(lane) = self.table.get_mut(id)
-            && lane.fail(detail)
+            && lane.qp.fail(detail)
         {
             self.failing.push(id);
         }

@@ -70,14 +70,15 @@ impl DatagramPeer {
         [Some(self.link), self.other].into_iter().flatten().map(|link| link.dest.ah)
     }
 
-    /// The peer has taken this host's offer.
-    pub(crate) fn on_ready(&mut self) {
+    /// The peer has taken this host's offer. The path MTU of datagrams to it.
+    pub(crate) fn on_ready(&mut self) -> PathMtu {
         self.is_ready = true;
         if std::mem::take(&mut self.is_other_next)
             && let Some(next) = self.other.take()
         {
             self.other = Some(std::mem::replace(&mut self.link, next));
         }
+        self.mtu()
     }
 
     pub(crate) fn is_ready(&self) -> bool {

@@ -28,7 +28,7 @@ impl Engine {
     pub(super) fn part_lane<P: Provider>(&mut self, nic: &mut P, id: LaneId, reason: Reason) {
         self.destroy_lane_qp(nic, id);
         let Some(lane) = self.lanes.get_mut(id) else { return };
-        let (routes, peer) = (self.vqps.of(lane.members()), lane.peer());
+        let (routes, peer) = (self.vqps.of(&lane.members), lane.peer());
         lane.part();
         self.sever_operations(id, reason);
         self.lose_regions(peer, reason);
@@ -52,14 +52,14 @@ impl Engine {
     /// Takes a connection out of its lane and ends it without asking the peer, of which nothing can come any more.
     fn end_member(&mut self, id: LaneId, route: RouteId, reason: Reason) {
         if let Some(lane) = self.lanes.get_mut(id) {
-            self.vqps.unlink(lane.members_mut(), route, self.now);
+            self.vqps.unlink(&mut lane.members, route, self.now);
         }
         self.sever_vqp(route, reason);
     }
 
     /// The connections of a lane that wait.
     fn waiting_on(&self, id: LaneId) -> Vec<RouteId> {
-        let routes = self.lanes.get(id).map(|lane| self.vqps.of(lane.members())).unwrap_or_default();
+        let routes = self.lanes.get(id).map(|lane| self.vqps.of(&lane.members)).unwrap_or_default();
         routes.into_iter().filter(|route| self.vqps.get(*route).is_some_and(Vqp::is_away)).collect()
     }
 
@@ -67,7 +67,7 @@ impl Engine {
     pub(super) fn seek_peer(&mut self, id: LaneId) {
         let Some(&route) = self.waiting_on(id).first() else { return };
         let uid = self.vqps.get(route).and_then(|vqp| self.apps.get(vqp.app())).map_or(0, |app| app.uid());
-        if self.lanes.get(id).is_some_and(|lane| lane.state() == LaneState::Down && !lane.is_wanted()) {
+        if self.lanes.get(id).is_some_and(|lane| lane.qp.state() == LaneState::Down && !lane.dialing.is_wanted()) {
             self.want_link(id, uid);
         }
         self.seek_peer_later(id);
@@ -75,14 +75,14 @@ impl Engine {
 
     /// As [`Self::seek_peer`], but nothing is tried before the next look.
     pub(super) fn seek_peer_later(&mut self, id: LaneId) {
-        if self.lanes.get_mut(id).is_some_and(|lane| lane.watch_away()) {
+        if self.lanes.get_mut(id).is_some_and(|lane| lane.away.watch()) {
             self.timers.start_away(self.now + AWAY_TICK, id);
         }
     }
 
     /// Whether something waits there that a rest of the lane would keep waiting.
     pub(super) fn is_lane_settling(&self, id: LaneId) -> bool {
-        let routes = self.lanes.get(id).map(|lane| self.vqps.of(lane.members())).unwrap_or_default();
+        let routes = self.lanes.get(id).map(|lane| self.vqps.of(&lane.members)).unwrap_or_default();
         routes.into_iter().filter_map(|route| self.vqps.get(route)).any(|vqp| vqp.is_away() || vqp.is_unconfirmed())
     }
 
@@ -94,8 +94,8 @@ impl Engine {
             let Some(id) = self.timers.due_away(now) else { break };
             worked = true;
             let Some(lane) = self.lanes.get_mut(id) else { continue };
-            lane.on_away_timer();
-            let has_qp = self.lanes.get(id).is_some_and(|lane| lane.has_qp());
+            lane.away.on_timer();
+            let has_qp = self.lanes.get(id).is_some_and(|lane| lane.qp.exists());
             if has_qp && self.overdue_on(id).iter().any(|route| self.vqps.get(*route).is_some_and(Vqp::may_be_known)) {
                 // The peer may send to them at any time, and has the key of their rings.
                 self.lanes.fail(id, "the peer did not answer for connections of which it may know".into());
@@ -153,7 +153,7 @@ impl Engine {
                 && is_known_gone
                 && let Some(lane) = self.lanes.get_mut(id)
             {
-                lane.tell_gone(back.own_route);
+                lane.away.tell_gone(back.own_route);
                 self.lanes.queue(id);
             }
             return Ok(());

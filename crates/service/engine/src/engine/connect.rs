@@ -13,7 +13,6 @@ use crate::attempts::Connect;
 use crate::event::{Dial, Event};
 use crate::frame::WireRing;
 use crate::ids::{AppId, ConnectId, LaneId, RouteId};
-use crate::lane::Lane;
 use crate::limits::CONNECT_DISPLACED_MAX;
 use crate::ring_size::RingSize;
 use crate::ringpool::{RingPair, Waiter};
@@ -70,7 +69,7 @@ impl Engine {
             connect.lane = lane_id;
         }
         let Some(lane) = self.lanes.get_mut(lane_id) else { return };
-        if lane.is_up() {
+        if lane.qp.is_up() {
             // Before the peer is asked for anything.
             if kind == Kind::Unreliable
                 && let Err(reason) = self.start_unreliable(nic, lane_id)
@@ -79,7 +78,7 @@ impl Engine {
             }
             return self.ring_connect(id);
         }
-        lane.park(id);
+        lane.dialing.park(id);
         if let Some(app) = self.connects.get(id).and_then(|c| self.apps.get(c.app)) {
             self.want_link(lane_id, app.uid());
         }
@@ -103,9 +102,9 @@ impl Engine {
     pub(super) fn serve_connect(&mut self, id: ConnectId) {
         let Some(connect) = self.connects.get(id) else { return };
         match self.lanes.get_mut(connect.lane) {
-            Some(lane) if lane.is_up() => self.ring_connect(id),
+            Some(lane) if lane.qp.is_up() => self.ring_connect(id),
             // It is being reset. The rings stay free until the lane is up again.
-            Some(lane) if lane.is_wanted() => lane.park(id),
+            Some(lane) if lane.dialing.is_wanted() => lane.dialing.park(id),
             _ => self.displace_connect(id, Reason::LocalLimit),
         }
     }
@@ -157,7 +156,7 @@ impl Engine {
                 }
                 self.stop_waiting(app);
                 if let Some(lane) = self.lanes.get_mut(lane) {
-                    lane.push_open(route);
+                    lane.opening.push(route);
                 }
                 self.lanes.queue(lane);
             }
@@ -168,7 +167,7 @@ impl Engine {
     /// Makes a virtual QP in a slot of its application; on failure the rings go back.
     pub(super) fn add_vqp(&mut self, new: NewVqp) -> Result<RouteId, Reason> {
         let (app, lane, rings) = (new.app, new.lane, new.rings);
-        let epoch = self.lanes.get(lane).map_or(0, Lane::incarnation);
+        let epoch = self.lanes.get(lane).map_or(0, |l| l.qp.incarnation());
         let tenant = self.apps.get_mut(app).ok_or(Reason::PeerAppDied)?;
         let route = match self.vqps.make(new, tenant, epoch, self.now) {
             Ok(route) => route,
@@ -178,7 +177,7 @@ impl Engine {
             }
         };
         if let Some(lane) = self.lanes.get_mut(lane) {
-            self.vqps.link(lane.members_mut(), route);
+            self.vqps.link(&mut lane.members, route);
         }
         Ok(route)
     }
@@ -229,7 +228,7 @@ impl Engine {
         let vqp = self.vqps.on_lane(lane, route).filter(|v| v.is_open_sent());
         let Some(Phase::Opening(connect)) = vqp.map(|v| v.phase()) else { return None };
         if let Some(lane) = self.lanes.get_mut(lane) {
-            lane.on_open_answered();
+            lane.opening.on_answered();
         }
         self.lanes.queue(lane);
         Some(connect)

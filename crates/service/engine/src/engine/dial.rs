@@ -10,7 +10,7 @@ use control::Reason;
 use super::Engine;
 use crate::event::Event;
 use crate::ids::{AppId, LaneId};
-use crate::lane::{Lane, LaneState};
+use crate::lane::LaneState;
 
 impl Engine {
     /// Whether an application may have a way to another host: the operator allows the host, to it and at all, and if the
@@ -22,16 +22,18 @@ impl Engine {
             return Err(Reason::Policy);
         }
         let known = self.lanes.to(host).and_then(|id| self.lanes.get(id));
-        if known.is_some_and(|lane| lane.state() != LaneState::Down || lane.is_wanted() || lane.is_resting()) {
+        if known.is_some_and(|lane| {
+            lane.qp.state() != LaneState::Down || lane.dialing.is_wanted() || lane.rest.is_resting()
+        }) {
             return Ok(());
         }
         let lanes = &self.lanes;
-        self.dials.check(uid, |id| lanes.get(id).is_some_and(Lane::is_wanted))
+        self.dials.check(uid, |id| lanes.get(id).is_some_and(|l| l.dialing.is_wanted()))
     }
 
     /// The daemon dials the host for a datagram, unless it did so in vain a short while ago.
     pub(super) fn want_link_in_passing(&mut self, id: LaneId, uid: u32) {
-        if self.lanes.get(id).is_some_and(|lane| lane.may_redial(self.now)) {
+        if self.lanes.get(id).is_some_and(|lane| lane.dialing.may_redial(self.now)) {
             self.want_link(id, uid);
         }
     }

@@ -55,7 +55,9 @@ impl Engine {
     fn may_be_direct(&self, vqp: &Vqp) -> bool {
         let lane = vqp.lane().and_then(|lane| self.lanes.get(lane));
         // Where RoCEv2 carries the lane, somebody asked for that.
-        self.config.tells_bulk && lane.and_then(Lane::wire) == Some(Wire::Iwarp) && !self.tenants.has_rate(vqp.app())
+        self.config.tells_bulk
+            && lane.and_then(|l| l.qp.wire()) == Some(Wire::Iwarp)
+            && !self.tenants.has_rate(vqp.app())
     }
 
     /// A connection opens. Over a path that may be long, the writer of a stream keeps little in its ring for a while.

@@ -40,7 +40,7 @@ impl Engine {
         let now = now.max(self.now);
         let (live, next) = self.lanes.page(from, looks);
         let row = |(place, id, lane): (u32, _, &Lane)| match viewer {
-            Viewer::All => (place, LaneView { row: lane.row(now), is_dialed: lane.is_wanted() }),
+            Viewer::All => (place, LaneView { row: lane.row(now), is_dialed: lane.dialing.is_wanted() }),
             Viewer::User(uid) => {
                 let row = LaneRow { qpn: None, peer_qpn: None, connections: 0, ..lane.row(now) };
                 (place, LaneView { row, is_dialed: self.dials.has(uid, id) })
@@ -93,7 +93,7 @@ impl Engine {
 
     fn connection_row(&self, v: &Vqp) -> ConnectionRow {
         let lane = v.lane().and_then(|id| self.lanes.get(id));
-        let seen = lane.map(|l| LaneSeen { name: Some(l.name()), link: l.link(), is_silent: l.is_silent() });
+        let seen = lane.map(|l| LaneSeen { name: Some(l.name()), link: l.qp.link(), is_silent: l.stall.is_some() });
         v.row(seen.unwrap_or_default(), self.apps.pid(v.app()))
     }
 
@@ -118,14 +118,14 @@ impl Engine {
     pub fn totals(&self) -> EngineTotals {
         let c = &self.counters;
         let (recv_mrs, recv_bytes) = self.recv.registered();
-        let frames = self.lanes.iter().filter_map(|(_, l)| l.frames()).map(|f| (1, f.bytes()));
+        let frames = self.lanes.iter().filter_map(|(_, l)| l.frames.memory()).map(|f| (1, f.bytes()));
         let datagrams = self.datagrams.port.iter().map(|port| port.registered());
-        let buffers = self.lanes.iter().filter_map(|(_, l)| l.flight().buffers.as_ref()).map(|b| (1, b.bytes()));
+        let buffers = self.lanes.iter().filter_map(|(_, l)| l.flight.buffers.as_ref()).map(|b| (1, b.bytes()));
         let operations = buffers.chain([self.ops.owned.registered(), self.ops.locals.pins().registered()]);
         let (mrs, pinned_bytes) = frames
             .chain(datagrams)
             .chain(self.unreliable.memory.iter().map(|memory| memory.registered()))
-            .chain(self.lanes.iter().filter_map(|(_, l)| l.unreliable().own_places()).map(|own| (1, own.bytes())))
+            .chain(self.lanes.iter().filter_map(|(_, l)| l.unreliable.own_places()).map(|own| (1, own.bytes())))
             .chain(operations)
             .chain([(self.ring_memory.chunks, self.ring_memory.bytes)])
             .fold((recv_mrs, recv_bytes), |sum, x| (sum.0 + x.0, sum.1 + x.1));

@@ -31,11 +31,11 @@ impl Engine {
             worked = true;
             let is_settling = self.is_lane_settling(id);
             let Some(lane) = self.lanes.get_mut(id) else { continue };
-            lane.on_rest_timer();
-            let unused = now.saturating_since(lane.used_at());
-            if lane.is_up() && lane.is_quiet() && !is_settling && unused >= after / LANE_REST_TICKS {
+            lane.rest.on_timer();
+            let unused = now.saturating_since(lane.rest.used_at());
+            if lane.qp.is_up() && lane.is_quiet() && !is_settling && unused >= after / LANE_REST_TICKS {
                 if !lane.is_delivered() {
-                    if lane.want_flush() {
+                    if lane.rest.want_flush() {
                         self.lanes.queue(id);
                     }
                 } else if unused >= after {
@@ -68,10 +68,10 @@ impl Engine {
         self.handle_arrived(nic, id);
         // What had arrived may have made the lane fail, or may want an answer.
         let Some(lane) = self.lanes.get(id) else { return };
-        if !lane.has_qp() {
+        if !lane.qp.exists() {
             // It was reset here at the same moment. The daemon takes that word for one of an older round, since for it
             // the lane rests already: the wish for the next round is said again.
-            if lane.is_wanted() {
+            if lane.dialing.is_wanted() {
                 self.events.push_back(Event::PeerWanted { peer: lane.peer(), lane: lane.number() });
             }
             return;
@@ -87,7 +87,7 @@ impl Engine {
         if let Some(frames) = frames {
             self.dereg(nic, frames.mr);
         }
-        let flight = self.lanes.get_mut(id).map(|lane| lane.flight_mut());
+        let flight = self.lanes.get_mut(id).map(|lane| &mut lane.flight);
         if let Some(buffers) = flight.filter(|f| f.has_idle_buffers()).and_then(|f| f.buffers.take()) {
             self.dereg(nic, buffers.mr);
         }
@@ -95,7 +95,7 @@ impl Engine {
 
     /// Something is to be sent over a lane: if it rests, the daemons make its next queue pair.
     pub(super) fn wake_lane(&mut self, id: LaneId) {
-        let Some(lane) = self.lanes.get_mut(id).filter(|lane| lane.is_resting()) else { return };
+        let Some(lane) = self.lanes.get_mut(id).filter(|lane| lane.rest.is_resting()) else { return };
         if lane.want() {
             self.events.push_back(Event::PeerWanted { peer: lane.peer(), lane: lane.number() });
         }

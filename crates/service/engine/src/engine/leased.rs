@@ -73,7 +73,7 @@ impl Engine {
         let row = lane.map(|lane| lane.row(self.now));
         let state = match lane {
             _ if handle.is_over => ConnectionState::Closing,
-            Some(lane) if lane.state() == LaneState::Up => ConnectionState::Established,
+            Some(lane) if lane.qp.state() == LaneState::Up => ConnectionState::Established,
             _ => ConnectionState::Connecting,
         };
         ConnectionRow {
@@ -84,7 +84,7 @@ impl Engine {
             lane: lane.map(Lane::name),
             route_id: None,
             path: PathKind::Leased,
-            wire: lane.and_then(Lane::wire).map(|wire| wire.to_string()),
+            wire: lane.and_then(|l| l.qp.wire()).map(|wire| wire.to_string()),
             encrypted: row.as_ref().and_then(|row| row.encrypted),
             cipher: row.as_ref().and_then(|row| row.cipher.clone()),
             reason: Reason::LeasedLane,

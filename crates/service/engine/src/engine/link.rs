@@ -61,11 +61,11 @@ impl Engine {
     fn evict_idle_lane<P: Provider>(&mut self, nic: &mut P, any: bool) {
         let now = self.now;
         let idle = || self.lanes.iter().filter(|(_, l)| l.is_idle());
-        let unused = || self.lanes.iter().filter(|(_, l)| l.is_unused()).min_by_key(|(_, l)| l.unused_since());
+        let unused = || self.lanes.iter().filter(|(_, l)| l.is_unused()).min_by_key(|(_, l)| l.members.unused_since());
         let found = idle().find(|(_, l)| !l.holds_dials_back(now));
         let found = found.or_else(|| idle().next().or_else(unused).filter(|_| any));
         let Some((id, lane)) = found else { return };
-        if lane.has_qp() {
+        if lane.qp.exists() {
             let (peer, lane) = (lane.peer(), lane.number());
             let detail = "unused, and another host's needs its place".into();
             self.sever(nic, id, Reason::Closed);
@@ -78,10 +78,10 @@ impl Engine {
     /// Forgets a lane without a queue pair, and gives back the memory that is its own.
     pub(super) fn free_lane<P: Provider>(&mut self, nic: &mut P, id: LaneId) {
         let Some(mut lane) = self.lanes.remove(id) else { return };
-        if let Some(frames) = lane.frames() {
+        if let Some(frames) = lane.frames.memory() {
             self.dereg(nic, frames.mr);
         }
-        if let Some(buffers) = lane.flight_mut().buffers.take() {
+        if let Some(buffers) = lane.flight.buffers.take() {
             self.dereg(nic, buffers.mr);
         }
     }
@@ -105,11 +105,11 @@ impl Engine {
             None => self.lane_to(nic, at.peer).ok_or(VerbsError::Full { what: "table of lanes", limit })?,
             Some(_) => self.lanes.at(at).ok_or(VerbsError::NoSuch("leased lane"))?,
         };
-        if self.lanes.get(id).is_some_and(Lane::has_qp) {
+        if self.lanes.get(id).is_some_and(|l| l.qp.exists()) {
             self.sever(nic, id, Reason::PeerLost);
         }
         if let Some(lane) = self.lanes.get_mut(id) {
-            lane.set_path(path);
+            lane.qp.set_path(path);
         }
         let attr = DatagramAttr { encrypt: self.config.encrypt_to(at.peer), local: path.map(|path| path.own) };
         let datagrams = match at.leased {
@@ -144,7 +144,7 @@ impl Engine {
 
     fn make_qp<P: Provider>(&mut self, nic: &mut P, id: LaneId) -> Result<(Qpn, Endpoint), VerbsError> {
         let lane = self.lanes.get_mut(id).ok_or(VerbsError::NoSuch("lane"))?;
-        lane.make_frames(nic, self.config.send_bytes_max.min(FRAME_SENT_BYTES_MAX))?;
+        lane.frames.make(nic, self.config.send_bytes_max.min(FRAME_SENT_BYTES_MAX))?;
         let qpn = nic.create_qp(&QpInit {
             qp_type: QpType::Rc,
             send_cq: self.completions.cq,
@@ -161,12 +161,12 @@ impl Engine {
         let peer = lane.peer();
         let attr = OfferAttr {
             access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
-            mtu_max: lane.offer_mtu(self.device.mtu),
+            mtu_max: lane.mtu.offer(self.device.mtu),
             entropy: self.rng.random(),
             wire: self.config.wire_to(peer),
             peer: Some(lane.peer_address()),
             encrypt: self.config.encrypt_to(peer),
-            local: lane.local(),
+            local: lane.qp.local(),
         };
         match nic.offer(qpn, &attr) {
             Ok(endpoint) => Ok((qpn, endpoint)),
@@ -187,7 +187,9 @@ impl Engine {
         let id = self.lanes.at(at).ok_or(VerbsError::NoSuch("lane"))?;
         let lane = self.lanes.get(id).ok_or(VerbsError::NoSuch("lane"))?;
         let is_leased = lane.is_leased();
-        let Some((qpn, own)) = lane.offered() else { return Err(VerbsError::NoSuch("lane that waits for an offer")) };
+        let Some((qpn, own)) = lane.qp.offered() else {
+            return Err(VerbsError::NoSuch("lane that waits for an offer"));
+        };
         check_offer(offer, lane.number())?;
         let theirs = Capabilities::from_bits_truncate(offer.capabilities);
         let attr = AcceptAttr {
@@ -209,7 +211,7 @@ impl Engine {
             self.learn_datagram_peer(nic, id, offer.datagrams.as_ref(), (link.mtu, qpn))?;
         }
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
-        lane.on_accepted(PeerEnd {
+        lane.on_accepted(&PeerEnd {
             incarnation: offer.incarnation,
             link,
             credits: offer.credits,
@@ -232,7 +234,7 @@ impl Engine {
         self.see(now);
         let Some(id) = self.lanes.at(at) else { return };
         let Some(lane) = self.lanes.get_mut(id) else { return };
-        if lane.state() != LaneState::Accepted {
+        if lane.qp.state() != LaneState::Accepted {
             return;
         }
         if lane.holds_connections() {
@@ -269,7 +271,7 @@ impl Engine {
         if let Some(lane) = self.lanes.get_mut(id) {
             lane.note_loss(self.now, &mut self.rng);
         }
-        if self.waits_after(reason) && self.lanes.get(id).is_some_and(|lane| lane.members().count() > 0) {
+        if self.waits_after(reason) && self.lanes.get(id).is_some_and(|lane| lane.members.count() > 0) {
             self.part_lane(nic, id, reason);
         } else if self.lanes.get(id).is_some_and(Lane::can_answer) {
             self.sever(nic, id, reason);
@@ -280,10 +282,10 @@ impl Engine {
         self.forget_datagram_peer(nic, id, reason);
         self.drop_parked(id, reason);
         if let Some(lane) = self.lanes.get_mut(id) {
-            lane.end_stall();
-            lane.forget_path();
+            lane.stall = None;
+            lane.mtu.forget_way();
         }
-        if self.lanes.get_mut(id).is_some_and(|lane| lane.members().count() > 0) {
+        if self.lanes.get_mut(id).is_some_and(|lane| lane.members.count() > 0) {
             // The next try is at the next look.
             self.seek_peer_later(id);
         }
@@ -291,7 +293,7 @@ impl Engine {
 
     fn drop_parked(&mut self, id: LaneId, reason: Reason) {
         let Some(lane) = self.lanes.get_mut(id) else { return };
-        for connect in lane.give_up_parked() {
+        for connect in lane.dialing.give_up() {
             match reason {
                 // The peer took the lane for unused: it has not heard of the connect.
                 Reason::Closed => self.displace_connect(connect, Reason::PeerLimit),
@@ -326,7 +328,7 @@ impl Engine {
     pub(super) fn sever<P: Provider>(&mut self, nic: &mut P, id: LaneId, reason: Reason) {
         self.destroy_lane_qp(nic, id);
         let Some(lane) = self.lanes.get_mut(id) else { return };
-        let routes = self.vqps.of(lane.members());
+        let routes = self.vqps.of(&lane.members);
         let (peer, is_leased) = (lane.peer(), lane.is_leased());
         lane.clear();
         let leased = if is_leased { self.ops.regions.lose_lane(id, reason) } else { Vec::new() };
@@ -345,8 +347,8 @@ impl Engine {
 
     /// Afterwards no WRITE of the peer can land on the old incarnation, and no WRITE of this end still reads memory.
     pub(super) fn destroy_lane_qp<P: Provider>(&mut self, nic: &mut P, id: LaneId) {
-        let Some((lane, qpn)) = self.lanes.get(id).and_then(|lane| Some((lane, lane.qpn()?))) else { return };
-        let granted = lane.granted();
+        let Some((lane, qpn)) = self.lanes.get(id).and_then(|lane| Some((lane, lane.qp.qpn()?))) else { return };
+        let granted = lane.credits.granted().granted();
         self.destroy_unreliable_qp(nic, id);
         self.destroy_qp(nic, qpn);
         self.lanes.unbind(qpn);

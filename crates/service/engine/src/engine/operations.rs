@@ -16,7 +16,7 @@ use super::ring_slot::SlotTable;
 use crate::app::SlotUse;
 use crate::event::{Event, OperationsOpen};
 use crate::frame::OperationRecord;
-use crate::ids::{AppId, LaneId, QueueBindId, QueueId};
+use crate::ids::{AppId, Flow, LaneId, QueueBindId, QueueId};
 use crate::limits::{OPERATION_QUEUES_PER_APP_MAX, OPERATION_RING_BYTES_MIN};
 use crate::operations::queue::OperationQueue;
 use crate::operations::taking::Look;
@@ -159,13 +159,13 @@ impl Engine {
         if !queue.enter_lane(to) {
             return;
         }
-        if lane.is_up() {
-            lane.push_queue(queue.at().app, id, &self.tenants);
+        if lane.qp.is_up() {
+            lane.drr.push(queue.at().app, Flow::Operations(id), &self.tenants);
             self.lanes.queue(to);
             return;
         }
-        lane.flight_mut().park(id);
-        if !lane.has_qp() && !lane.holds_connections() && lane.want() {
+        lane.flight.park(id);
+        if !lane.qp.exists() && !lane.holds_connections() && lane.want() {
             self.events.push_back(Event::PeerWanted { peer: lane.peer(), lane: lane.number() });
         }
         self.wake_lane(to);
@@ -173,7 +173,7 @@ impl Engine {
 
     /// A lane is up: those that waited for it have their turns.
     pub(super) fn unpark_queues(&mut self, lane: LaneId) {
-        let parked = self.lanes.get_mut(lane).map(|l| l.flight_mut().take_parked()).unwrap_or_default();
+        let parked = self.lanes.get_mut(lane).map(|l| l.flight.take_parked()).unwrap_or_default();
         self.look_again(lane, parked);
     }
 
@@ -188,7 +188,7 @@ impl Engine {
     /// Work requests of a lane are done: operations whose bytes that were end, or wait for the owner's engine.
     pub(super) fn on_operations_sent(&mut self, id: LaneId, wr: u64) {
         let Some(lane) = self.lanes.get_mut(id) else { return };
-        let flight = lane.flight_mut();
+        let flight = &mut lane.flight;
         while let Some(op) = flight.take_placed(wr) {
             self.ops.on_placed(op, flight);
         }
@@ -226,7 +226,7 @@ impl Engine {
             return false;
         }
         for id in self.lanes.keys() {
-            let waiting = self.lanes.get_mut(id).map(|lane| lane.flight_mut().take_waiting()).unwrap_or_default();
+            let waiting = self.lanes.get_mut(id).map(|lane| lane.flight.take_waiting()).unwrap_or_default();
             self.look_again(id, waiting);
         }
         true

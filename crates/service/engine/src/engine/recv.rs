@@ -85,10 +85,10 @@ impl Engine {
 
     fn on_send_failed(&mut self, id: LaneId, status: Status) {
         let now = self.now;
-        let Some(lane) = self.lanes.get_mut(id).filter(|l| !l.is_failing()) else { return };
+        let Some(lane) = self.lanes.get_mut(id).filter(|l| !l.qp.is_failing()) else { return };
         // Over TCP the kernel finds the path MTU itself.
-        let may_be_mtu = status == Status::RetryExcErr && lane.wire() == Some(Wire::Roce);
-        let lower = if may_be_mtu { lane.on_retries_spent(now) } else { None };
+        let may_be_mtu = status == Status::RetryExcErr && lane.qp.wire() == Some(Wire::Roce);
+        let lower = if may_be_mtu { lane.mtu.on_retries_spent(&lane.qp, now) } else { None };
         let next = lower.map_or_else(String::new, |mtu| {
             format!(", as before: perhaps long packets are swallowed, so the next path MTU is {}", mtu.bytes())
         });
@@ -103,7 +103,7 @@ impl Engine {
         if self.stages.has_open() {
             self.stages.on_completed(id, seq);
         }
-        let has_operations = !lane.flight().is_quiet();
+        let has_operations = !lane.flight.is_quiet();
         self.lanes.queue(id);
         self.on_pulls_sent(id, seq);
         if has_operations {
@@ -125,7 +125,7 @@ impl Engine {
             self.counters.device_refusals += 1;
             return Ok(());
         };
-        let live = lane.and_then(|id| self.lanes.get(id).map(|l| (id, l.incarnation())));
+        let live = lane.and_then(|id| self.lanes.get(id).map(|l| (id, l.qp.incarnation())));
         let (Some((id, incarnation)), true) = (live, c.status == Status::Success) else {
             self.recv.give_back(entry, None);
             if let Some((id, _)) = live {
@@ -177,8 +177,7 @@ impl Engine {
             self.on_bulk(route);
         }
         if let Some(lane) = self.lanes.get_mut(id) {
-            lane.count_received(bytes);
-            lane.touch(self.now);
+            lane.on_received(bytes, self.now);
         }
         self.counters.writes_received += 1;
         self.counters.data_bytes += u64::from(bytes);
@@ -190,7 +189,7 @@ impl Engine {
     }
 
     fn on_frame<P: Provider>(&mut self, nic: &mut P, id: LaneId, frame: &[u8]) -> Result<(), Violation> {
-        let Some(lane) = self.lanes.get_mut(id).filter(|l| l.can_receive()) else { return Ok(()) };
+        let Some(lane) = self.lanes.get_mut(id).filter(|l| l.qp.can_receive()) else { return Ok(()) };
         let (header, records) = parse(frame)?;
         if !lane.on_frame(&header)? {
             self.counters.stale_frames += 1;
@@ -202,7 +201,7 @@ impl Engine {
             let record = record?;
             let now = self.now;
             if let Some(lane) = self.lanes.get_mut(id).filter(|_| !matches!(record, Record::Lane(_))) {
-                lane.touch(now);
+                lane.rest.touch(now);
             }
             match record {
                 Record::Stream(record) => self.on_stream_record(nic, id, &record)?,
@@ -218,7 +217,7 @@ impl Engine {
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
         match record {
             LaneRecord::Load(load) => {
-                lane.on_load(load);
+                lane.loads.on_told(load);
                 Ok(())
             }
             LaneRecord::Reclaim { most } => self.on_reclaim(id, most),

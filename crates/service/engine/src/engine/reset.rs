@@ -27,7 +27,7 @@ impl Engine {
     pub(super) fn run_resets<P: Provider>(&mut self, nic: &mut P) -> bool {
         let failing = self.lanes.take_failing();
         for &id in &failing {
-            let Some(detail) = self.lanes.get_mut(id).and_then(|l| l.take_failure()) else { continue };
+            let Some(detail) = self.lanes.get_mut(id).and_then(|l| l.qp.take_failure()) else { continue };
             self.reset_lane(nic, id, Some(detail));
         }
         !failing.is_empty()
@@ -47,8 +47,8 @@ impl Engine {
     pub fn force_lane_error<P: Provider>(&mut self, nic: &mut P, at: impl Into<LaneAt>) -> bool {
         let Some(id) = self.lanes.at(at) else { return false };
         let Some(lane) = self.lanes.get_mut(id) else { return false };
-        let Some(qpn) = lane.qpn() else { return false };
-        lane.forget_path();
+        let Some(qpn) = lane.qp.qpn() else { return false };
+        lane.mtu.forget_way();
         let _ = nic.modify_qp(qpn, &QpModify::Err);
         self.lanes.fail(id, "an operator asked for it".into());
         true
@@ -59,7 +59,7 @@ impl Engine {
         self.handle_arrived(nic, id);
         // What had arrived may have made the lane fail.
         let now = self.now;
-        let Some(lane) = self.lanes.get_mut(id).filter(|l| l.has_qp()) else { return };
+        let Some(lane) = self.lanes.get_mut(id).filter(|l| l.qp.exists()) else { return };
         let (peer, number) = (lane.peer(), lane.number());
         if !lane.may_reset(now) {
             let detail = failure.unwrap_or_else(|| "the peer reset it".into());
@@ -78,7 +78,7 @@ impl Engine {
     /// Stops the queue pair and handles every message that arrived on it: the peer's device has confirmed them, so that
     /// the peer may have forgotten them.
     pub(super) fn handle_arrived<P: Provider>(&mut self, nic: &mut P, id: LaneId) {
-        let Some(qpn) = self.lanes.get(id).and_then(|l| l.qpn()) else { return };
+        let Some(qpn) = self.lanes.get(id).and_then(|l| l.qp.qpn()) else { return };
         let _ = nic.modify_qp(qpn, &QpModify::Err);
         for _ in 0..DRAIN_POLLS {
             if !self.run_completions(nic) {
@@ -95,7 +95,7 @@ impl Engine {
         let mut unsent = Vec::new();
         let Some(lane) = self.lanes.get_mut(id) else { return };
         lane.forget_queue_pair();
-        for route in self.vqps.of(lane.members()) {
+        for route in self.vqps.of(&lane.members) {
             let Some(vqp) = self.vqps.get_mut(route) else { break };
             vqp.leave_lists();
             vqp.forget_rendezvous();
@@ -121,7 +121,7 @@ impl Engine {
     /// was reported and confirmed, or the lane does not go on.
     pub fn lane_routes(&mut self, at: impl Into<LaneAt>) -> Option<LaneRoutes> {
         let id = self.lanes.at(at)?;
-        let lane = self.lanes.get_mut(id).filter(|l| l.state() == LaneState::Accepted)?;
+        let lane = self.lanes.get_mut(id).filter(|l| l.qp.state() == LaneState::Accepted)?;
         if lane.resync_mut().confirm_told() {
             self.try_go_on(id);
             return None;
@@ -138,14 +138,14 @@ impl Engine {
         }
         let is_last = lane.resync_mut().is_last_told();
         let is_fresh = lane.resync_mut().is_fresh();
-        let (number, incarnation, frames_received) = (lane.number(), lane.incarnation(), lane.frames_received());
+        let (number, incarnation, frames_received) = (lane.number(), lane.qp.incarnation(), lane.frames.received());
         Some(LaneRoutes { lane: number, incarnation, frames_received, is_fresh, routes, is_last })
     }
 
     /// Whether both ends have reported everything: LaneReady may be sent.
     pub fn lane_goes_on(&self, at: impl Into<LaneAt>) -> bool {
         let lane = self.lanes.at(at).and_then(|id| self.lanes.get(id));
-        lane.is_some_and(|l| l.state() == LaneState::Accepted && !l.holds_connections())
+        lane.is_some_and(|l| l.qp.state() == LaneState::Accepted && !l.holds_connections())
     }
 
     // ---- hearing
@@ -162,7 +162,7 @@ impl Engine {
         self.see(now);
         let id = self.lanes.at(at);
         // Another reset, or the lane's end, is on its way to the daemon.
-        let Some(id) = id.filter(|id| self.lanes.get(*id).is_some_and(|l| l.state() == LaneState::Accepted)) else {
+        let Some(id) = id.filter(|id| self.lanes.get(*id).is_some_and(|l| l.qp.state() == LaneState::Accepted)) else {
             return Ok(());
         };
         if let Err(violation) = self.hear(id, said) {
@@ -176,7 +176,7 @@ impl Engine {
 
     fn hear(&mut self, id: LaneId, said: &LaneRoutes) -> Result<(), Violation> {
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
-        let (expected, number) = (lane.peer_incarnation(), lane.number());
+        let (expected, number) = (lane.qp.peer_incarnation(), lane.number());
         lane.resync_mut();
         if said.incarnation != expected || said.lane != number {
             return Err(Violation::Incarnation { found: said.incarnation, expected });
@@ -202,7 +202,7 @@ impl Engine {
             let Some(vqp) = self.vqps.get_mut(route) else { return Ok(()) };
             resync.on_named(route);
             if vqp.answer_again()? {
-                lane.owe_answer_again();
+                lane.opening.owe_answer_again();
             }
             return Ok(());
         }
@@ -238,7 +238,7 @@ impl Engine {
         for route in resync.unnamed() {
             self.on_unnamed(id, route);
         }
-        let (mut opens_sent, epoch) = (0, self.lanes.get(id).map_or(0, |l| l.incarnation()));
+        let (mut opens_sent, epoch) = (0, self.lanes.get(id).map_or(0, |l| l.qp.incarnation()));
         for &route in resync.routes().iter().rev() {
             let Some(vqp) = self.vqps.get(route) else { continue };
             match vqp.phase() {
@@ -249,7 +249,7 @@ impl Engine {
             self.update(route);
         }
         if let Some(lane) = self.lanes.get_mut(id) {
-            lane.on_gone_on(opens_sent);
+            lane.opening.on_gone_on(opens_sent);
         }
     }
 
@@ -259,7 +259,7 @@ impl Engine {
         if let Phase::Opening(_) = vqp.phase() {
             vqp.on_open_lost();
             if let Some(lane) = self.lanes.get_mut(id) {
-                lane.push_open(route);
+                lane.opening.push(route);
             }
             return;
         }
@@ -267,7 +267,7 @@ impl Engine {
             return;
         }
         if let Some(lane) = self.lanes.get_mut(id) {
-            self.vqps.unlink(lane.members_mut(), route, self.now);
+            self.vqps.unlink(&mut lane.members, route, self.now);
         }
         self.sever_vqp(route, Reason::LaneFailed);
     }

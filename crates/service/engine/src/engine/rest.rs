@@ -170,7 +170,7 @@ impl Engine {
         let (extent, rings) = (vqp.used_extent(), vqp.rings());
         let tx = pool.mr_of(&rings.tx).filter(|_| is_unused);
         let rx = pool.mr_of(&rings.rx).filter(|_| !uncounted);
-        let qpn = vqp.lane().and_then(|id| self.lanes.get(id)).and_then(|lane| lane.qpn());
+        let qpn = vqp.lane().and_then(|id| self.lanes.get(id)).and_then(|lane| lane.qp.qpn());
         let turn = vqp.rest().slice();
         let mut refused = false;
         let mut discard = |mr: Option<MrId>, at: u64, spare: Spare, unreported: Option<Qpn>| {

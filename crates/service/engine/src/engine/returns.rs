@@ -15,7 +15,6 @@ use super::Engine;
 use crate::event::Event;
 use crate::frame::check_route;
 use crate::ids::{AppId, SlotAt};
-use crate::lane::Lane;
 use crate::limits::{CHUNK_BYTES_TARGET, RETURN_CHUNK, RETURN_TICKET, RETURN_TURN};
 use crate::ring_size::RingSize;
 use crate::ringpool::RingPair;
@@ -269,7 +268,7 @@ impl Engine {
             return Err(Reason::AppFault);
         }
         if let Some(lane) = self.lanes.get_mut(lane) {
-            self.vqps.link(lane.members_mut(), route);
+            self.vqps.link(&mut lane.members, route);
         }
         if let Some(vqp) = self.vqps.get_mut(route) {
             self.rests.touch(vqp.rest_mut(), route, self.now);
@@ -287,7 +286,7 @@ impl Engine {
             return Ok(());
         }
         self.seek_peer(lane);
-        if self.lanes.get(lane).is_some_and(Lane::is_up) {
+        if self.lanes.get(lane).is_some_and(|l| l.qp.is_up()) {
             self.update(route);
         }
         Ok(())

@@ -12,6 +12,7 @@ use verbs::Time;
 
 use super::Engine;
 use crate::ids::{LaneId, RouteId};
+use crate::stall::Stall;
 use crate::vqp::Phase;
 
 impl Engine {
@@ -23,21 +24,21 @@ impl Engine {
         let Some(id) = self.lanes.to(peer) else { return };
         let Some(silent) = silent else {
             if let Some(lane) = self.lanes.get_mut(id) {
-                lane.end_stall();
+                lane.stall = None;
             }
             return;
         };
         self.begin_stall(id);
-        while let Some(route) = self.lanes.get_mut(id).and_then(|l| l.take_impatient(silent)) {
+        while let Some(route) = self.lanes.get_mut(id).and_then(|l| l.stall.as_mut()?.take_due(silent)) {
             self.give_up(route);
         }
         self.apps.collect_wakes();
     }
 
     fn begin_stall(&mut self, id: LaneId) {
-        let Some(lane) = self.lanes.get_mut(id).filter(|l| !l.is_silent()) else { return };
-        let routes = self.vqps.of(lane.members());
-        let stall = lane.begin_stall();
+        let Some(lane) = self.lanes.get_mut(id).filter(|l| l.stall.is_none()) else { return };
+        let routes = self.vqps.of(&lane.members);
+        let stall = lane.stall.insert(Stall::default());
         for route in routes {
             let Some(vqp) = self.vqps.get(route) else { break };
             stall.note(route, vqp.peer_timeout());

@@ -37,7 +37,7 @@ impl Engine {
 
     /// What both ends of a lane can do.
     fn capabilities_of_both(&self, lane: &Lane) -> Capabilities {
-        self.capabilities_to(lane.peer()) & lane.peer_capabilities()
+        self.capabilities_to(lane.peer()) & lane.qp.peer_capabilities()
     }
 
     fn has_unreliable_writes(&self, id: LaneId) -> bool {
@@ -48,10 +48,10 @@ impl Engine {
     /// A connection of messages is to use the lane, which is up or will be. [`Reason::NoUnreliable`]: it cannot.
     pub(super) fn start_unreliable<P: Provider>(&mut self, nic: &mut P, id: LaneId) -> Result<(), Reason> {
         let Some(lane) = self.lanes.get(id) else { return Err(Reason::PeerLost) };
-        if !self.capabilities_of_both(lane).contains(Capabilities::UNRELIABLE) || lane.unreliable().is_refused() {
+        if !self.capabilities_of_both(lane).contains(Capabilities::UNRELIABLE) || lane.unreliable.is_refused() {
             return Err(Reason::NoUnreliable);
         }
-        if lane.unreliable().qpn().is_some() || !lane.can_receive() {
+        if lane.unreliable.qpn().is_some() || !lane.qp.can_receive() {
             return Ok(());
         }
         let made = self.make_unreliable_qp(nic, id);
@@ -59,13 +59,13 @@ impl Engine {
         match made {
             Ok((qpn, own)) => {
                 let number = self.unreliable.bind(qpn, id);
-                lane.unreliable_mut().on_made(qpn, own, number);
+                lane.unreliable.on_made(qpn, own, number);
                 self.lanes.queue(id);
                 Ok(())
             }
             Err(_) => {
                 self.counters.device_refusals += 1;
-                lane.unreliable_mut().refuse(Reason::NoUnreliable);
+                lane.unreliable.refuse(Reason::NoUnreliable);
                 Err(Reason::NoUnreliable)
             }
         }
@@ -95,13 +95,13 @@ impl Engine {
             } else {
                 Access::LOCAL_WRITE
             },
-            mtu_max: lane.mtu(),
+            mtu_max: lane.mtu.current(),
             entropy: self.rng.random(),
             wire: self.config.wire_to(lane.peer()),
             peer: Some(lane.peer_address()),
             // Its keys travel over the lane.
             encrypt: if is_encrypted(lane) { Encrypt::Required } else { Encrypt::Off },
-            local: lane.local(),
+            local: lane.qp.local(),
         };
         match nic.offer(qpn, &attr) {
             Ok(endpoint) => Ok((qpn, endpoint)),
@@ -139,13 +139,13 @@ impl Engine {
         endpoint: Vec<u8>,
     ) -> Result<(), Violation> {
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
-        lane.unreliable_mut().on_offer(piece_bytes)?;
+        lane.unreliable.on_offer(piece_bytes)?;
         let taken = self.start_unreliable(nic, id).and_then(|()| self.accept_unreliable(nic, id, endpoint));
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
         match taken {
-            Ok(()) => lane.unreliable_mut().on_accepted(),
+            Ok(()) => lane.unreliable.on_accepted(),
             Err(reason) => {
-                lane.unreliable_mut().refuse(reason);
+                lane.unreliable.refuse(reason);
                 self.end_messages(id);
             }
         }
@@ -157,9 +157,9 @@ impl Engine {
     fn accept_unreliable<P: Provider>(&mut self, nic: &mut P, id: LaneId, peer: Vec<u8>) -> Result<(), Reason> {
         let none = Reason::NoUnreliable;
         let lane = self.lanes.get(id).ok_or(none)?;
-        let (qpn, own) = lane.unreliable().offered().ok_or(none)?;
+        let (qpn, own) = lane.unreliable.offered().ok_or(none)?;
         let attr = AcceptAttr {
-            peer: lane.peer_capabilities(),
+            peer: lane.qp.peer_capabilities(),
             timeout: 0,
             retry_cnt: 0,
             rnr_retry: 0,
@@ -172,7 +172,7 @@ impl Engine {
     /// The peer took this end, or there will be none.
     fn on_unreliable_answer(&mut self, id: LaneId, reason: u32) -> Result<(), Violation> {
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
-        if lane.unreliable_mut().on_answer(reason)? {
+        if lane.unreliable.on_answer(reason)? {
             self.resume_messages(id);
         } else {
             self.end_messages(id);
@@ -185,7 +185,7 @@ impl Engine {
         if !self.has_unreliable_writes(id) {
             return true;
         }
-        let is_answered = self.lanes.get_mut(id).is_some_and(|lane| lane.unreliable_mut().want_places());
+        let is_answered = self.lanes.get_mut(id).is_some_and(|lane| lane.unreliable.want_places());
         if !is_answered {
             self.lanes.queue(id);
         }
@@ -199,10 +199,10 @@ impl Engine {
         if !is_offered {
             return Err(Violation::Unreliable("places asked for that are not offered"));
         }
-        lane.unreliable_mut().on_places_ask()?;
+        lane.unreliable.on_places_ask()?;
         let own = OwnPlaces::new(nic);
         self.counters.device_refusals += u64::from(own.is_err());
-        lane.unreliable_mut().give_places(own.ok());
+        lane.unreliable.give_places(own.ok());
         self.lanes.queue(id);
         Ok(())
     }
@@ -210,18 +210,18 @@ impl Engine {
     /// Where this host may, or that it may not.
     fn on_places(&mut self, id: LaneId, places: WritePlaces) -> Result<(), Violation> {
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
-        lane.unreliable_mut().on_places(places)?;
+        lane.unreliable.on_places(places)?;
         self.resume_messages(id);
         Ok(())
     }
 
     fn on_places_grant(&mut self, id: LaneId, end: u64) -> Result<(), Violation> {
-        self.lanes.get_mut(id).map_or(Ok(()), |lane| lane.unreliable_mut().on_grant(end))
+        self.lanes.get_mut(id).map_or(Ok(()), |lane| lane.unreliable.on_grant(end))
     }
 
     fn message_routes(&self, id: LaneId) -> Vec<RouteId> {
         let Some(lane) = self.lanes.get(id) else { return Vec::new() };
-        let routes = self.vqps.of(lane.members()).into_iter();
+        let routes = self.vqps.of(&lane.members).into_iter();
         routes.filter(|route| self.vqps.get(*route).is_some_and(Vqp::has_messages)).collect()
     }
 
@@ -253,10 +253,10 @@ impl Engine {
 
     /// The lane loses its queue pair, and this one with it: what is on its way is lost.
     pub(super) fn destroy_unreliable_qp<P: Provider>(&mut self, nic: &mut P, id: LaneId) {
-        let Some(qpn) = self.lanes.get(id).and_then(|lane| lane.unreliable().qpn()) else { return };
+        let Some(qpn) = self.lanes.get(id).and_then(|lane| lane.unreliable.qpn()) else { return };
         self.destroy_qp(nic, qpn);
         self.unreliable.unbind(qpn);
-        if let Some(own) = self.lanes.get_mut(id).and_then(|lane| lane.unreliable_mut().take_own_places()) {
+        if let Some(own) = self.lanes.get_mut(id).and_then(|lane| lane.unreliable.take_own_places()) {
             self.dereg(nic, own.mr());
         }
         let Some(memory) = &mut self.unreliable.memory else { return };
@@ -272,5 +272,5 @@ impl Engine {
 }
 
 fn is_encrypted(lane: &Lane) -> bool {
-    lane.link().is_some_and(|link| link.cipher.is_some())
+    lane.qp.link().is_some_and(|link| link.cipher.is_some())
 }

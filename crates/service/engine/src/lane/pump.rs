@@ -8,10 +8,10 @@ use verbs::{PostError, Provider, SendOp, Time};
 
 use crate::choice::{Load, Thresholds, Verb};
 use crate::counters::Counters;
-use crate::frame::{FrameWriter, LaneRecord, StreamRecord};
+use crate::frame::FrameWriter;
 use crate::ids::{Flow, LaneId, QueueId, RouteId};
 use crate::immediate::{Immediate, bytes_before};
-use crate::limits::{FRAMES_PER_PUMP, OPENS_PENDING_MAX, SEND_QUEUE_RESERVED};
+use crate::limits::{FRAMES_PER_PUMP, SEND_QUEUE_RESERVED};
 use crate::operations::Operations;
 use crate::stages::Stages;
 use crate::tenants::{Tenants, Waits};
@@ -60,7 +60,7 @@ enum Turn {
 impl Pump<'_> {
     /// Sends what may be sent. Says whether anything was; an error means that the queue pair is broken.
     pub(crate) fn run<P: Provider>(&mut self, nic: &mut P) -> Result<bool, PostError> {
-        if !self.lane.is_up() {
+        if !self.lane.qp.is_up() {
             return Ok(false);
         }
         let before = self.lane.sendq.next();
@@ -68,7 +68,7 @@ impl Pump<'_> {
         self.send_frames(nic)?;
         self.send_data(nic)?;
         self.send_frames(nic)?;
-        self.lane.sendq.flush(nic, self.lane.qpn, self.now)?;
+        self.lane.flush(nic, self.now)?;
         Ok(self.lane.sendq.next() != before)
     }
 
@@ -89,7 +89,7 @@ impl Pump<'_> {
                 break;
             }
             if self.lane.sendq.is_batch_full() {
-                self.lane.sendq.flush(nic, self.lane.qpn, self.now)?;
+                self.lane.flush(nic, self.now)?;
             }
         }
         Ok(())
@@ -99,39 +99,33 @@ impl Pump<'_> {
     fn send_frame(&mut self) -> bool {
         let Some(slot) = self.lane.sendq.take_frame_slot() else { return false };
         let seq = self.lane.sendq.next();
-        let mut writer = FrameWriter::new(self.scratch, self.lane.frame_bytes_max);
+        let mut writer = FrameWriter::new(self.scratch, self.lane.qp.pieces().frame_bytes_max);
         let about_credits = Self::fill_credits(self.lane, self.choosing.here, &mut writer);
         let has_end = Self::fill(self.lane, self.vqps, self.ops, &mut writer, seq, self.tenants);
         self.counters.records_sent += u64::from(writer.records() - about_credits);
-        let is_flush = self.lane.take_flush();
-        if writer.is_empty() && !self.lane.rx.is_due() && !is_flush {
+        let is_flush = self.lane.rest.take_flush(seq);
+        if writer.is_empty() && !self.lane.credits.is_due() && !is_flush {
             self.lane.sendq.put_frame_slot(slot);
             return false;
         }
-        self.lane.frame_sent += 1;
+        let number = self.lane.frames.next();
+        self.lane.frames.on_sent();
         self.lane.flight.on_parted();
-        let credits = self.lane.rx.give_back();
-        writer.finish(self.lane.incarnation, self.lane.frame_sent, credits);
-        let sge = self.lane.frames.as_mut().and_then(|f| f.put(slot, self.scratch));
+        let credits = self.lane.credits.give_back();
+        writer.finish(self.lane.qp.incarnation(), number, credits);
+        let sge = self.lane.frames.put(slot, self.scratch);
         let sge = sge.expect("the lane has frame memory while it is up, and the writer keeps to the slot's size");
         // Ends are signalled: the connection's memory is free when they are completed.
         self.lane.sendq.stage_frame(sge, slot, has_end || is_flush);
-        self.lane.tx.take();
+        self.lane.credits.take();
         self.counters.frames_sent += 1;
         true
     }
 
     /// Writes what is to be said about credits and loads, first, so that it fits any frame. How many records that is.
     fn fill_credits(lane: &mut Lane, here: Load, frame: &mut FrameWriter<'_>) -> u16 {
-        if let Some(most) = lane.rx.take_reclaim() {
-            frame.push(&LaneRecord::Reclaim { most });
-        }
-        if let Some(count) = lane.tx.give_up() {
-            frame.push(&LaneRecord::Yield { count });
-        }
-        if here.is_news_after(lane.load_told) && frame.push(&LaneRecord::Load(here)) {
-            lane.load_told = here;
-        }
+        lane.credits.write(frame);
+        lane.loads.write(here, frame);
         frame.records()
     }
 
@@ -146,26 +140,14 @@ impl Pump<'_> {
     ) -> bool {
         let mut has_end = false;
         // Before the Opens that rely on it.
-        if !lane.unreliable.write(frame) {
+        let has_room = lane.unreliable.write(frame)
+            && lane.opening.write_naks(frame)
+            && lane.away.write(frame)
+            && Self::fill_operations(lane, ops, frame);
+        if !has_room {
             return has_end;
         }
-        while let Some(nak) = lane.naks.front() {
-            if !frame.push(&StreamRecord::OpenNak { route: nak.route, reason: nak.reason }) {
-                return has_end;
-            }
-            lane.naks.pop_front();
-            lane.opens_received = lane.opens_received.saturating_sub(1);
-        }
-        while let Some(&route) = lane.gone.front() {
-            if !frame.push(&StreamRecord::Gone { route }) {
-                return has_end;
-            }
-            lane.gone.pop_front();
-        }
-        if !Self::fill_operations(lane, ops, frame) {
-            return has_end;
-        }
-        while let Some(&route) = lane.control.front() {
+        while let Some(route) = lane.streams.front_control() {
             if let Some(vqp) = vqps.get_mut(route) {
                 let (whole, ended) = Self::emit(lane, vqp, route, frame, seq, tenants);
                 has_end |= ended;
@@ -174,22 +156,13 @@ impl Pump<'_> {
                 }
                 vqp.leave(List::Control);
             }
-            lane.control.pop_front();
+            lane.streams.pop_control();
         }
-        while lane.opens_sent < OPENS_PENDING_MAX
-            && let Some(&route) = lane.opens.front()
-        {
-            if let Some(vqp) = vqps.get_mut(route) {
-                if !frame.push(&vqp.open_record()) {
-                    return has_end;
-                }
-                vqp.on_open_sent();
-                lane.opens_sent += 1;
-            }
-            lane.opens.pop_front();
+        if !lane.opening.write_opens(vqps, frame) {
+            return has_end;
         }
         // Consumed bytes that could wait ride along.
-        while let Some(&route) = lane.lazy_heads.front() {
+        while let Some(route) = lane.streams.front_lazy_head() {
             if let Some(vqp) = vqps.get_mut(route) {
                 if vqp.has_lazy_head() {
                     let (whole, ended) = Self::emit(lane, vqp, route, frame, seq, tenants);
@@ -200,9 +173,9 @@ impl Pump<'_> {
                 }
                 vqp.leave(List::LazyHead);
             }
-            lane.lazy_heads.pop_front();
+            lane.streams.pop_lazy_head();
         }
-        lane.heads_due = false;
+        lane.streams.on_heads_told();
         has_end
     }
 
@@ -221,19 +194,19 @@ impl Pump<'_> {
         let bytes_before = frame.len();
         let whole = vqp.write_records(frame, &mut wrote_end);
         if was_accepting && vqp.phase() == Phase::Open {
-            lane.opens_received = lane.opens_received.saturating_sub(1);
+            lane.opening.on_answer_sent();
         }
         // What the application wrote meanwhile may follow, behind an OpenAck or the place from which on its ring is
         // larger.
         if !was_sendable && vqp.is_sendable() && vqp.enter(List::Ready) {
-            lane.push_ready(vqp.app(), route, tenants);
+            lane.drr.push(vqp.app(), Flow::Connection(route), tenants);
         }
         // The record that the peer still had to get may also be a Head. A connection that had nothing to say, because
         // another list served it first, is in no frame, and this frame may never be sent.
         let ended = frame.len() > bytes_before && !vqp.is_away() && (wrote_end || vqp.is_over());
         if ended {
             vqp.on_end_staged(seq);
-            lane.closing.push_back((seq, route));
+            lane.streams.push_closing(seq, route);
         }
         (whole, ended)
     }
@@ -282,7 +255,7 @@ impl Pump<'_> {
                 *vqp.deficit_mut() = 0;
                 vqp.leave(List::Ready);
                 if vqp.owes_records() && vqp.enter(List::Control) {
-                    self.lane.push_control(route);
+                    self.lane.streams.push_control(route);
                 }
             }
         }
@@ -331,7 +304,7 @@ impl Pump<'_> {
             if vqp.wants_pull() {
                 match stage_pull(lane, vqp, route, allowance, self.counters) {
                     Some(turn) => return Ok(turn),
-                    None if lane.sendq.is_batch_full() => lane.sendq.flush(nic, lane.qpn, self.now)?,
+                    None if lane.sendq.is_batch_full() => lane.flush(nic, self.now)?,
                     None => {}
                 }
                 continue;
@@ -347,11 +320,11 @@ impl Pump<'_> {
                 },
                 // The peer may be reading the ring: what follows waits until it says that it is done.
                 _ if vqp.is_lent() => return Ok(Turn::Drained),
-                Verb::Send => lane.send_bytes_max,
-                Verb::Write => lane.piece_bytes_max,
+                Verb::Send => lane.qp.pieces().send_bytes_max,
+                Verb::Write => lane.qp.pieces().piece_bytes_max,
             };
             let Some(piece) = vqp.next_piece(max.min(allowance)) else { return Ok(Turn::Drained) };
-            if lane.tx.ordinary() == 0 {
+            if !lane.credits.allow_data() {
                 self.on_stall();
                 return Ok(Turn::Blocked);
             }
@@ -375,13 +348,13 @@ impl Pump<'_> {
             self.counters.data_bytes += u64::from(piece.bytes);
             self.tenants.charge(lane.drr.tenant(), piece.bytes.into(), self.now);
             if lane.sendq.is_batch_full() {
-                lane.sendq.flush(nic, lane.qpn, self.now)?;
+                lane.flush(nic, self.now)?;
             }
         }
     }
 
     fn on_stall(&mut self) {
-        if !std::mem::replace(&mut self.lane.is_stalled, true) {
+        if self.lane.credits.stall() {
             self.counters.credit_stalls += 1;
         }
     }
@@ -389,7 +362,7 @@ impl Pump<'_> {
 
 /// Stages one piece as a WRITE with immediate, behind a WRITE if that is better, and takes what it costs. Its number.
 fn stage(lane: &mut Lane, vqp: &mut Vqp, piece: Piece, is_signalled: bool) -> u64 {
-    let bytes_before = if lane.splits_pieces { bytes_before(piece.bytes) } else { 0 };
+    let bytes_before = if lane.qp.pieces().splits_pieces { bytes_before(piece.bytes) } else { 0 };
     let from = |vqp: &Vqp, skipped: u32, len: u32| {
         let at = piece.at + u64::from(skipped);
         (vqp.remote(at), vqp.tx_sge(at, len))
@@ -403,7 +376,7 @@ fn stage(lane: &mut Lane, vqp: &mut Vqp, piece: Piece, is_signalled: bool) -> u6
     let wr = lane.sendq.stage_data(SendOp::WriteImm(remote, immediate.to_bits()), sge, is_signalled);
     vqp.on_staged(piece, wr);
     lane.drr.spend(vqp.deficit_mut(), piece.bytes);
-    lane.tx.take();
+    lane.credits.take();
     lane.tx_bytes += u64::from(piece.bytes);
     wr
 }
@@ -415,7 +388,7 @@ fn stage_send(lane: &mut Lane, vqp: &mut Vqp, piece: Piece, is_signalled: bool) 
     let wr = lane.sendq.stage_data(SendOp::SendImm(immediate.to_bits()), sge, is_signalled);
     vqp.on_staged(piece, wr);
     lane.drr.spend(vqp.deficit_mut(), piece.bytes);
-    lane.tx.take();
+    lane.credits.take();
     lane.tx_bytes += u64::from(piece.bytes);
     wr
 }
@@ -446,7 +419,7 @@ fn lend(
         counters.choices[choice.why as usize] += 1;
     }
     if vqp.enter(List::Control) {
-        lane.push_control(route);
+        lane.streams.push_control(route);
     }
     Some(bytes)
 }
@@ -455,7 +428,7 @@ fn lend(
 fn stage_pull(lane: &mut Lane, vqp: &mut Vqp, route: RouteId, allowance: u32, counters: &mut Counters) -> Option<Turn> {
     if !lane.flight.may_read() {
         vqp.wait_to_pull(true);
-        lane.pulls_waiting.push(route);
+        lane.pulls.wait(route);
         return None;
     }
     let (piece, from, to) = vqp.next_pull(lane.flight.piece_bytes_max().min(allowance))?;
@@ -464,7 +437,7 @@ fn stage_pull(lane: &mut Lane, vqp: &mut Vqp, route: RouteId, allowance: u32, co
     }
     let wr = lane.sendq.stage_operation(SendOp::Read(from), to);
     lane.flight.on_read_posted(wr);
-    lane.pulls.push_back((wr, route, piece.bytes));
+    lane.pulls.on_posted(wr, route, piece.bytes);
     vqp.on_pull_staged(piece.bytes, wr);
     lane.drr.spend(vqp.deficit_mut(), piece.bytes);
     counters.reads_posted += 1;

@@ -1,20 +1,44 @@
-//! A lane at rest: when nothing uses it, and the way back.
+//! The rest of a lane: when something last went over it, and whether the peer has it.
 //!
-//! Owns what "nothing" means. A lane with something to send, or with a message of which it is not known whether it
-//! arrived, is never at rest.
+//! Owns the last use. What "nothing to send" means is the lane's ([`Lane::is_quiet`]): one with something to send, or with
+//! a message of which it is not known whether it arrived, is never at rest.
+//!
+//! [`Lane::is_quiet`]: super::Lane::is_quiet
 
 use verbs::Time;
 
-use super::{Lane, LaneState};
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Rest {
+    /// No queue pair, because nothing used it; connections keep everything.
+    is_resting: bool,
+    /// When something last went over it that was more than credits.
+    used_at: Time,
+    /// The timer of rests is running.
+    has_timer: bool,
+    /// The last work request that was more than credits.
+    last_use: u64,
+    /// A completion is wanted for it.
+    is_flush_due: bool,
+    /// The work request that was sent for that.
+    flush: u64,
+}
 
-impl Lane {
-    /// Something was sent over it that was more than credits.
-    pub(crate) fn on_used(&mut self, now: Time) {
-        self.used_at = now;
-        self.last_use = self.sendq.next().saturating_sub(1);
+impl Rest {
+    pub(super) fn new() -> Self {
+        Self { is_resting: false, used_at: Time::ZERO, has_timer: false, last_use: 0, is_flush_due: false, flush: 0 }
     }
 
-    /// Something arrived over it that was more than credits.
+    pub(crate) fn is_resting(&self) -> bool {
+        self.is_resting
+    }
+
+    /// It rests, or does not.
+    pub(super) fn set_resting(&mut self, is_resting: bool) {
+        self.is_resting = is_resting;
+    }
+
+    /// Something went over it that was more than credits.
     #[inline]
     pub(crate) fn touch(&mut self, now: Time) {
         self.used_at = now;
@@ -24,40 +48,28 @@ impl Lane {
         self.used_at
     }
 
-    pub(crate) fn is_resting(&self) -> bool {
-        self.is_resting
+    /// Something was sent that was more than credits, by this work request at last.
+    pub(super) fn on_sent(&mut self, now: Time, last: u64) {
+        self.touch(now);
+        self.last_use = last;
     }
 
-    /// It is up. True: the timer that looks whether it is used must be started.
-    pub(crate) fn watch_rest(&mut self) -> bool {
-        self.state == LaneState::Up && !std::mem::replace(&mut self.has_rest_timer, true)
+    /// That work request.
+    pub(super) fn last_use(&self) -> u64 {
+        self.last_use
+    }
+
+    /// True: the timer that looks whether the lane is used must be started.
+    pub(super) fn watch(&mut self) -> bool {
+        !std::mem::replace(&mut self.has_timer, true)
     }
 
     /// That timer fired.
-    pub(crate) fn on_rest_timer(&mut self) {
-        self.has_rest_timer = false;
+    pub(crate) fn on_timer(&mut self) {
+        self.has_timer = false;
     }
 
-    /// Whether there is nothing to send, nothing to answer, and no connect under way.
-    pub(crate) fn is_quiet(&self) -> bool {
-        let is_empty = self.control.is_empty()
-            && self.opens.is_empty()
-            && self.naks.is_empty()
-            && self.gone.is_empty()
-            && self.lazy_heads.is_empty()
-            && self.closing.is_empty()
-            && self.parked.is_empty()
-            && self.unreliable.is_settled()
-            && self.drr.is_empty()
-            && self.flight.is_quiet();
-        let is_answered = self.opens_sent == 0 && self.opens_received == 0;
-        is_empty && is_answered && self.failing.is_none() && self.stall.is_none()
-    }
-
-    /// Whether it is known that everything that was sent arrived, except credits, which end with the queue pair.
-    pub(crate) fn is_delivered(&self) -> bool {
-        self.sendq.is_completed(self.last_use)
-    }
+    // ---- flushes
 
     /// A frame without records is to be completed, and with it everything before. False: it is under way.
     pub(crate) fn want_flush(&mut self) -> bool {
@@ -65,12 +77,27 @@ impl Lane {
         self.is_flush_due
     }
 
-    /// Whether the frame that is made now is that frame.
-    pub(super) fn take_flush(&mut self) -> bool {
+    /// A frame is to leave, though it may say nothing.
+    pub(super) fn owe_flush(&mut self) {
+        self.is_flush_due = true;
+    }
+
+    #[inline]
+    pub(super) fn is_flush_due(&self) -> bool {
+        self.is_flush_due
+    }
+
+    /// Whether the frame that is made now, by this work request, is that frame.
+    pub(super) fn take_flush(&mut self, wr: u64) -> bool {
         let is_flush = std::mem::take(&mut self.is_flush_due);
         if is_flush {
-            self.flush = self.sendq.next();
+            self.flush = wr;
         }
         is_flush
+    }
+
+    /// The queue pair is destroyed.
+    pub(super) fn forget(&mut self) {
+        self.is_flush_due = false;
     }
 }

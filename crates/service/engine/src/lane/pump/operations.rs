@@ -52,7 +52,7 @@ impl Pump<'_> {
             self.spend(id, bytes);
             self.counters.operations_posted += 1;
             if self.lane.sendq.is_batch_full() {
-                self.lane.sendq.flush(nic, self.lane.qpn, self.now)?;
+                self.lane.flush(nic, self.now)?;
             }
         }
     }
@@ -63,7 +63,7 @@ impl Pump<'_> {
         if !self.lane.flight.must_part() {
             return true;
         }
-        self.lane.is_flush_due = true;
+        self.lane.rest.owe_flush();
         if !self.lane.allows_frame() {
             self.on_stall();
             return false;
@@ -118,7 +118,7 @@ impl Pump<'_> {
     /// Writes what is owed to the peer, and then what it is asked for. False: the frame is full.
     pub(super) fn fill_operations(lane: &mut Lane, ops: &mut Operations, frame: &mut FrameWriter<'_>) -> bool {
         // `send_frame` counts it when the frame leaves.
-        let number = lane.frame_sent + 1;
+        let number = lane.frames.next();
         while let Some(answer) = lane.flight.answers.front() {
             if !frame.push(&answer.record()) {
                 return false;
