@@ -506,22 +506,22 @@ impl Engine {
     /// Something about a connection changed: puts it into the lists it belongs to, or ends it.
     fn update(&mut self, route: RouteId) {
         let Some(vqp) = self.vqps.get_mut(route) else { return };
-        if let Some(id) = vqp.lane()
+        if let Some(id) = vqp.place.lane()
             && let Some(lane) = self.lanes.get_mut(id)
         {
             let lazy = vqp.update_head_report() == HeadReport::Lazy;
-            if lazy && vqp.enter(List::LazyHead) && lane.streams.push_lazy_head(route) {
+            if lazy && vqp.place.enter(List::LazyHead) && lane.streams.push_lazy_head(route) {
                 self.timers.start_heads(self.now + HEAD_LINGER, id);
             }
             if let Some(stall) = &mut lane.stall {
-                stall.note(route, vqp.peer_timeout());
+                stall.note(route, vqp.slot.peer_timeout());
             }
             let mut has_work = false;
-            if vqp.owes_records() && vqp.enter(List::Control) {
+            if vqp.owes_records() && vqp.place.enter(List::Control) {
                 lane.streams.push_control(route);
                 has_work = true;
             }
-            if (vqp.is_sendable() || vqp.wants_pull()) && vqp.enter(List::Ready) {
+            if (vqp.is_sendable() || vqp.wants_pull()) && vqp.place.enter(List::Ready) {
                 lane.drr.push(vqp.app(), Flow::Connection(route), &self.tenants);
                 has_work = true;
             }
@@ -542,11 +542,11 @@ impl Engine {
     /// Frees a connection if nobody can touch its memory any more.
     fn try_release(&mut self, route: RouteId) {
         let Some(vqp) = self.vqps.get(route) else { return };
-        let lane = vqp.lane().and_then(|id| self.lanes.get_mut(id));
+        let lane = vqp.place.lane().and_then(|id| self.lanes.get_mut(id));
         let is_over = vqp.is_over();
         if !is_over || lane.as_ref().is_some_and(|l| l.may_name(vqp.last_wr())) {
             // The ends of a lane that rests tell each other what is over when it wakes.
-            if let Some(id) = vqp.lane().filter(|_| is_over) {
+            if let Some(id) = vqp.place.lane().filter(|_| is_over) {
                 self.wake_lane(id);
             }
             return;
@@ -563,7 +563,7 @@ impl Engine {
         }
         tenant.count_bytes(vqp.uncounted());
         self.counters.closed += 1;
-        self.free_slot(vqp.at(), vqp.words(), vqp.rings(), vqp.allocated());
+        self.free_slot(vqp.at(), vqp.slot.words(), vqp.rings(), vqp.allocated());
     }
 
     /// Deregisters a region that nobody uses.

@@ -38,7 +38,7 @@ impl Engine {
         for route in routes {
             let Some(vqp) = self.vqps.get_mut(route) else { continue };
             if vqp.can_part() {
-                let wait = vqp.peer_timeout().map_or(waits, |own| own.min(waits));
+                let wait = vqp.slot.peer_timeout().map_or(waits, |own| own.min(waits));
                 self.counters.connections_parted += u64::from(!vqp.is_away());
                 vqp.part(self.now + wait);
                 self.try_release(route);

@@ -197,7 +197,7 @@ impl Engine {
         vqp.on_open_ack(peer_route, ring)?;
         match connect {
             Some(connect) => {
-                vqp.publish_established();
+                vqp.slot.publish_established();
                 let connection = vqp.connection();
                 self.counters.connects += 1;
                 self.finish_connect(connect, Ok(connection));

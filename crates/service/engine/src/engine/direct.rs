@@ -43,17 +43,17 @@ impl Engine {
     #[inline]
     pub(super) fn on_sending(&mut self, route: RouteId) {
         if let Some(vqp) = self.vqps.get_mut(route)
-            && !vqp.bulk_mut().is_told()
-            && let Some(lane) = vqp.lane()
+            && !vqp.bulk.is_told()
+            && let Some(lane) = vqp.place.lane()
             && self.lanes.get(lane).is_some_and(Lane::is_early_bulk)
         {
-            vqp.bulk_mut().forget();
+            vqp.bulk.forget();
             self.on_bulk(route);
         }
     }
 
     fn may_be_direct(&self, vqp: &Vqp) -> bool {
-        let lane = vqp.lane().and_then(|lane| self.lanes.get(lane));
+        let lane = vqp.place.lane().and_then(|lane| self.lanes.get(lane));
         // Where RoCEv2 carries the lane, somebody asked for that.
         self.config.tells_bulk
             && lane.and_then(|l| l.qp.wire()) == Some(Wire::Iwarp)
@@ -65,9 +65,9 @@ impl Engine {
         let Some(vqp) = self.vqps.get(route) else { return };
         if vqp.kind() == Kind::Stream
             && self.may_be_direct(vqp)
-            && vqp.lane().and_then(|lane| self.lanes.get(lane)).is_some_and(Lane::may_be_far)
+            && vqp.place.lane().and_then(|lane| self.lanes.get(lane)).is_some_and(Lane::may_be_far)
         {
-            vqp.hold(HOLD_BYTES_FAR);
+            vqp.slot.hold(HOLD_BYTES_FAR);
             self.holds.push_back((self.now + HOLD_FOR, route));
         }
     }
@@ -79,14 +79,14 @@ impl Engine {
         for _ in 0..HOLDS_PER_RUN {
             let Some(&(until, route)) = self.holds.front() else { break };
             let vqp = self.vqps.get(route);
-            let lane = vqp.and_then(|vqp| self.lanes.get(vqp.lane()?));
+            let lane = vqp.and_then(|vqp| self.lanes.get(vqp.place.lane()?));
             if until > self.now && lane.is_some_and(Lane::may_be_far) {
                 break;
             }
             self.holds.pop_front();
             worked = true;
             if let Some(vqp) = vqp {
-                vqp.hold(0);
+                vqp.slot.hold(0);
                 let at = vqp.at();
                 self.notify(at);
             }

@@ -81,7 +81,7 @@ impl Engine {
     fn reset_overdue(&mut self, route: RouteId, again: bool) -> Option<LaneId> {
         let vqp = self.vqps.get_mut(route)?;
         vqp.abort(Reason::PeerAppDied);
-        match vqp.lane() {
+        match vqp.place.lane() {
             // Its other end cannot be reached, and its lane has no part in that.
             Some(_) if vqp.is_away() => None,
             Some(lane) if again => Some(lane),
@@ -100,7 +100,7 @@ impl Engine {
             return;
         }
         vqp.abort(Reason::ResetByPeer);
-        vqp.publish_reset(Reason::Closed);
+        vqp.slot.publish_reset(Reason::Closed);
         let at = vqp.at();
         self.notify(at);
         self.update(route);

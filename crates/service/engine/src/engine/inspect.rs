@@ -92,7 +92,7 @@ impl Engine {
     }
 
     fn connection_row(&self, v: &Vqp) -> ConnectionRow {
-        let lane = v.lane().and_then(|id| self.lanes.get(id));
+        let lane = v.place.lane().and_then(|id| self.lanes.get(id));
         let seen = lane.map(|l| LaneSeen { name: Some(l.name()), link: l.qp.link(), is_silent: l.stall.is_some() });
         v.row(seen.unwrap_or_default(), self.apps.pid(v.app()))
     }

@@ -405,7 +405,7 @@ impl Engine {
                 None => {}
             }
         } else if !complete && !was_reset {
-            vqp.publish_reset(reason);
+            vqp.slot.publish_reset(reason);
             let at = vqp.at();
             self.notify(at);
         }

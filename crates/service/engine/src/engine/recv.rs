@@ -171,9 +171,9 @@ impl Engine {
         let arriving = vqp.arriving(bytes);
         vqp.on_arrival(bytes, immediate.bytes_before, c.placed)?;
         let sampled = self.stages.begin(arriving.0, arriving.1).map(|begun| (vqp.whose(route), begun));
-        self.rests.touch(vqp.rest_mut(), route, self.now);
-        let (at, awaited) = (vqp.at(), vqp.is_awaited(waiting::READABLE));
-        if asks_for_own(vqp.bulk_mut(), bytes, &self.config, self.lanes.get(id), self.now) {
+        self.rests.touch(&mut vqp.rest, route, self.now);
+        let (at, awaited) = (vqp.at(), vqp.slot.is_awaited(waiting::READABLE));
+        if asks_for_own(&mut vqp.bulk, bytes, &self.config, self.lanes.get(id), self.now) {
             self.on_bulk(route);
         }
         if let Some(lane) = self.lanes.get_mut(id) {

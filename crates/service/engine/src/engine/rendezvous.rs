@@ -52,9 +52,9 @@ impl Engine {
     /// Bytes are in a receive ring: the application has news.
     fn note_arrival(&mut self, id: LaneId, route: RouteId, bytes: u32) {
         let Some(vqp) = self.vqps.get_mut(route) else { return };
-        self.rests.touch(vqp.rest_mut(), route, self.now);
-        let (at, awaited) = (vqp.at(), vqp.is_awaited(waiting::READABLE));
-        if asks_for_own(vqp.bulk_mut(), bytes, &self.config, self.lanes.get(id), self.now) {
+        self.rests.touch(&mut vqp.rest, route, self.now);
+        let (at, awaited) = (vqp.at(), vqp.slot.is_awaited(waiting::READABLE));
+        if asks_for_own(&mut vqp.bulk, bytes, &self.config, self.lanes.get(id), self.now) {
             self.on_bulk(route);
         }
         if let Some(lane) = self.lanes.get_mut(id) {

@@ -97,7 +97,7 @@ impl Engine {
         lane.forget_queue_pair();
         for route in self.vqps.of(&lane.members) {
             let Some(vqp) = self.vqps.get_mut(route) else { break };
-            vqp.leave_lists();
+            vqp.place.leave_lists();
             vqp.forget_rendezvous();
             resync.add(route);
             match vqp.phase() {
@@ -208,7 +208,7 @@ impl Engine {
         }
         let route = self.vqps.named(state.route);
         let Some(vqp) = self.vqps.get_mut(route) else { return Ok(()) };
-        if vqp.lane() != Some(id) {
+        if vqp.place.lane() != Some(id) {
             return Err(Violation::RecordRoute(state.route));
         }
         resync.on_named(route);
@@ -244,7 +244,7 @@ impl Engine {
             match vqp.phase() {
                 Phase::Opening(None) if !vqp.is_open_sent() => self.forget_opening(route),
                 Phase::Opening(_) => opens_sent += u32::from(vqp.is_open_sent()),
-                Phase::Accepting | Phase::Open | Phase::Away(_) => vqp.publish_epoch(epoch),
+                Phase::Accepting | Phase::Open | Phase::Away(_) => vqp.slot.publish_epoch(epoch),
             }
             self.update(route);
         }

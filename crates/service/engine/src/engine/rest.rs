@@ -54,13 +54,13 @@ impl Engine {
             let Some(vqp) = self.vqps.get_mut(route) else { continue };
             if self.apps.get_here(vqp.app()).is_none() {
                 // Its rings are going to be free as a whole.
-                vqp.rest_mut().leave();
-            } else if now < vqp.rest().used_at() + after {
-                vqp.rest_mut().begin_anew();
+                vqp.rest.leave();
+            } else if now < vqp.rest.used_at() + after {
+                vqp.rest.begin_anew();
                 self.rests.look_later(route, now);
                 self.find_untold_head(route);
             } else {
-                vqp.begin_rest();
+                vqp.slot.begin_rest();
                 bytes += 2 * REST_SLICE_BYTES.min(vqp.used_extent());
                 self.rests.begin(route);
             }
@@ -87,22 +87,22 @@ impl Engine {
             let Some(vqp) = self.vqps.get_mut(route) else { continue };
             match outcome {
                 Outcome::Rests => {
-                    vqp.rest_mut().leave();
+                    vqp.rest.leave();
                     self.counters.rests += 1;
                 }
                 Outcome::More => {
-                    vqp.rest_mut().next_slice();
+                    vqp.rest.next_slice();
                     self.rests.look_next(route, now);
                 }
-                Outcome::PutOff if vqp.rest_mut().put_off() => self.rests.look_later(route, now),
-                Outcome::PutOff => vqp.rest_mut().leave(),
+                Outcome::PutOff if vqp.rest.put_off() => self.rests.look_later(route, now),
+                Outcome::PutOff => vqp.rest.leave(),
                 Outcome::Used => {
-                    vqp.rest_mut().used(now);
+                    vqp.rest.used(now);
                     self.rests.look_later(route, now);
                 }
             }
-            vqp.end_rest();
-            let (at, awaited) = (vqp.at(), vqp.is_awaited(waiting::WRITABLE));
+            vqp.slot.end_rest();
+            let (at, awaited) = (vqp.at(), vqp.slot.is_awaited(waiting::WRITABLE));
             if awaited {
                 self.notify(at);
             }
@@ -156,7 +156,7 @@ impl Engine {
             return Some(Outcome::PutOff);
         }
         // Before the tail is read: an unused ring has no other tail until the rest ends.
-        let is_unused = barrier && vqp.is_unused();
+        let is_unused = barrier && vqp.slot.is_unused();
         let in_use = match vqp.look_in_use() {
             Ok(Some(in_use)) => in_use,
             Ok(None) => return Some(Outcome::Used),
@@ -170,8 +170,8 @@ impl Engine {
         let (extent, rings) = (vqp.used_extent(), vqp.rings());
         let tx = pool.mr_of(&rings.tx).filter(|_| is_unused);
         let rx = pool.mr_of(&rings.rx).filter(|_| !uncounted);
-        let qpn = vqp.lane().and_then(|id| self.lanes.get(id)).and_then(|lane| lane.qp.qpn());
-        let turn = vqp.rest().slice();
+        let qpn = vqp.place.lane().and_then(|id| self.lanes.get(id)).and_then(|lane| lane.qp.qpn());
+        let turn = vqp.rest.slice();
         let mut refused = false;
         let mut discard = |mr: Option<MrId>, at: u64, spare: Spare, unreported: Option<Qpn>| {
             let Some(mr) = mr else { return false };

@@ -41,7 +41,7 @@ impl Engine {
         let stall = lane.stall.insert(Stall::default());
         for route in routes {
             let Some(vqp) = self.vqps.get(route) else { break };
-            stall.note(route, vqp.peer_timeout());
+            stall.note(route, vqp.slot.peer_timeout());
         }
     }
 
@@ -54,7 +54,7 @@ impl Engine {
             return;
         }
         vqp.abort(Reason::PeerTimeout);
-        vqp.publish_reset(Reason::PeerTimeout);
+        vqp.slot.publish_reset(Reason::PeerTimeout);
         let at = vqp.at();
         self.counters.peer_timeouts += 1;
         self.notify(at);

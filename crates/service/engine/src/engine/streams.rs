@@ -75,14 +75,14 @@ impl Engine {
         if !vqp.on_head(consumed)? {
             return Ok(());
         }
-        let (at, awaited) = (vqp.at(), vqp.has_half_room() && vqp.is_awaited(waiting::WRITABLE));
+        let (at, awaited) = (vqp.at(), vqp.has_half_room() && vqp.slot.is_awaited(waiting::WRITABLE));
         self.apps.mark(at, awaited);
         let route = self.vqps.named(route);
         if self.stages.has_open() {
             self.stages.on_read_there(route, consumed);
         }
         if let Some(vqp) = self.vqps.get_mut(route) {
-            self.rests.touch(vqp.rest_mut(), route, self.now);
+            self.rests.touch(&mut vqp.rest, route, self.now);
         }
         self.on_sending(route);
         self.try_release(route);
@@ -112,7 +112,7 @@ impl Engine {
             self.counters.stale_frames += 1;
             return Ok(None);
         };
-        if vqp.lane() != Some(id) {
+        if vqp.place.lane() != Some(id) {
             return Err(Violation::RecordRoute(route));
         }
         if vqp.phase() != Phase::Open {

@@ -194,15 +194,15 @@ impl Engine {
         let (tail, head) = vqp.app_cursors();
         vqp.on_doorbell()?;
         let (tail_now, head_now) = vqp.app_cursors();
-        if let Some(taken) = self.stages.take(tail, tail_now, || vqp.written_word()) {
+        if let Some(taken) = self.stages.take(tail, tail_now, || vqp.slot.written_word()) {
             self.stages.on_taken(vqp.whose(route), taken);
         }
         if head != head_now && self.stages.has_open() {
             self.stages.on_read_here(route, head_now);
         }
-        self.rests.touch(vqp.rest_mut(), route, self.now);
+        self.rests.touch(&mut vqp.rest, route, self.now);
         if tail != tail_now {
-            vqp.bulk_mut().on_sent();
+            vqp.bulk.on_sent();
         }
         if vqp.wants_growth() {
             self.grow(route);

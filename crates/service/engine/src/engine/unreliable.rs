@@ -245,7 +245,7 @@ impl Engine {
             return;
         }
         vqp.abort(Reason::NoUnreliable);
-        vqp.publish_reset(Reason::NoUnreliable);
+        vqp.slot.publish_reset(Reason::NoUnreliable);
         let at = vqp.at();
         self.notify(at);
         self.update(route);

@@ -154,7 +154,7 @@ impl Pump<'_> {
                 if !whole {
                     return has_end;
                 }
-                vqp.leave(List::Control);
+                vqp.place.leave(List::Control);
             }
             lane.streams.pop_control();
         }
@@ -171,7 +171,7 @@ impl Pump<'_> {
                         return has_end;
                     }
                 }
-                vqp.leave(List::LazyHead);
+                vqp.place.leave(List::LazyHead);
             }
             lane.streams.pop_lazy_head();
         }
@@ -198,7 +198,7 @@ impl Pump<'_> {
         }
         // What the application wrote meanwhile may follow, behind an OpenAck or the place from which on its ring is
         // larger.
-        if !was_sendable && vqp.is_sendable() && vqp.enter(List::Ready) {
+        if !was_sendable && vqp.is_sendable() && vqp.place.enter(List::Ready) {
             lane.drr.push(vqp.app(), Flow::Connection(route), tenants);
         }
         // The record that the peer still had to get may also be a Head. A connection that had nothing to say, because
@@ -245,16 +245,16 @@ impl Pump<'_> {
             return Ok(true);
         }
         let Some(vqp) = self.vqps.get_mut(route) else { return Ok(false) };
-        self.lane.drr.begin_turn(vqp.deficit_mut(), self.tenants);
+        self.lane.drr.begin_turn(vqp.place.deficit_mut(), self.tenants);
         match self.turn(nic, route)? {
             Turn::Blocked => return Ok(true),
             Turn::Spent(deficit) => self.lane.drr.rotate(deficit),
             Turn::Drained | Turn::Waits => {
                 self.lane.drr.leave();
                 let Some(vqp) = self.vqps.get_mut(route) else { return Ok(false) };
-                *vqp.deficit_mut() = 0;
-                vqp.leave(List::Ready);
-                if vqp.owes_records() && vqp.enter(List::Control) {
+                *vqp.place.deficit_mut() = 0;
+                vqp.place.leave(List::Ready);
+                if vqp.owes_records() && vqp.place.enter(List::Control) {
                     self.lane.streams.push_control(route);
                 }
             }
@@ -297,9 +297,9 @@ impl Pump<'_> {
             if !vqp.is_sendable() && !vqp.wants_pull() {
                 return Ok(Turn::Drained);
             }
-            let allowance = lane.drr.allowance(vqp.deficit());
+            let allowance = lane.drr.allowance(vqp.place.deficit());
             if allowance == 0 {
-                return Ok(Turn::Spent(vqp.deficit()));
+                return Ok(Turn::Spent(vqp.place.deficit()));
             }
             if vqp.wants_pull() {
                 match stage_pull(lane, vqp, route, allowance, self.counters) {
@@ -375,7 +375,7 @@ fn stage(lane: &mut Lane, vqp: &mut Vqp, piece: Piece, is_signalled: bool) -> u6
     let immediate = Immediate { route: vqp.peer_route(), bytes_before };
     let wr = lane.sendq.stage_data(SendOp::WriteImm(remote, immediate.to_bits()), sge, is_signalled);
     vqp.on_staged(piece, wr);
-    lane.drr.spend(vqp.deficit_mut(), piece.bytes);
+    lane.drr.spend(vqp.place.deficit_mut(), piece.bytes);
     lane.credits.take();
     lane.tx_bytes += u64::from(piece.bytes);
     wr
@@ -387,7 +387,7 @@ fn stage_send(lane: &mut Lane, vqp: &mut Vqp, piece: Piece, is_signalled: bool) 
     let sge = vqp.tx_sge(piece.at, piece.bytes);
     let wr = lane.sendq.stage_data(SendOp::SendImm(immediate.to_bits()), sge, is_signalled);
     vqp.on_staged(piece, wr);
-    lane.drr.spend(vqp.deficit_mut(), piece.bytes);
+    lane.drr.spend(vqp.place.deficit_mut(), piece.bytes);
     lane.credits.take();
     lane.tx_bytes += u64::from(piece.bytes);
     wr
@@ -418,7 +418,7 @@ fn lend(
     if let Some(choice) = vqp.last_choice() {
         counters.choices[choice.why as usize] += 1;
     }
-    if vqp.enter(List::Control) {
+    if vqp.place.enter(List::Control) {
         lane.streams.push_control(route);
     }
     Some(bytes)
@@ -439,7 +439,7 @@ fn stage_pull(lane: &mut Lane, vqp: &mut Vqp, route: RouteId, allowance: u32, co
     lane.flight.on_read_posted(wr);
     lane.pulls.on_posted(wr, route, piece.bytes);
     vqp.on_pull_staged(piece.bytes, wr);
-    lane.drr.spend(vqp.deficit_mut(), piece.bytes);
+    lane.drr.spend(vqp.place.deficit_mut(), piece.bytes);
     counters.reads_posted += 1;
     None
 }

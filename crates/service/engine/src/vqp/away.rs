@@ -11,7 +11,9 @@ use control::{LaneTicket, Reason, RouteState, Ticket, TicketRing};
 use shm::engine_flag;
 use verbs::Time;
 
+use super::cursors::BadWords;
 use super::growth::{RxGrowth, TxGrowth};
+use super::identity::Identity;
 use super::{HeadReport, Phase, Vqp};
 use crate::frame::{Back, FrameWriter, StreamRecord};
 use crate::ring_size::RingSize;
@@ -59,10 +61,6 @@ impl Part {
     }
 }
 
-/// The words of a program's session say what cannot be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct BadWords;
-
 impl Vqp {
     // ---- parting
 
@@ -73,9 +71,9 @@ impl Vqp {
 
     /// Its other end cannot be reached; it waits until then.
     pub(crate) fn part(&mut self, until: Time) {
-        self.leave_lists();
+        self.place.leave_lists();
         self.forget_rendezvous();
-        self.growth.on_resumed(self.tx_span.grown_at());
+        self.growth.on_resumed(self.tx.span().grown_at());
         if !self.is_away() {
             self.part.until = until;
         }
@@ -126,16 +124,17 @@ impl Vqp {
         let ring = |place: crate::ringpool::Place| TicketRing { chunk: place.chunk_number, offset: place.offset };
         let size = |size: RingSize| (size.first, size.grown);
         let RingPair { tx, rx } = self.rings;
+        let Identity { id, local, peer, kind, is_outgoing, .. } = self.identity;
         let ticket = LaneTicket {
-            id: self.id,
-            local: self.local,
-            peer: self.peer,
-            kind: self.kind,
-            is_outgoing: self.is_outgoing,
-            own_route: self.own_route,
-            peer_route: self.peer_route,
-            slot: self.at.slot,
-            generation: self.generation,
+            id,
+            local,
+            peer,
+            kind,
+            is_outgoing,
+            own_route: self.routes.own,
+            peer_route: self.routes.peer,
+            slot: self.at().slot,
+            generation: self.slot.generation(),
             tx: ring(tx),
             rx: ring(rx),
             size: size(self.size),
@@ -147,25 +146,19 @@ impl Vqp {
     /// Takes the words of the slot for what a daemon before this one knew. The program could have written them, so an
     /// error costs it this connection.
     pub(crate) fn adopt(&mut self, ticket: &LaneTicket, until: Time) -> Result<(), BadWords> {
-        let words = &self.words;
-        (self.peer_route, self.is_open_sent, self.is_outgoing) = (ticket.peer_route, true, ticket.is_outgoing);
-        self.tx_head = words.tx_head.load(Ordering::Acquire);
-        self.rx_tail = words.rx_tail.load(Ordering::Acquire);
-        (self.tx_tail, self.rx_head) = (self.tx_head, self.rx_tail);
-        if words.app_generation.load(Ordering::Acquire) == self.generation {
-            self.tx_tail = words.tx_tail.load(Ordering::Acquire);
-            self.rx_head = words.rx_head.load(Ordering::Acquire);
+        self.routes.peer = ticket.peer_route;
+        (self.is_open_sent, self.identity.is_outgoing) = (true, ticket.is_outgoing);
+        let words = self.slot.words();
+        let (tx_head, rx_tail) = (words.tx_head.load(Ordering::Acquire), words.rx_tail.load(Ordering::Acquire));
+        let (mut tx_tail, mut rx_head) = (tx_head, rx_tail);
+        if self.slot.is_taken() {
+            (tx_tail, rx_head) = (words.tx_tail.load(Ordering::Acquire), words.rx_head.load(Ordering::Acquire));
         }
         let grown = (words.tx_grown_at.load(Ordering::Acquire), words.rx_grown_at.load(Ordering::Acquire));
-        if !self.tx_span.restore(grown.0) || !self.rx_span.restore(grown.1) {
-            return Err(BadWords);
-        }
+        self.tx.adopt(tx_head, tx_tail, grown.0)?;
+        self.rx.adopt(rx_tail, rx_head, grown.1)?;
         self.growth.tx = if grown.0 != 0 { TxGrowth::Grown } else { TxGrowth::Small };
         self.growth.rx = if grown.1 != 0 { RxGrowth::Grown } else { RxGrowth::Small };
-        let unread = (self.tx_tail.wrapping_sub(self.tx_head), self.rx_tail.wrapping_sub(self.rx_head));
-        if unread.0 > self.tx_span.fill_max() || unread.1 > self.rx_span.fill_max() {
-            return Err(BadWords);
-        }
         let flags = words.engine_flags.load(Ordering::Acquire);
         if flags & engine_flag::RESET != 0 {
             return Err(BadWords);
@@ -177,13 +170,13 @@ impl Vqp {
             self.close.on_stop();
         }
         // The daemon may have died while it gave pages back, or held the writer back.
-        shm::end_rest(words);
-        self.hold(0);
+        self.slot.end_rest();
+        self.slot.hold(0);
         // Its bytes were counted by that daemon, and it has its own TCP connection if it was to have one.
         self.bulk.forget();
         self.restore_messages();
-        (self.tx_sent, self.rx_reported) = (self.tx_tail, self.rx_head);
-        (self.tx_counted, self.rx_counted) = (self.tx_sent, self.rx_tail);
+        self.tx.begin_after();
+        self.rx.begin_after();
         self.head_report = HeadReport::None;
         self.part = Part { until, is_unknown: true, ..Part::default() };
         self.phase = Phase::Away(Away::Telling);
@@ -200,20 +193,20 @@ impl Vqp {
             _ => return true,
         };
         let back = Back {
-            route: self.peer_route,
-            own_route: self.own_route,
+            route: self.routes.peer,
+            own_route: self.routes.own,
             is_answer,
             flags: self.close.arrived(),
             ring: self.rings.rx.wire_ring(self.size),
-            rx_tail: self.rx_tail,
-            rx_head: self.rx_head,
-            tx_grown_at: self.tx_span.grown_at().unwrap_or(0),
-            rx_grown_at: self.rx_span.grown_at().unwrap_or(0),
+            rx_tail: self.rx.tail(),
+            rx_head: self.rx.head(),
+            tx_grown_at: self.tx.span().grown_at().unwrap_or(0),
+            rx_grown_at: self.rx.span().grown_at().unwrap_or(0),
         };
         if !frame.push(&StreamRecord::Back(back)) {
             return false;
         }
-        self.rx_reported = self.rx_head;
+        self.rx.report();
         self.head_report = HeadReport::None;
         self.phase = next;
         true
@@ -241,7 +234,7 @@ impl Vqp {
             Phase::Away(Away::Telling | Away::Told) => {}
             _ => return Heard::Nothing,
         }
-        self.peer_ring = back.ring.remote();
+        self.routes.set_ring(back.ring.remote());
         let taken = self.take_back(back);
         self.part.is_unknown = false;
         self.part.is_unconfirmed = !back.is_answer;
@@ -252,7 +245,7 @@ impl Vqp {
     fn spoil(&mut self) -> Heard {
         self.part.is_spoiled = true;
         self.close.on_abort(Reason::AppFault);
-        self.publish_reset(Reason::AppFault);
+        self.slot.publish_reset(Reason::AppFault);
         Heard::Back
     }
 
@@ -273,17 +266,15 @@ impl Vqp {
             self.settle_growth();
             return Ok(());
         }
-        let written = self.tx_tail.wrapping_sub(self.tx_head);
-        let (arrived, consumed) = (back.rx_tail.wrapping_sub(self.tx_head), back.rx_head.wrapping_sub(self.tx_head));
         // What its application did not want was never sent.
-        let is_cut = back.flags & control::route_flag::FIN != 0 && arrived != written && !self.close.is_told_to_stop();
-        if consumed > arrived || arrived > written || is_cut {
+        let is_ended = back.flags & control::route_flag::FIN != 0 && !self.close.is_told_to_stop();
+        if is_ended && back.rx_tail != self.tx.tail() {
             return Err(BadWords);
         }
-        (self.tx_head, self.tx_sent) = (back.rx_head, back.rx_tail);
+        self.tx.on_back(back.rx_tail, back.rx_head)?;
         // Messages on UC have a cursor of their own, which nobody told the peer.
         if !self.has_messages() {
-            self.words.tx_head.store(self.tx_head, Ordering::Release);
+            self.slot.publish_tx_head(self.tx.head());
         }
         self.close.on_returned(back.flags);
         self.settle_growth();
@@ -292,7 +283,7 @@ impl Vqp {
 
     /// Both ends' rings must have grown at the same places, or the sender's alone: then the receiver learns it now.
     fn take_growth(&mut self, back: &Back) -> Result<(), BadWords> {
-        let own = (self.tx_span.grown_at().unwrap_or(0), self.rx_span.grown_at().unwrap_or(0));
+        let own = (self.tx.span().grown_at().unwrap_or(0), self.rx.span().grown_at().unwrap_or(0));
         if back.rx_grown_at != 0 && back.rx_grown_at != own.0 {
             return Err(BadWords);
         }
@@ -301,21 +292,21 @@ impl Vqp {
         }
         let is_allowed = self.part.is_unknown || self.growth.rx == RxGrowth::Allowed;
         let at = back.tx_grown_at;
-        let mut span = self.rx_span;
-        let fits = own.1 == 0 && is_allowed && span.on_told(at, self.rx_reported).is_ok();
-        let is_ahead = span.grown_at().is_some_and(|at| at.wrapping_sub(self.rx_tail) <= u64::from(self.size.first));
+        let mut span = self.rx.span();
+        let fits = own.1 == 0 && is_allowed && span.on_told(at, self.rx.reported()).is_ok();
+        let is_ahead = span.grown_at().is_some_and(|at| at.wrapping_sub(self.rx.tail()) <= u64::from(self.size.first));
         if !fits || !is_ahead {
             return Err(BadWords);
         }
-        self.rx_span = span;
+        self.rx.set_span(span);
         self.growth.rx = RxGrowth::Grown;
-        self.words.rx_grown_at.store(at, Ordering::Relaxed);
+        self.slot.words().rx_grown_at.store(at, Ordering::Relaxed);
         Ok(())
     }
 
     /// What [`Back`] said of the rings need not be said again.
     fn settle_growth(&mut self) {
-        if self.tx_span.grown_at().is_some() {
+        if self.tx.span().grown_at().is_some() {
             self.growth.tx = TxGrowth::Grown;
         }
     }

@@ -72,8 +72,8 @@ impl Vqp {
     /// Whether the transmit ring is full, and could be larger.
     pub(crate) fn wants_growth(&self) -> bool {
         self.growth.tx == TxGrowth::Small
-            && self.tx_span.may_grow()
-            && self.tx_span.room(self.tx_tail, self.tx_head) == 0
+            && self.tx.span().may_grow()
+            && self.tx.is_full()
             && self.close.may_send_data()
     }
 
@@ -90,15 +90,15 @@ impl Vqp {
     /// The peer's answer. False: the memory for a larger transmit ring is not needed.
     pub(crate) fn on_grow_answer(&mut self, allowed: bool) -> Result<bool, Violation> {
         if self.growth.tx != TxGrowth::Asked {
-            return Err(Violation::Growth { id: self.id, what: "an answer that nobody waits for" });
+            return Err(Violation::Growth { id: self.identity.id, what: "an answer that nobody waits for" });
         }
-        let grown_at = if allowed { self.tx_span.grow(self.tx_head) } else { None };
+        let grown_at = if allowed { self.tx.grow() } else { None };
         let Some(at) = grown_at else {
             self.growth.tx = TxGrowth::Refused;
             return Ok(false);
         };
         self.growth.tx = TxGrowth::Telling(at);
-        self.words.tx_grown_at.store(at, Ordering::Relaxed);
+        self.slot.words().tx_grown_at.store(at, Ordering::Relaxed);
         Ok(true)
     }
 
@@ -106,8 +106,10 @@ impl Vqp {
     #[inline]
     pub(super) fn sendable_end(&self) -> u64 {
         match self.growth.tx {
-            TxGrowth::Telling(at) if self.tx_tail.wrapping_sub(self.tx_sent) > at.wrapping_sub(self.tx_sent) => at,
-            _ => self.tx_tail,
+            TxGrowth::Telling(at) if self.tx.tail().wrapping_sub(self.tx.sent()) > at.wrapping_sub(self.tx.sent()) => {
+                at
+            }
+            _ => self.tx.tail(),
         }
     }
 
@@ -117,9 +119,10 @@ impl Vqp {
     /// the result. Otherwise the answer is known.
     pub(crate) fn on_grow(&mut self) -> Result<bool, Violation> {
         match self.growth.rx {
-            _ if !self.rx_span.may_grow() => {
-                Err(Violation::Growth { id: self.id, what: "a question for a ring that does not grow, or has grown" })
-            }
+            _ if !self.rx.span().may_grow() => Err(Violation::Growth {
+                id: self.identity.id,
+                what: "a question for a ring that does not grow, or has grown",
+            }),
             RxGrowth::Small => Ok(true),
             RxGrowth::Answering(allowed) => {
                 self.answer_growth(allowed);
@@ -129,7 +132,7 @@ impl Vqp {
                 self.answer_growth(self.growth.rx == RxGrowth::Allowed);
                 Ok(false)
             }
-            RxGrowth::Grown => Err(Violation::Growth { id: self.id, what: "a question after growth" }),
+            RxGrowth::Grown => Err(Violation::Growth { id: self.identity.id, what: "a question after growth" }),
         }
     }
 
@@ -139,23 +142,23 @@ impl Vqp {
 
     /// The peer says from where on it uses all of the receive ring.
     pub(crate) fn on_grown_at(&mut self, at: u64) -> Result<(), Violation> {
-        if self.growth.rx == RxGrowth::Grown && self.rx_span.grown_at() == Some(at) {
+        if self.growth.rx == RxGrowth::Grown && self.rx.span().grown_at() == Some(at) {
             return Ok(());
         }
-        let wrong = |what| Violation::Growth { id: self.id, what };
+        let wrong = |what| Violation::Growth { id: self.identity.id, what };
         if self.growth.rx != RxGrowth::Allowed {
             return Err(wrong("a place of growth that was not allowed"));
         }
         // The sender's head is one that was reported, and its data beyond the place follows this record.
-        let mut span = self.rx_span;
-        span.on_told(at, self.rx_reported).map_err(|_| wrong("a place of growth that no sender could choose"))?;
-        if span.grown_at().is_none_or(|at| at.wrapping_sub(self.rx_tail) > u64::from(self.size.first)) {
+        let mut span = self.rx.span();
+        span.on_told(at, self.rx.reported()).map_err(|_| wrong("a place of growth that no sender could choose"))?;
+        if span.grown_at().is_none_or(|at| at.wrapping_sub(self.rx.tail()) > u64::from(self.size.first)) {
             return Err(wrong("a place of growth behind what arrived"));
         }
-        self.rx_span = span;
+        self.rx.set_span(span);
         self.growth.rx = RxGrowth::Grown;
         // PAIRS WITH the acquire load of the tail in the application: it sees a tail beyond the place after the place.
-        self.words.rx_grown_at.store(at, Ordering::Relaxed);
+        self.slot.words().rx_grown_at.store(at, Ordering::Relaxed);
         Ok(())
     }
 
@@ -163,7 +166,7 @@ impl Vqp {
 
     /// Writes what is owed about growth. False: the frame is full.
     pub(super) fn write_growth(&mut self, frame: &mut FrameWriter<'_>) -> bool {
-        let route = self.peer_route;
+        let route = self.routes.peer;
         if let RxGrowth::Answering(allowed) = self.growth.rx {
             if !frame.push(&StreamRecord::GrowAnswer { route, allowed }) {
                 return false;

@@ -198,13 +198,13 @@ impl Vqp {
         let Some(m) = &mut self.messages else { return Ok(false) };
         let before = (m.tx_tail, m.rx_head);
         if !self.close.is_stop_asked() && !self.close.is_reset() {
-            let head = self.words.rx_head.load(Ordering::Acquire);
-            m.rx_head = check_cursor("rx_head", m.rx_head, head, m.rx_tail, self.rx_span.full())?;
+            let head = self.slot.words().rx_head.load(Ordering::Acquire);
+            m.rx_head = check_cursor("rx_head", m.rx_head, head, m.rx_tail, self.rx.span().full())?;
         }
         if self.close.app_may_write() {
-            let tail = self.words.tx_tail.load(Ordering::Acquire);
-            let limit = m.tx_head.wrapping_add(self.tx_span.full());
-            m.tx_tail = check_cursor("tx_tail", m.tx_tail, tail, limit, self.tx_span.full())?;
+            let tail = self.slot.words().tx_tail.load(Ordering::Acquire);
+            let limit = m.tx_head.wrapping_add(self.tx.span().full());
+            m.tx_tail = check_cursor("tx_tail", m.tx_tail, tail, limit, self.tx.span().full())?;
         }
         Ok((m.tx_tail, m.rx_head) != before)
     }
@@ -212,9 +212,8 @@ impl Vqp {
     /// Takes the cursors over that were restored for a stream, from a daemon before this one.
     pub(super) fn restore_messages(&mut self) {
         let Some(m) = &mut self.messages else { return };
-        (m.tx_tail, m.tx_head) = (self.tx_tail, self.tx_head);
-        (m.rx_tail, m.rx_head) = (self.rx_tail, self.rx_head);
-        (self.tx_tail, self.tx_head, self.rx_tail, self.rx_head) = (0, 0, 0, 0);
+        (m.tx_tail, m.tx_head) = self.tx.take_for_messages();
+        (m.rx_tail, m.rx_head) = self.rx.take_for_messages();
     }
 
     // ---- to the peer
@@ -232,7 +231,7 @@ impl Vqp {
         if !self.wants_to_send_messages() {
             return Ok(None);
         }
-        let (place, span, id, route) = (self.rings.tx, self.tx_span, self.id, self.peer_route);
+        let (place, span, id, route) = (self.rings.tx, self.tx.span(), self.identity.id, self.routes.peer);
         let Some(m) = &mut self.messages else { return Ok(None) };
         let leaving = match m.leaving {
             Some(leaving) => leaving,
@@ -262,7 +261,7 @@ impl Vqp {
         if is_last {
             m.pass(leaving.bytes);
             m.sent += 1;
-            self.words.tx_head.store(m.tx_head, Ordering::Release);
+            self.slot.publish_tx_head(m.tx_head);
         } else {
             m.leaving = Some(Leaving { sent: leaving.sent + len, ..leaving });
         }
@@ -277,14 +276,14 @@ impl Vqp {
         (m.tx_end, m.number) = (end, 0);
         if let Some(leaving) = m.leaving {
             m.pass(leaving.bytes);
-            self.words.tx_head.store(m.tx_head, Ordering::Release);
+            self.slot.publish_tx_head(m.tx_head);
             m.lose(losses, Loss::Cut, 1);
         }
     }
 
     /// Whether half of the transmit ring is free.
     pub(crate) fn has_half_room_for_messages(&self) -> bool {
-        self.messages.as_ref().is_some_and(|m| m.tx_tail.wrapping_sub(m.tx_head) <= self.tx_span.full() / 2)
+        self.messages.as_ref().is_some_and(|m| m.tx_tail.wrapping_sub(m.tx_head) <= self.tx.span().full() / 2)
     }
 
     // ---- from the peer
@@ -332,8 +331,8 @@ impl Vqp {
 
     /// A piece of a later message came: what is missing before it is lost, and it arrives if it can.
     fn on_first_piece(&mut self, piece: &Piece, losses: &mut Losses) -> Result<(), PeerFault> {
-        let is_owned = self.words.app_generation.load(Ordering::Acquire) == self.generation;
-        let full = self.rx_span.full();
+        let is_owned = self.slot.is_taken();
+        let full = self.rx.span().full();
         let Some(m) = &mut self.messages else { return Ok(()) };
         if m.arriving.take().is_some() {
             m.lose(losses, Loss::Torn, 1);
@@ -351,7 +350,7 @@ impl Vqp {
         }
         // Before the application has taken the slot its words are those of a user before.
         if is_owned && !self.close.is_stop_asked() {
-            let head = self.words.rx_head.load(Ordering::Acquire);
+            let head = self.slot.words().rx_head.load(Ordering::Acquire);
             m.rx_head = check_cursor("rx_head", m.rx_head, head, m.rx_tail, full)?;
         }
         if needed > full - m.rx_tail.wrapping_sub(m.rx_head) {
@@ -378,14 +377,14 @@ impl Vqp {
         m.rx_tail = m.rx_tail.wrapping_add(LENGTH_BYTES as u64 + u64::from(arriving.bytes));
         m.received += 1;
         m.rx_bytes = m.rx_bytes.wrapping_add(arriving.bytes.into());
-        self.words.rx_tail.store(m.rx_tail, Ordering::Release);
+        self.slot.publish_rx_tail(m.rx_tail);
     }
 
     /// Copies bytes to an offset of the receive ring. False: the memory is gone.
     pub(crate) fn write_rx(&self, pool: &RingPool, at: u64, bytes: &[u8]) -> bool {
-        let (place, together) = self.rx_span.place(at);
+        let (place, together) = self.rx.span().place(at);
         let (first, second) = bytes.split_at(bytes.len().min(usize::try_from(together).unwrap_or(usize::MAX)));
-        let start = self.rx_span.place(at.wrapping_add(first.len() as u64)).0;
+        let start = self.rx.span().place(at.wrapping_add(first.len() as u64)).0;
         pool.write(&self.rings.rx, place, first) && pool.write(&self.rings.rx, start, second)
     }
 }

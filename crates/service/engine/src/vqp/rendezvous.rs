@@ -64,7 +64,7 @@ impl Vqp {
     /// What the application's word says.
     #[inline]
     pub(super) fn look_at_verb(&mut self) {
-        self.lending.asked = Verb::asked(self.words.tx_verb.load(Ordering::Relaxed));
+        self.lending.asked = Verb::asked(self.slot.words().tx_verb.load(Ordering::Relaxed));
     }
 
     /// The verb of the next piece. `facts` has what the lane knows.
@@ -72,7 +72,7 @@ impl Vqp {
     pub(crate) fn choose(&mut self, facts: Facts, at: &Thresholds) -> Choice {
         let facts = Facts {
             asked: self.lending.asked,
-            waiting: self.sendable_end().wrapping_sub(self.tx_sent),
+            waiting: self.sendable_end().wrapping_sub(self.tx.sent()),
             is_registered: matches!(self.lending.key, LendKey::Has(_)),
             can_read: facts.can_read && self.lending.key != LendKey::Refused,
             ..facts
@@ -109,18 +109,19 @@ impl Vqp {
 
     /// All that could leave may be read by the peer, which is to be told.
     pub(crate) fn lend(&mut self) -> u64 {
-        let (end, before) = (self.sendable_end(), self.tx_sent);
+        let (end, before) = (self.sendable_end(), self.tx.sent());
         let told = self.lending.lent.and_then(|lent| lent.told);
         self.lending.lent = Some(Lent { end, told });
-        self.tx_sent = end;
-        end.wrapping_sub(before)
+        let bytes = end.wrapping_sub(before);
+        self.tx.on_sent(bytes);
+        bytes
     }
 
     /// The peer reads nothing before this offset any more.
     pub(crate) fn on_pulled(&mut self, end: u64) -> Result<(), Violation> {
-        let wrong = Violation::Pulled { id: self.id, found: end };
+        let wrong = Violation::Pulled { id: self.identity.id, found: end };
         let Some(lent) = &mut self.lending.lent else { return Err(wrong) };
-        let Some(told) = lent.told.filter(|told| told.wrapping_sub(end) <= self.tx_span.full()) else {
+        let Some(told) = lent.told.filter(|told| told.wrapping_sub(end) <= self.tx.span().full()) else {
             return Err(wrong);
         };
         // It may have crossed the word of a later end.
@@ -143,18 +144,18 @@ impl Vqp {
     /// The peer lends its transmit ring up to this offset.
     pub(crate) fn on_ready(&mut self, end: u64, ring: RemoteAddr) -> Result<(), Violation> {
         if !self.close.may_receive() {
-            return Err(Violation::DataAfterEnd { id: self.id });
+            return Err(Violation::DataAfterEnd { id: self.identity.id });
         }
-        let granted = self.rx_span.room(self.rx_tail, self.rx_reported);
-        let from = self.pull.map_or(self.rx_tail, |pull| pull.end);
-        let (bytes, more) = (end.wrapping_sub(self.rx_tail), end.wrapping_sub(from));
+        let granted = self.rx.granted();
+        let from = self.pull.map_or(self.rx.tail(), |pull| pull.end);
+        let (bytes, more) = (end.wrapping_sub(self.rx.tail()), end.wrapping_sub(from));
         if bytes > granted || more == 0 || more > bytes {
-            return Err(Violation::Ready { id: self.id, found: end, from, granted });
+            return Err(Violation::Ready { id: self.identity.id, found: end, from, granted });
         }
-        if ring.addr.checked_add(self.rx_span.full()).is_none() {
-            return Err(Violation::Ready { id: self.id, found: end, from, granted });
+        if ring.addr.checked_add(self.rx.span().full()).is_none() {
+            return Err(Violation::Ready { id: self.identity.id, found: end, from, granted });
         }
-        let new = Pull { ring, end, posted: self.rx_tail, in_flight: 0, waits: false };
+        let new = Pull { ring, end, posted: self.rx.tail(), in_flight: 0, waits: false };
         self.pull = Some(self.pull.map_or(new, |pull| Pull { ring, end, ..pull }));
         Ok(())
     }
@@ -180,7 +181,7 @@ impl Vqp {
     /// The next contiguous piece of at most `max` bytes, where it lies in the peer's ring, and where it goes.
     pub(crate) fn next_pull(&self, max: u32) -> Option<(Piece, RemoteAddr, Sge)> {
         let pull = self.pull.filter(|_| self.wants_pull())?;
-        let (at, together) = self.rx_span.place(pull.posted);
+        let (at, together) = self.rx.span().place(pull.posted);
         let bytes = few(pull.end.wrapping_sub(pull.posted).min(together).min(max.into()));
         let from = RemoteAddr { addr: pull.ring.addr + at, ..pull.ring };
         let to = Sge { addr: self.rings.rx.offset + at, len: bytes, lkey: self.rings.rx.lkey };
@@ -203,8 +204,8 @@ impl Vqp {
         if !self.close.may_receive() {
             return false;
         }
-        self.rx_tail = self.rx_tail.wrapping_add(bytes.into());
-        self.words.rx_tail.store(self.rx_tail, Ordering::Release);
+        let tail = self.rx.on_arrived(bytes.into());
+        self.slot.publish_rx_tail(tail);
         true
     }
 
@@ -233,7 +234,7 @@ impl Vqp {
 
     /// Writes what is owed about it. False: the frame is full.
     pub(super) fn write_rendezvous(&mut self, frame: &mut FrameWriter<'_>) -> bool {
-        let route = self.peer_route;
+        let route = self.routes.peer;
         if let Some(end) = self.pulled() {
             if !frame.push(&StreamRecord::Pulled { route, end }) {
                 return false;
@@ -241,7 +242,7 @@ impl Vqp {
             self.pull = None;
             // What was not read counts as arrived and dropped: the peer goes on behind it until it hears of the reset.
             // The application, which wants no more, is not told.
-            self.rx_tail = end;
+            self.rx.skip_to(end);
         }
         if !self.owes_ready() {
             return true;

@@ -1,7 +1,5 @@
 //! A connection as `raas ss` shows it, and what it carried as `raas stat` counts it.
 
-use std::sync::atomic::Ordering;
-
 use control::{ConnectionRow, ConnectionState, PathKind, Reason};
 use verbs::{Link, Wire};
 
@@ -23,14 +21,14 @@ impl Vqp {
     /// Bytes sent and received that its application's row does not have yet.
     pub(crate) fn uncounted(&self) -> Carried {
         let (tx, rx) = self.carried();
-        Carried { tx: tx.wrapping_sub(self.tx_counted), rx: rx.wrapping_sub(self.rx_counted) }
+        Carried { tx: self.tx.uncounted(tx), rx: self.rx.uncounted(rx) }
     }
 
     /// The same; they count as reported.
     pub(crate) fn take_uncounted(&mut self) -> Carried {
         let carried = self.uncounted();
-        self.tx_counted = self.tx_counted.wrapping_add(carried.tx);
-        self.rx_counted = self.rx_counted.wrapping_add(carried.rx);
+        self.tx.count(carried.tx);
+        self.rx.count(carried.rx);
         carried
     }
 
@@ -39,31 +37,23 @@ impl Vqp {
         if let Some(m) = &self.messages {
             return (m.tx_bytes, m.rx_bytes);
         }
-        let (direct_tx, direct_rx) = self.direct();
-        (self.tx_sent.wrapping_add(direct_tx), self.rx_tail.wrapping_add(direct_rx))
-    }
-
-    /// Bytes sent and received by the stream's own TCP connection, as its application says.
-    fn direct(&self) -> (u64, u64) {
-        if self.words.app_generation.load(Ordering::Acquire) != self.generation {
-            return (0, 0);
-        }
-        (self.words.direct_tx.load(Ordering::Relaxed), self.words.direct_rx.load(Ordering::Relaxed))
+        let (direct_tx, direct_rx) = self.slot.direct();
+        (self.tx.sent().wrapping_add(direct_tx), self.rx.tail().wrapping_add(direct_rx))
     }
 
     /// The row of the connection, whose application is process `app_pid`.
     pub(crate) fn row(&self, lane: LaneSeen, app_pid: u32) -> ConnectionRow {
-        let (direct_tx_bytes, direct_rx_bytes) = self.direct();
+        let (direct_tx_bytes, direct_rx_bytes) = self.slot.direct();
         let (tx_bytes, rx_bytes) = self.carried();
         let is_direct = direct_tx_bytes != 0 || direct_rx_bytes != 0;
         let reason = if is_direct { Reason::BulkStream } else { Reason::OtherHost };
         ConnectionRow {
-            id: self.id,
-            local: self.local,
-            peer: self.peer,
+            id: self.identity.id,
+            local: self.identity.local,
+            peer: self.identity.peer,
             state: self.state(),
             lane: lane.name,
-            route_id: (!matches!(self.phase, Phase::Opening(_))).then_some(self.own_route),
+            route_id: (!matches!(self.phase, Phase::Opening(_))).then_some(self.routes.own),
             path: if is_direct { PathKind::TcpDirect } else { PathKind::Lane },
             // UC is beside a lane of either wire.
             wire: lane.link.map(|link| if self.has_messages() { Wire::Roce } else { link.wire }.to_string()),
@@ -124,22 +114,15 @@ impl Vqp {
 
     /// Bytes written and not yet consumed by the peer, with what the application wrote since its last doorbell.
     fn tx_queued_bytes(&self) -> u64 {
-        let (tail, head) = self.messages.as_ref().map_or((self.tx_tail, self.tx_head), |m| (m.tx_tail, m.tx_head));
-        self.fresh(&self.words.tx_tail, tail, head)
+        let (tail, head) = self.messages.as_ref().map_or((self.tx.tail(), self.tx.head()), |m| (m.tx_tail, m.tx_head));
+        self.slot.fresh(&self.slot.words().tx_tail, tail, head, self.tx.span().full())
     }
 
     /// Bytes arrived and not read, with what the application read since its last doorbell.
     fn rx_queued_bytes(&self) -> u64 {
-        let (tail, head) = self.messages.as_ref().map_or((self.rx_tail, self.rx_head), |m| (m.rx_tail, m.rx_head));
+        let (tail, head) = self.messages.as_ref().map_or((self.rx.tail(), self.rx.head()), |m| (m.rx_tail, m.rx_head));
         let unread = tail.wrapping_sub(head);
-        unread.saturating_sub(self.fresh(&self.words.rx_head, head, head).min(unread))
-    }
-
-    /// How far the application's word is beyond `from`, or `known` if the word makes no sense.
-    fn fresh(&self, word: &shm::Word64, known: u64, from: u64) -> u64 {
-        let of = |value: u64| value.wrapping_sub(from);
-        let current = self.words.app_generation.load(Ordering::Acquire) == self.generation;
-        let seen = of(word.load(Ordering::Acquire));
-        if current && seen >= of(known) && seen <= self.tx_span.full() { seen } else { of(known) }
+        unread
+            .saturating_sub(self.slot.fresh(&self.slot.words().rx_head, head, head, self.tx.span().full()).min(unread))
     }
 }

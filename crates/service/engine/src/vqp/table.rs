@@ -75,7 +75,7 @@ impl Connections {
             let slot = tenant.take_slot(SlotUse::Connection(route)).expect("a slot is free, as asked above");
             let own_route = unused_name(names.name(route), route, aliases);
             let vqp = Vqp::new(new, Names { own_route, slot }, now);
-            vqp.publish_new(epoch);
+            vqp.slot.publish_new(epoch, vqp.identity.is_outgoing);
             vqp
         });
         made.ok_or(Reason::LocalLimit)
@@ -112,7 +112,7 @@ impl Connections {
         if let Some(vqp) = &vqp
             && !self.aliases.is_empty()
         {
-            self.aliases.remove(&vqp.own_route);
+            self.aliases.remove(&vqp.routes.own);
         }
         vqp
     }
@@ -125,7 +125,7 @@ impl Connections {
         let mut next = members.first();
         while let Some(route) = next {
             routes.push(route);
-            next = self.table.get(route).and_then(|v| v.next);
+            next = self.table.get(route).and_then(|v| v.place.next);
         }
         routes
     }
@@ -134,31 +134,30 @@ impl Connections {
     pub(crate) fn link(&mut self, members: &mut Members, route: RouteId) {
         let old = members.push(route);
         if let Some(first) = old.and_then(|r| self.table.get_mut(r)) {
-            first.previous = Some(route);
+            first.place.previous = Some(route);
         }
         if let Some(vqp) = self.table.get_mut(route) {
-            vqp.previous = None;
-            vqp.next = old;
+            (vqp.place.previous, vqp.place.next) = (None, old);
         }
     }
 
     /// Takes a connection out of its lane's list.
     pub(crate) fn unlink(&mut self, members: &mut Members, route: RouteId, now: Time) {
         let Some(vqp) = self.table.get_mut(route) else { return };
-        let (previous, next) = (vqp.previous.take(), vqp.next.take());
+        let (previous, next) = (vqp.place.previous.take(), vqp.place.next.take());
         members.remove(previous.is_none(), next, now);
         if let Some(before) = previous.and_then(|r| self.table.get_mut(r)) {
-            before.next = next;
+            before.place.next = next;
         }
         if let Some(after) = next.and_then(|r| self.table.get_mut(r)) {
-            after.previous = previous;
+            after.place.previous = previous;
         }
     }
 
     /// The connection behind a record of a lane. `None`: it is not, or no longer, one of that lane.
     #[inline]
     pub(crate) fn on_lane(&mut self, lane: LaneId, route: RouteId) -> Option<&mut Vqp> {
-        self.table.get_mut(route).filter(|v| v.lane == Some(lane))
+        self.table.get_mut(route).filter(|v| v.place.lane() == Some(lane))
     }
 }
 

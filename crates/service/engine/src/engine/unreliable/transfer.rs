@@ -99,7 +99,7 @@ impl Engine {
         left: &mut usize,
     ) -> Result<MessageTurn, MessageFault> {
         let Some(vqp) = self.vqps.get_mut(route) else { return Ok(MessageTurn::Drained) };
-        let Some(id) = vqp.lane() else { return Ok(MessageTurn::Drained) };
+        let Some(id) = vqp.place.lane() else { return Ok(MessageTurn::Drained) };
         let Some(deficit) = vqp.message_deficit() else { return Ok(MessageTurn::Drained) };
         self.unreliable.drr.begin_turn(deficit, &self.tenants);
         if !self.is_ready_for_messages(nic, id, route) {
@@ -108,7 +108,7 @@ impl Engine {
         let mut has_room = false;
         let turn = self.message_pieces(nic, (id, route), left, &mut has_room);
         if has_room && let Some(vqp) = self.vqps.get(route) {
-            let awaited = vqp.has_half_room_for_messages() && vqp.is_awaited(waiting::WRITABLE);
+            let awaited = vqp.has_half_room_for_messages() && vqp.slot.is_awaited(waiting::WRITABLE);
             self.apps.mark(vqp.at(), awaited);
         }
         turn
@@ -277,10 +277,10 @@ impl Engine {
             // The ring is there as long as its connection; its pages may not be.
             return self.on_app_fault(app, &"a page of its receive ring cannot be had");
         }
-        self.rests.touch(vqp.rest_mut(), route, self.now);
+        self.rests.touch(&mut vqp.rest, route, self.now);
         if whole.is_some() {
             vqp.publish_message();
-            let awaited = vqp.is_awaited(waiting::READABLE);
+            let awaited = vqp.slot.is_awaited(waiting::READABLE);
             self.apps.mark(at, awaited);
             self.unreliable.received += 1;
         }
