@@ -1,7 +1,7 @@
 //! A virtual queue pair: one end of a connection on a lane.
 //!
-//! Owns the connection's cursors, all absolute 64-bit offsets, and says what may be sent and reported. It must never
-//! take a value of the application's or the peer's that it did not check against its own.
+//! It is made of parts, each with its own state behind its own verbs; here is what concerns several of them: set-up, the
+//! doorbell, what may leave next, and when nothing can touch the connection's memory any more.
 
 mod app_slot;
 mod arrival;
