@@ -132,11 +132,10 @@ impl Datagrams {
         Ok(Some(DatagramOffer { endpoint, token: self.token }))
     }
 
-    /// The device says that a queue pair failed, which may be this one.
-    pub(crate) fn on_port_failed(&mut self, qpn: Qpn) {
-        if let Some(port) = self.port.as_mut().filter(|port| port.qpn() == qpn) {
-            port.fail();
-        }
+    /// The device says that a queue pair failed. Whether it is this one.
+    pub(crate) fn on_port_failed(&mut self, qpn: Qpn) -> bool {
+        let own = self.port.as_mut().filter(|port| port.qpn() == qpn);
+        own.map(|port| port.fail()).is_some()
     }
 
     /// When a failed one is to be started again.

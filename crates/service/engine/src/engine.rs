@@ -17,6 +17,8 @@ mod lane_rest;
 mod leased;
 mod link;
 mod listen;
+mod mechanism;
+mod mechanisms;
 mod operations;
 mod pinned;
 mod recv;
@@ -31,6 +33,9 @@ mod tenant;
 mod unreliable;
 
 use endings::Ending;
+use mechanism::Mechanism;
+use mechanisms::Mechanisms;
+pub use mechanisms::check_frame;
 use returns::Returning;
 pub use returns::{Returned, ReturnedChunk};
 
@@ -267,19 +272,17 @@ impl Engine {
         worked |= self.run_doorbells();
         worked |= self.run_timers(nic);
         worked |= self.run_displaced(nic);
-        worked |= self.run_operations();
-        worked |= self.run_kernels();
+        worked |= Mechanisms::run(self);
         worked |= self.run_lanes(nic);
         worked |= self.run_lendings(nic);
-        worked |= self.run_datagrams(nic);
-        worked |= self.run_messages(nic);
+        worked |= Mechanisms::run_behind_lanes(self, nic);
         worked |= self.run_worn_lanes();
         worked |= self.run_resets(nic);
         worked |= self.run_free_rings(nic);
-        worked |= self.settle_operations();
+        worked |= Mechanisms::settle(self);
         worked |= self.run_leased_lanes(nic);
         worked |= self.run_departures(nic);
-        worked |= self.run_pins(nic, !worked);
+        worked |= Mechanisms::run_last(self, nic, !worked);
         self.apps.collect_wakes();
         self.sample(nic);
         worked
@@ -292,10 +295,8 @@ impl Engine {
                 AsyncEvent::QpFatal(qpn) | AsyncEvent::QpRequestError(qpn) | AsyncEvent::QpAccessError(qpn) => {
                     if let Some(id) = self.lanes.of_qp(qpn) {
                         self.lanes.fail(id, format!("the device put QP {qpn} in error"));
-                    } else if let Some(id) = self.unreliable.lane_of(qpn) {
-                        self.lanes.fail(id, format!("the device put the UC QP {qpn} in error"));
                     } else {
-                        self.datagrams.on_port_failed(qpn);
+                        Mechanisms::on_qp_failed(self, qpn);
                     }
                 }
                 AsyncEvent::CqError(_) | AsyncEvent::DeviceFatal => {
@@ -372,16 +373,7 @@ impl Engine {
 
     fn bring_back(&mut self, place: TenantPlace, waits: Vec<Waits>) {
         for waits in waits {
-            match waits {
-                Waits::Datagrams => self.datagrams.drr.bring_back(place),
-                Waits::Messages => self.unreliable.drr.bring_back(place),
-                Waits::Lane(id) => {
-                    if let Some(lane) = self.lanes.get_mut(id) {
-                        lane.drr.bring_back(place);
-                        self.lanes.queue(id);
-                    }
-                }
-            }
+            Mechanisms::bring_back(self, place, waits);
         }
     }
 
@@ -466,11 +458,8 @@ impl Engine {
             && !self.apps.has_work()
             && !self.lanes.has_failing()
             && self.displaced.is_empty()
-            && !self.datagrams.has_work()
-            && !self.unreliable.has_work()
-            && !self.ops.has_work()
+            && !Mechanisms::has_work(self)
             && !self.apps.has_rung()
-            && self.lend_wanted.is_empty()
             && self.returns.is_empty()
             && self.endings.is_empty();
         if !idle {
@@ -486,11 +475,10 @@ impl Engine {
 
     /// When [`Engine::run`] is needed even if nothing happens.
     pub fn deadline(&self) -> Option<Time> {
-        let revival = self.datagrams.deadline();
-        let pins = self.ops.locals.pins().deadline();
+        let mechanisms = Mechanisms::deadline(self);
         let keys = self.lanes.keys_deadline(self.now);
         let hold = self.holds.front().map(|(until, _)| *until);
-        [self.timers.deadline(), self.rests.deadline(), revival, pins, self.tenants.deadline(), keys, hold]
+        [self.timers.deadline(), self.rests.deadline(), mechanisms, self.tenants.deadline(), keys, hold]
             .into_iter()
             .flatten()
             .min()

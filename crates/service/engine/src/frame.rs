@@ -6,7 +6,7 @@
 //!
 //! A frame is a `header` and records. Each mechanism has its records in a file of its own, with their layout, their
 //! reading and their writing side by side: `streams`, `operations`, `unreliable`, and the `lane` itself. `reader` and
-//! `writer` know none of them.
+//! `writer` know none of them: who takes a frame apart says which records it may have.
 
 mod error;
 mod header;
@@ -21,12 +21,10 @@ pub(crate) use error::FrameError;
 pub(crate) use header::Header;
 pub(crate) use lane::LaneRecord;
 pub(crate) use operations::{KERNEL_OVERHEAD_BYTES, OperationRecord, Run, RunRegion};
-pub(crate) use reader::Records;
+pub(crate) use reader::{RawRecord, Records};
 pub(crate) use streams::{Back, Open, StreamRecord, WireRing, check_ring, check_route};
 pub(crate) use unreliable::{UnreliableRecord, WritePlaces};
 pub(crate) use writer::FrameWriter;
-
-use reader::RawRecord;
 
 /// Version in the header.
 const FRAME_VERSION: u8 = 1;
@@ -40,40 +38,15 @@ pub(crate) trait FrameRecord: Sized {
     fn write(&self, frame: &mut FrameWriter<'_>) -> bool;
 }
 
-/// One thing that a frame says, by the mechanism that it is for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Record {
-    Stream(StreamRecord),
-    Operation(OperationRecord),
-    Unreliable(UnreliableRecord),
-    Lane(LaneRecord),
-}
-
-impl Record {
-    fn read(raw: &RawRecord<'_>) -> Result<Self, FrameError> {
-        if let Some(record) = StreamRecord::read(raw)? {
-            return Ok(Self::Stream(record));
-        }
-        if let Some(record) = OperationRecord::read(raw)? {
-            return Ok(Self::Operation(record));
-        }
-        if let Some(record) = UnreliableRecord::read(raw)? {
-            return Ok(Self::Unreliable(record));
-        }
-        LaneRecord::read(raw)?.map(Self::Lane).ok_or(FrameError::Kind(raw.kind))
-    }
-}
-
 /// Takes a frame apart: header, then records.
-pub(crate) fn parse(frame: &[u8]) -> Result<(Header, Records<'_>), FrameError> {
+pub(crate) fn parse<R: FrameRecord>(frame: &[u8]) -> Result<(Header, Records<'_, R>), FrameError> {
     let (header, rest) = Header::read(frame)?;
     Ok((header, Records::new(rest, header.records)))
 }
 
-/// Takes a control frame apart as the engine does; how many records it has, or a text that says what is wrong. This is
-/// for tools and fuzzers: the engine itself checks each record where it uses it.
-pub fn check_frame(frame: &[u8]) -> Result<usize, String> {
-    let (_, records) = parse(frame).map_err(|e| e.to_string())?;
+/// Takes a frame apart; how many records it has, or a text that says what is wrong.
+pub(crate) fn check_frame_of<R: FrameRecord>(frame: &[u8]) -> Result<usize, String> {
+    let (_, records) = parse::<R>(frame).map_err(|e| e.to_string())?;
     records.map(|record| record.map(drop).map_err(|e| e.to_string())).try_fold(0, |n, record| record.map(|()| n + 1))
 }
 

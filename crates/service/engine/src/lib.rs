@@ -87,11 +87,11 @@ pub use choice::{Load, Thresholds};
 pub use config::{DeviceFit, DeviceRoom, EngineConfig, private_networks};
 pub use datagram::header::check_datagram;
 pub use engine::Engine;
+pub use engine::check_frame;
 pub use engine::{Returned, ReturnedChunk};
 pub use event::{
     Admission, Attach, BulkStream, DatagramBind, Dial, EngineTotals, Event, LocalPlace, OperationsOpen, SetupError,
 };
-pub use frame::check_frame;
 pub use ids::{AppId, OpenId};
 pub use ipnet::IpNet;
 pub use lane_at::{LaneAt, LanePath};

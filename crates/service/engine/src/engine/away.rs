@@ -8,6 +8,8 @@ use control::Reason;
 use verbs::Provider;
 
 use super::Engine;
+use super::mechanism::Mechanism;
+use super::mechanisms::Mechanisms;
 use crate::frame::{Back, check_ring, check_route};
 use crate::ids::{LaneId, RouteId};
 use crate::lane::LaneState;
@@ -28,10 +30,9 @@ impl Engine {
     pub(super) fn part_lane<P: Provider>(&mut self, nic: &mut P, id: LaneId, reason: Reason) {
         self.destroy_lane_qp(nic, id);
         let Some(lane) = self.lanes.get_mut(id) else { return };
-        let (routes, peer) = (self.vqps.of(&lane.members), lane.peer());
+        let routes = self.vqps.of(&lane.members);
         lane.part();
-        self.sever_operations(id, reason);
-        self.lose_regions(peer, reason);
+        Mechanisms::on_severed(self, id, reason);
         // Before anything is freed: rings that become free must not go to an open of this lane.
         self.drop_parked_opens(id);
         let waits = self.config.peer_return;

@@ -12,25 +12,102 @@ mod path;
 mod transfer;
 
 use control::{DatagramRow, Reason, SocketTicket, Ticket};
+use verbs::{Completion, Provider, Qpn, Time};
 
 use super::Engine;
+use super::mechanism::{Counter, Mechanism, NoRecord};
 use super::ring_slot::SlotTable;
 use crate::app::SlotUse;
-use crate::datagram::PortOwner;
 use crate::datagram::socket::{Socket, SocketFault};
+use crate::datagram::{Datagrams, PortOwner};
 use crate::event::DatagramBind;
-use crate::ids::{AppId, BindId, SocketId};
+use crate::ids::{AppId, BindId, LaneId, SocketId};
 use crate::limits::DATAGRAM_RING_BYTES_MIN;
 use crate::ring_size::RingSize;
 use crate::ring_slot::{NewRingSlot, RingSlot, SlotRequest};
 use crate::ringpool::{RingPair, Waiter};
 use crate::slot::TakenSlot;
+use crate::tenants::{TenantPlace, Waits};
+use crate::violation::Violation;
 
 const SOCKETS: SlotTable<SocketId, Socket> = SlotTable {
     tables: |engine| (&mut engine.apps, &mut engine.datagrams.sockets),
     used_by: SlotUse::Socket,
     make: Socket::new,
 };
+
+impl Mechanism for Datagrams {
+    type Record = NoRecord;
+
+    fn on_record<P: Provider>(
+        _engine: &mut Engine,
+        _nic: &mut P,
+        _lane: LaneId,
+        record: NoRecord,
+    ) -> Result<(), Violation> {
+        match record {}
+    }
+
+    fn on_completion(engine: &mut Engine, lane: Option<LaneId>, completion: &Completion) -> bool {
+        let is_own = lane.is_none() && engine.datagrams.is_port(completion.qpn);
+        if is_own {
+            engine.on_datagram_completion(completion);
+        }
+        is_own
+    }
+
+    fn repost<P: Provider>(engine: &mut Engine, nic: &mut P) {
+        if let Some(port) = &mut engine.datagrams.port {
+            // What fails is tried again when the queue pair was revived.
+            let _ = port.repost(nic);
+        }
+    }
+
+    fn on_qp_failed(engine: &mut Engine, qpn: Qpn) -> bool {
+        engine.datagrams.on_port_failed(qpn)
+    }
+
+    fn bring_back(engine: &mut Engine, tenant: TenantPlace, waits: Waits) {
+        if waits == Waits::Datagrams {
+            engine.datagrams.drr.bring_back(tenant);
+        }
+    }
+
+    fn run_behind_lanes<P: Provider>(engine: &mut Engine, nic: &mut P) -> bool {
+        engine.run_datagrams(nic)
+    }
+
+    fn has_work(engine: &Engine) -> bool {
+        engine.datagrams.has_work()
+    }
+
+    fn deadline(engine: &Engine) -> Option<Time> {
+        engine.datagrams.deadline()
+    }
+
+    fn on_lane_up(engine: &mut Engine, lane: LaneId) {
+        engine.on_datagram_peer_ready(lane);
+    }
+
+    fn on_link_lost<P: Provider>(engine: &mut Engine, nic: &mut P, lane: LaneId, reason: Reason) {
+        engine.forget_datagram_peer(nic, lane, reason);
+    }
+
+    fn on_departure(engine: &mut Engine, app: AppId, reason: Reason) {
+        for socket in engine.apps.get(app).map(|app| app.sockets()).unwrap_or_default() {
+            engine.orphan_socket(socket, reason);
+        }
+        engine.datagrams.forget_asks(app);
+    }
+
+    fn memory(engine: &Engine) -> (u32, u64) {
+        engine.datagrams.port.as_ref().map_or((0, 0), |port| port.registered())
+    }
+
+    fn counters(engine: &Engine, out: &mut Vec<Counter>) {
+        out.extend(engine.datagrams.counters());
+    }
+}
 
 impl Engine {
     // ---- bind
@@ -179,7 +256,7 @@ impl Engine {
     }
 
     /// The application of a socket left. What it had sent goes out, unless it broke the rules.
-    pub(super) fn orphan_socket(&mut self, id: SocketId, reason: Reason) {
+    fn orphan_socket(&mut self, id: SocketId, reason: Reason) {
         let Some(socket) = self.datagrams.sockets.get_mut(id) else { return };
         let port = socket.port();
         if reason == Reason::AppFault || socket.close().is_err() {

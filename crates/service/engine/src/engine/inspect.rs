@@ -9,6 +9,8 @@ use control::{AppRow, ConnectionRow, DatagramRow, LaneRow, TraceRow};
 use verbs::Time;
 
 use super::Engine;
+use super::mechanism::Mechanism;
+use super::mechanisms::Mechanisms;
 use crate::app::{App, Carried};
 use crate::choice::Why;
 use crate::event::EngineTotals;
@@ -118,17 +120,9 @@ impl Engine {
     pub fn totals(&self) -> EngineTotals {
         let c = &self.counters;
         let (recv_mrs, recv_bytes) = self.recv.registered();
-        let frames = self.lanes.iter().filter_map(|(_, l)| l.frames.memory()).map(|f| (1, f.bytes()));
-        let datagrams = self.datagrams.port.iter().map(|port| port.registered());
-        let buffers = self.lanes.iter().filter_map(|(_, l)| l.flight.buffers.as_ref()).map(|b| (1, b.bytes()));
-        let operations = buffers.chain([self.ops.owned.registered(), self.ops.locals.pins().registered()]);
-        let (mrs, pinned_bytes) = frames
-            .chain(datagrams)
-            .chain(self.unreliable.memory.iter().map(|memory| memory.registered()))
-            .chain(self.lanes.iter().filter_map(|(_, l)| l.unreliable.own_places()).map(|own| (1, own.bytes())))
-            .chain(operations)
-            .chain([(self.ring_memory.chunks, self.ring_memory.bytes)])
-            .fold((recv_mrs, recv_bytes), |sum, x| (sum.0 + x.0, sum.1 + x.1));
+        let mechanisms = Mechanisms::memory(self);
+        let mrs = recv_mrs + mechanisms.0 + self.ring_memory.chunks;
+        let pinned_bytes = recv_bytes + mechanisms.1 + self.ring_memory.bytes;
         let mut totals = EngineTotals {
             rc_qps: self.lanes.queue_pairs(),
             ud_qps: count(self.datagrams.port.iter().len()),
@@ -187,10 +181,7 @@ impl Engine {
             None => totals.unknown.push("rnr_naks"),
         }
         totals.counters.extend(Why::ALL.map(|why| (why.counter(), c.choices[why as usize])));
-        totals.counters.extend(self.datagrams.counters());
-        totals.counters.extend(self.unreliable.counters());
-        totals.counters.extend(self.ops.counters());
-        totals.counters.extend(self.ops.locals.pins().counters().named());
+        Mechanisms::counters(self, &mut totals.counters);
         totals
     }
 }

@@ -13,6 +13,8 @@ use verbs::{
 };
 
 use super::Engine;
+use super::mechanism::Mechanism;
+use super::mechanisms::Mechanisms;
 use crate::event::Event;
 use crate::ids::{LaneId, RouteId};
 use crate::lane::{Lane, LaneState, OwnEnd, PeerEnd};
@@ -71,7 +73,7 @@ impl Engine {
             self.sever(nic, id, Reason::Closed);
             self.events.push_back(Event::LaneFailed { peer, lane, reason: Reason::Closed, detail });
         }
-        self.forget_datagram_peer(nic, id, Reason::LocalLimit);
+        Mechanisms::on_link_lost(self, nic, id, Reason::LocalLimit);
         self.free_lane(nic, id);
     }
 
@@ -243,14 +245,10 @@ impl Engine {
         let Some(lane) = self.lanes.get_mut(id) else { return };
         let parked = lane.on_ready(self.now);
         self.lanes.queue(id);
-        self.unpark_queues(id);
-        if self.lanes.get(id).is_some_and(Lane::is_leased) {
-            return;
+        if !self.lanes.get(id).is_some_and(Lane::is_leased) {
+            self.watch_lane_rest(id);
         }
-        self.watch_lane_rest(id);
-        self.on_datagram_peer_ready(id);
-        self.tell_back(id);
-        self.resume_messages(id);
+        Mechanisms::on_lane_up(self, id);
         for connect in parked {
             self.place_connect(nic, connect);
         }
@@ -265,7 +263,6 @@ impl Engine {
         if at.leased.is_some() {
             return self.lose_leased_lane(nic, id, reason);
         }
-        let peer = at.peer;
         // The peer's device has heard that it arrived, so the peer may have forgotten it.
         self.handle_arrived(nic, id);
         if let Some(lane) = self.lanes.get_mut(id) {
@@ -278,8 +275,7 @@ impl Engine {
         } else if !is_passing(reason) {
             self.give_waiting_up(id, reason);
         }
-        self.lose_regions(peer, reason);
-        self.forget_datagram_peer(nic, id, reason);
+        Mechanisms::on_link_lost(self, nic, id, reason);
         self.drop_parked(id, reason);
         if let Some(lane) = self.lanes.get_mut(id) {
             lane.stall = None;
@@ -319,7 +315,7 @@ impl Engine {
         if self.lanes.get(id).is_some_and(Lane::is_leased) {
             return self.free_lane(nic, id);
         }
-        self.forget_datagram_peer(nic, id, Reason::LaneFailed);
+        Mechanisms::on_link_lost(self, nic, id, Reason::LaneFailed);
         self.drop_parked(id, Reason::LaneFailed);
     }
 
@@ -329,15 +325,8 @@ impl Engine {
         self.destroy_lane_qp(nic, id);
         let Some(lane) = self.lanes.get_mut(id) else { return };
         let routes = self.vqps.of(&lane.members);
-        let (peer, is_leased) = (lane.peer(), lane.is_leased());
         lane.clear();
-        let leased = if is_leased { self.ops.regions.lose_lane(id, reason) } else { Vec::new() };
-        self.sever_operations(id, reason);
-        if is_leased {
-            self.end_leased_operations(id, &leased);
-        } else {
-            self.lose_regions(peer, reason);
-        }
+        Mechanisms::on_severed(self, id, reason);
         // Before anything is freed: rings that become free must not go to an open of this lane.
         self.drop_parked_opens(id);
         for route in routes {
@@ -349,7 +338,7 @@ impl Engine {
     pub(super) fn destroy_lane_qp<P: Provider>(&mut self, nic: &mut P, id: LaneId) {
         let Some((lane, qpn)) = self.lanes.get(id).and_then(|lane| Some((lane, lane.qp.qpn()?))) else { return };
         let granted = lane.credits.granted().granted();
-        self.destroy_unreliable_qp(nic, id);
+        Mechanisms::before_qp_goes(self, nic, id);
         self.destroy_qp(nic, qpn);
         self.lanes.unbind(qpn);
         self.recv.release_lane(granted);

@@ -9,15 +9,18 @@ mod regions;
 mod resume;
 
 use control::Reason;
-use verbs::Provider;
+use verbs::{Provider, Time};
 
 use super::Engine;
+use super::mechanism::{Counter, Mechanism};
 use super::ring_slot::SlotTable;
 use crate::app::SlotUse;
 use crate::event::{Event, OperationsOpen};
 use crate::frame::OperationRecord;
 use crate::ids::{AppId, Flow, LaneId, QueueBindId, QueueId};
+use crate::lane::Lane;
 use crate::limits::{OPERATION_QUEUES_PER_APP_MAX, OPERATION_RING_BYTES_MIN};
+use crate::operations::Operations;
 use crate::operations::queue::OperationQueue;
 use crate::operations::taking::Look;
 use crate::ring_slot::SlotRequest;
@@ -29,6 +32,109 @@ const QUEUES: SlotTable<QueueId, OperationQueue> = SlotTable {
     used_by: SlotUse::Queue,
     make: OperationQueue::new,
 };
+
+impl Mechanism for Operations {
+    type Record = OperationRecord;
+
+    fn on_record<P: Provider>(
+        engine: &mut Engine,
+        _nic: &mut P,
+        lane: LaneId,
+        record: OperationRecord,
+    ) -> Result<(), Violation> {
+        engine.on_operation_record(lane, record)
+    }
+
+    #[inline]
+    fn on_sent(engine: &mut Engine, lane: LaneId, wr: u64) {
+        if engine.lanes.get(lane).is_some_and(|lane| !lane.flight.is_quiet()) {
+            engine.on_operations_sent(lane, wr);
+        }
+    }
+
+    fn run(engine: &mut Engine) -> bool {
+        engine.run_operations() | engine.run_kernels()
+    }
+
+    fn settle(engine: &mut Engine) -> bool {
+        engine.settle_operations()
+    }
+
+    fn run_last<P: Provider>(engine: &mut Engine, nic: &mut P, is_calm: bool) -> bool {
+        engine.run_pins(nic, is_calm)
+    }
+
+    fn has_work(engine: &Engine) -> bool {
+        engine.ops.has_work()
+    }
+
+    fn deadline(engine: &Engine) -> Option<Time> {
+        engine.ops.locals.pins().deadline()
+    }
+
+    fn on_lane_up(engine: &mut Engine, lane: LaneId) {
+        engine.unpark_queues(lane);
+    }
+
+    fn on_lane_kept(engine: &mut Engine, lane: LaneId) {
+        engine.keep_operations(lane, Reason::LaneFailed);
+    }
+
+    fn on_heard(engine: &mut Engine, lane: LaneId, frames: u64, is_fresh: bool) {
+        engine.hear_operations(lane, frames, is_fresh);
+    }
+
+    fn on_severed(engine: &mut Engine, id: LaneId, reason: Reason) {
+        let Some(lane) = engine.lanes.get(id) else { return };
+        let peer = lane.peer();
+        if !lane.is_leased() {
+            engine.sever_operations(id, reason);
+            return engine.lose_regions(peer, reason);
+        }
+        let handles = engine.ops.regions.lose_lane(id, reason);
+        engine.sever_operations(id, reason);
+        engine.end_leased_operations(id, &handles);
+    }
+
+    fn on_link_lost<P: Provider>(engine: &mut Engine, _nic: &mut P, lane: LaneId, reason: Reason) {
+        if let Some(peer) = engine.lanes.get(lane).map(Lane::peer) {
+            engine.lose_regions(peer, reason);
+        }
+    }
+
+    fn on_departure(engine: &mut Engine, app: AppId, _reason: Reason) {
+        for queue in engine.ops.queues_of(app) {
+            engine.close_queue(queue);
+        }
+        engine.ops.regions.close_all(app);
+    }
+
+    fn on_overdue<P: Provider>(engine: &mut Engine, nic: &mut P, app: AppId) {
+        let queues = engine.ops.queues_of(app);
+        for (_, lane) in engine.ops.those(|op| op.asked.is_some() && queues.contains(&op.queue)) {
+            engine.fail_lane(nic, lane, "the peer does not answer operations of an application that left".into());
+        }
+    }
+
+    fn on_app_gone(engine: &mut Engine, app: AppId) {
+        engine.ops.forget_app(app);
+        engine.ops.kernels.drop_program(app);
+        engine.ops.locals.detach_all(app);
+        engine.ops.locals.settle(engine.now);
+        engine.ops.locals.pins_mut().forget(app);
+    }
+
+    fn memory(engine: &Engine) -> (u32, u64) {
+        let buffers = engine.lanes.iter().filter_map(|(_, lane)| lane.flight.buffers.as_ref()).map(|b| (1, b.bytes()));
+        let regions = [engine.ops.owned.registered(), engine.ops.locals.pins().registered()];
+        buffers.chain(regions).fold((0, 0), |sum, x| (sum.0 + x.0, sum.1 + x.1))
+    }
+
+    fn counters(engine: &Engine, out: &mut Vec<Counter>) {
+        out.extend(engine.ops.counters());
+        out.extend(engine.ops.locals.pins().counters().named());
+    }
+}
 
 impl Engine {
     // ---- open
@@ -85,7 +191,7 @@ impl Engine {
     // ---- records
 
     /// What a peer says of regions.
-    pub(super) fn on_operation_record(&mut self, id: LaneId, record: OperationRecord) -> Result<(), Violation> {
+    fn on_operation_record(&mut self, id: LaneId, record: OperationRecord) -> Result<(), Violation> {
         match record {
             OperationRecord::Execute { key, id: operation, offset, ask } => {
                 self.on_execute(id, (key, operation), offset, ask)
@@ -135,7 +241,7 @@ impl Engine {
     // ---- a round
 
     /// Looks at the queues of which something changed. Says whether there were any.
-    pub(super) fn run_operations(&mut self) -> bool {
+    fn run_operations(&mut self) -> bool {
         let mut worked = false;
         for _ in 0..self.ops.due() {
             let Some(id) = self.ops.next_due() else { break };
@@ -172,7 +278,7 @@ impl Engine {
     }
 
     /// A lane is up: those that waited for it have their turns.
-    pub(super) fn unpark_queues(&mut self, lane: LaneId) {
+    fn unpark_queues(&mut self, lane: LaneId) {
         let parked = self.lanes.get_mut(lane).map(|l| l.flight.take_parked()).unwrap_or_default();
         self.look_again(lane, parked);
     }
@@ -186,7 +292,7 @@ impl Engine {
     }
 
     /// Work requests of a lane are done: operations whose bytes that were end, or wait for the owner's engine.
-    pub(super) fn on_operations_sent(&mut self, id: LaneId, wr: u64) {
+    fn on_operations_sent(&mut self, id: LaneId, wr: u64) {
         let Some(lane) = self.lanes.get_mut(id) else { return };
         let flight = &mut lane.flight;
         while let Some(op) = flight.take_placed(wr) {
@@ -197,7 +303,7 @@ impl Engine {
     }
 
     /// Carries out what operations left: wakes, faults, ends of queues and of handles. Says whether there was any.
-    pub(super) fn settle_operations(&mut self) -> bool {
+    fn settle_operations(&mut self) -> bool {
         if !self.ops.has_news() {
             return false;
         }
@@ -221,7 +327,7 @@ impl Engine {
 
     /// Registers more of the memory that programs brought, and gives up what they do not use. `is_calm`: the round had
     /// nothing else to do. Says whether operations may go on.
-    pub(super) fn run_pins<P: Provider>(&mut self, nic: &mut P, is_calm: bool) -> bool {
+    fn run_pins<P: Provider>(&mut self, nic: &mut P, is_calm: bool) -> bool {
         if !self.ops.locals.pins_mut().run(self.now, nic, is_calm) {
             return false;
         }

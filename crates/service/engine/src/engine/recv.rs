@@ -7,13 +7,16 @@ use shm::waiting;
 use verbs::{Completion, Provider, Status, WcOpcode, Wire};
 
 use super::direct::asks_for_own;
+use super::mechanism::Mechanism;
+use super::mechanisms::{Mechanisms, Record};
 use super::{Completions, Engine};
-use crate::frame::{LaneRecord, Record, parse};
+use crate::frame::{LaneRecord, parse};
 use crate::ids::LaneId;
 use crate::immediate::Immediate;
+use crate::lanes::Lanes;
 use crate::limits::COMPLETIONS_PER_RUN;
 use crate::recvpool::RECV_WR;
-use crate::unreliable::memory::PIECE_WR;
+use crate::tenants::{TenantPlace, Waits};
 use crate::violation::Violation;
 use crate::vqp::Vqp;
 
@@ -47,23 +50,14 @@ impl Engine {
         }
         self.completions.put_back(batch);
         self.repost(nic);
-        // What fails here is tried again when the queue pair was revived.
-        if let Some(port) = &mut self.datagrams.port {
-            let _ = port.repost(nic);
-        }
-        if let Some(memory) = &mut self.unreliable.memory {
-            let _ = memory.repost(nic);
-        }
+        Mechanisms::repost(self, nic);
         true
     }
 
     fn on_completion<P: Provider>(&mut self, nic: &mut P, c: &Completion) {
         let lane = self.lanes.of_qp(c.qpn);
-        if lane.is_none() && self.datagrams.is_port(c.qpn) {
-            return self.on_datagram_completion(c);
-        }
-        if c.wr_id & PIECE_WR != 0 {
-            return self.on_piece_completion(c);
+        if Mechanisms::on_completion(self, lane, c) {
+            return;
         }
         let result = if c.wr_id & RECV_WR != 0 {
             self.on_receive(nic, lane, c)
@@ -103,12 +97,8 @@ impl Engine {
         if self.stages.has_open() {
             self.stages.on_completed(id, seq);
         }
-        let has_operations = !lane.flight.is_quiet();
         self.lanes.queue(id);
-        self.on_pulls_sent(id, seq);
-        if has_operations {
-            self.on_operations_sent(id, seq);
-        }
+        Mechanisms::on_sent(self, id, seq);
         while let Some(route) = self.lanes.get_mut(id).and_then(|lane| lane.take_closed()) {
             self.try_release(route);
             // A message may have waited until the answer to its connection's Open had arrived.
@@ -190,7 +180,7 @@ impl Engine {
 
     fn on_frame<P: Provider>(&mut self, nic: &mut P, id: LaneId, frame: &[u8]) -> Result<(), Violation> {
         let Some(lane) = self.lanes.get_mut(id).filter(|l| l.qp.can_receive()) else { return Ok(()) };
-        let (header, records) = parse(frame)?;
+        let (header, records) = parse::<Record>(frame)?;
         if !lane.on_frame(&header)? {
             self.counters.stale_frames += 1;
             return Ok(());
@@ -200,15 +190,10 @@ impl Engine {
         for record in records {
             let record = record?;
             let now = self.now;
-            if let Some(lane) = self.lanes.get_mut(id).filter(|_| !matches!(record, Record::Lane(_))) {
+            if let Some(lane) = self.lanes.get_mut(id).filter(|_| Mechanisms::is_use(&record)) {
                 lane.rest.touch(now);
             }
-            match record {
-                Record::Stream(record) => self.on_stream_record(nic, id, &record)?,
-                Record::Operation(record) => self.on_operation_record(id, record)?,
-                Record::Unreliable(record) => self.on_unreliable_record(nic, id, record)?,
-                Record::Lane(record) => self.on_lane_record(id, record)?,
-            }
+            Mechanisms::on_record(self, nic, id, record)?;
         }
         Ok(())
     }
@@ -223,5 +208,37 @@ impl Engine {
             LaneRecord::Reclaim { most } => self.on_reclaim(id, most),
             LaneRecord::Yield { count } => self.on_yield(id, count),
         }
+    }
+}
+
+/// What is about the lane itself.
+impl Mechanism for Lanes {
+    type Record = LaneRecord;
+
+    fn on_record<P: Provider>(
+        engine: &mut Engine,
+        _nic: &mut P,
+        lane: LaneId,
+        record: LaneRecord,
+    ) -> Result<(), Violation> {
+        engine.on_lane_record(lane, record)
+    }
+
+    fn is_use(_record: &LaneRecord) -> bool {
+        false
+    }
+
+    fn bring_back(engine: &mut Engine, tenant: TenantPlace, waits: Waits) {
+        let Waits::Lane(id) = waits else { return };
+        if let Some(lane) = engine.lanes.get_mut(id) {
+            lane.drr.bring_back(tenant);
+            engine.lanes.queue(id);
+        }
+    }
+
+    /// Of frames.
+    fn memory(engine: &Engine) -> (u32, u64) {
+        let frames = engine.lanes.iter().filter_map(|(_, lane)| lane.frames.memory());
+        frames.fold((0, 0), |sum, frames| (sum.0 + 1, sum.1 + frames.bytes()))
     }
 }

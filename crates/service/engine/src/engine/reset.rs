@@ -10,6 +10,8 @@ use control::{LaneRoutes, ROUTES_PER_MESSAGE, Reason, RouteState, route_flag};
 use verbs::{Provider, QpModify, Time};
 
 use super::Engine;
+use super::mechanism::Mechanism;
+use super::mechanisms::Mechanisms;
 use crate::event::Event;
 use crate::ids::{LaneId, RouteId};
 use crate::lane::LaneState;
@@ -112,7 +114,7 @@ impl Engine {
             }
         }
         lane.keep_connections(resync, unsent, unanswered, rests);
-        self.keep_operations(id, Reason::LaneFailed);
+        Mechanisms::on_lane_kept(self, id);
     }
 
     // ---- telling
@@ -186,7 +188,7 @@ impl Engine {
         }
         lane.on_frames_arrived(said.frames_received)?;
         lane.resync_mut().on_heard(said.is_last);
-        self.hear_operations(id, said.frames_received, said.is_fresh);
+        Mechanisms::on_heard(self, id, said.frames_received, said.is_fresh);
         for state in &said.routes {
             self.hear_route(id, state)?;
         }

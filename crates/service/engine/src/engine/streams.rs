@@ -8,14 +8,41 @@ use shm::waiting;
 use verbs::Provider;
 
 use super::Engine;
+use super::mechanism::Mechanism;
 use crate::frame::StreamRecord;
 use crate::ids::LaneId;
 use crate::violation::Violation;
+use crate::vqp::table::Connections;
 use crate::vqp::{Phase, Vqp};
+
+impl Mechanism for Connections {
+    type Record = StreamRecord;
+
+    fn on_record<P: Provider>(
+        engine: &mut Engine,
+        nic: &mut P,
+        lane: LaneId,
+        record: StreamRecord,
+    ) -> Result<(), Violation> {
+        engine.on_stream_record(nic, lane, &record)
+    }
+
+    fn on_sent(engine: &mut Engine, lane: LaneId, wr: u64) {
+        engine.on_pulls_sent(lane, wr);
+    }
+
+    fn has_work(engine: &Engine) -> bool {
+        !engine.lend_wanted.is_empty()
+    }
+
+    fn on_lane_up(engine: &mut Engine, lane: LaneId) {
+        engine.tell_back(lane);
+    }
+}
 
 impl Engine {
     /// One record.
-    pub(super) fn on_stream_record<P: Provider>(
+    fn on_stream_record<P: Provider>(
         &mut self,
         nic: &mut P,
         id: LaneId,

@@ -12,6 +12,8 @@ use verbs::{Access, Provider, Region, Time, VerbsError};
 
 use super::Engine;
 use super::endings::Why;
+use super::mechanism::Mechanism;
+use super::mechanisms::Mechanisms;
 use crate::app::{App, SlotUse};
 use crate::datagram::socket::SocketFault;
 use crate::event::{Attach, Event};
@@ -67,7 +69,6 @@ impl Engine {
     fn depart(&mut self, app: AppId, reason: Reason) {
         let Some(tenant) = self.apps.leave(app) else { return };
         let (routes, connects) = (tenant.routes(), tenant.connects());
-        let sockets = tenant.sockets();
         for connect in connects {
             self.abandon_connect(connect);
         }
@@ -84,14 +85,7 @@ impl Engine {
             }
         }
         self.end_all(app, Why::Left(reason), routes);
-        for socket in sockets {
-            self.orphan_socket(socket, reason);
-        }
-        for queue in self.ops.queues_of(app) {
-            self.close_queue(queue);
-        }
-        self.ops.regions.close_all(app);
-        self.datagrams.forget_asks(app);
+        Mechanisms::on_departure(self, app, reason);
         self.timers.start_orphan(self.now + ORPHAN_LINGER, app);
         self.apps.note_departure(app);
     }
@@ -136,10 +130,7 @@ impl Engine {
         let (was_overdue, routes) = (tenant.on_overdue(), tenant.routes());
         self.timers.start_orphan(self.now + ORPHAN_LINGER, app);
         if was_overdue {
-            let queues = self.ops.queues_of(app);
-            for (_, lane) in self.ops.those(|op| op.asked.is_some() && queues.contains(&op.queue)) {
-                self.fail_lane(nic, lane, "the peer does not answer operations of an application that left".into());
-            }
+            Mechanisms::on_overdue(self, nic, app);
         }
         self.end_all(app, Why::Overdue { again: was_overdue }, routes);
     }
@@ -381,11 +372,7 @@ impl Engine {
             for chunk in tenant.pool.retire_all() {
                 self.dereg_chunk(nic, &chunk);
             }
-            self.ops.forget_app(app);
-            self.ops.kernels.drop_program(app);
-            self.ops.locals.detach_all(app);
-            self.ops.locals.settle(self.now);
-            self.ops.locals.pins_mut().forget(app);
+            Mechanisms::on_app_gone(self, app);
             self.events.push_back(Event::AppGone { app });
         }
         worked

@@ -17,15 +17,86 @@ use verbs::{
 };
 
 use super::Engine;
+use super::mechanism::{Counter, Mechanism};
 use crate::frame::{UnreliableRecord, WritePlaces};
 use crate::ids::{LaneId, RouteId};
 use crate::lane::Lane;
 use crate::limits::LANE_MIN_RNR_TIMER;
 use crate::recvpool::RECV_WR;
-use crate::unreliable::memory::PieceMemory;
+use crate::tenants::{TenantPlace, Waits};
+use crate::unreliable::Unreliable;
+use crate::unreliable::memory::{PIECE_WR, PieceMemory};
 use crate::unreliable::places::OwnPlaces;
 use crate::violation::Violation;
 use crate::vqp::{Phase, Vqp};
+
+impl Mechanism for Unreliable {
+    type Record = UnreliableRecord;
+
+    fn on_record<P: Provider>(
+        engine: &mut Engine,
+        nic: &mut P,
+        lane: LaneId,
+        record: UnreliableRecord,
+    ) -> Result<(), Violation> {
+        engine.on_unreliable_record(nic, lane, record)
+    }
+
+    #[inline]
+    fn on_completion(engine: &mut Engine, _lane: Option<LaneId>, completion: &Completion) -> bool {
+        let is_own = completion.wr_id & PIECE_WR != 0;
+        if is_own {
+            engine.on_piece_completion(completion);
+        }
+        is_own
+    }
+
+    fn repost<P: Provider>(engine: &mut Engine, nic: &mut P) {
+        if let Some(memory) = &mut engine.unreliable.memory {
+            let _ = memory.repost(nic);
+        }
+    }
+
+    fn on_qp_failed(engine: &mut Engine, qpn: Qpn) -> bool {
+        let lane = engine.unreliable.lane_of(qpn);
+        if let Some(id) = lane {
+            engine.lanes.fail(id, format!("the device put the UC QP {qpn} in error"));
+        }
+        lane.is_some()
+    }
+
+    fn bring_back(engine: &mut Engine, tenant: TenantPlace, waits: Waits) {
+        if waits == Waits::Messages {
+            engine.unreliable.drr.bring_back(tenant);
+        }
+    }
+
+    fn run_behind_lanes<P: Provider>(engine: &mut Engine, nic: &mut P) -> bool {
+        engine.run_messages(nic)
+    }
+
+    fn has_work(engine: &Engine) -> bool {
+        engine.unreliable.has_work()
+    }
+
+    fn on_lane_up(engine: &mut Engine, lane: LaneId) {
+        engine.resume_messages(lane);
+    }
+
+    fn before_qp_goes<P: Provider>(engine: &mut Engine, nic: &mut P, lane: LaneId) {
+        engine.destroy_unreliable_qp(nic, lane);
+    }
+
+    fn memory(engine: &Engine) -> (u32, u64) {
+        let pieces = engine.unreliable.memory.iter().map(|memory| memory.registered());
+        let places = engine.lanes.iter().filter_map(|(_, lane)| lane.unreliable.own_places());
+        pieces.chain(places.map(|own| (1, own.bytes()))).fold((0, 0), |sum, x| (sum.0 + x.0, sum.1 + x.1))
+    }
+
+    fn counters(engine: &Engine, out: &mut Vec<Counter>) {
+        out.extend(engine.unreliable.counters());
+    }
+}
 
 impl Engine {
     /// What this host's device can do on lanes to a host: RDMA over TCP has no UC.
@@ -113,7 +184,7 @@ impl Engine {
     }
 
     /// What the peer says of its end.
-    pub(super) fn on_unreliable_record<P: Provider>(
+    fn on_unreliable_record<P: Provider>(
         &mut self,
         nic: &mut P,
         id: LaneId,
@@ -226,7 +297,7 @@ impl Engine {
     }
 
     /// Connections of messages may go on.
-    pub(super) fn resume_messages(&mut self, id: LaneId) {
+    fn resume_messages(&mut self, id: LaneId) {
         for route in self.message_routes(id) {
             self.update(route);
         }
@@ -252,7 +323,7 @@ impl Engine {
     }
 
     /// The lane loses its queue pair, and this one with it: what is on its way is lost.
-    pub(super) fn destroy_unreliable_qp<P: Provider>(&mut self, nic: &mut P, id: LaneId) {
+    fn destroy_unreliable_qp<P: Provider>(&mut self, nic: &mut P, id: LaneId) {
         let Some(qpn) = self.lanes.get(id).and_then(|lane| lane.unreliable.qpn()) else { return };
         self.destroy_qp(nic, qpn);
         self.unreliable.unbind(qpn);

@@ -2,10 +2,12 @@
 //!
 //! Owns the head of a record, and the bodies that several mechanisms share. It never panics, whatever the bytes are.
 
+use std::marker::PhantomData;
+
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::Record;
+use super::FrameRecord;
 use super::error::FrameError;
 
 /// In front of each record.
@@ -37,9 +39,9 @@ pub(super) struct WireOffset {
 /// A record as it came: which, about what, and its body.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RawRecord<'a> {
-    pub(super) kind: u8,
+    pub(crate) kind: u8,
     bytes: u16,
-    pub(super) route: u32,
+    pub(crate) route: u32,
     body: &'a [u8],
 }
 
@@ -62,19 +64,19 @@ impl<'a> RawRecord<'a> {
     }
 
     /// The whole body.
-    pub(super) fn body<T: FromBytes + KnownLayout + Immutable + Unaligned>(&self) -> Result<&'a T, FrameError> {
+    pub(crate) fn body<T: FromBytes + KnownLayout + Immutable + Unaligned>(&self) -> Result<&'a T, FrameError> {
         T::ref_from_bytes(self.body).map_err(|_| self.wrong_length())
     }
 
     /// The front of the body, and what follows it.
-    pub(super) fn front<T: FromBytes + KnownLayout + Immutable + Unaligned>(
+    pub(crate) fn front<T: FromBytes + KnownLayout + Immutable + Unaligned>(
         &self,
     ) -> Result<(&'a T, &'a [u8]), FrameError> {
         self.front_of(self.body)
     }
 
     /// The front of what is left of the body.
-    pub(super) fn front_of<T: FromBytes + KnownLayout + Immutable + Unaligned>(
+    pub(crate) fn front_of<T: FromBytes + KnownLayout + Immutable + Unaligned>(
         &self,
         rest: &'a [u8],
     ) -> Result<(&'a T, &'a [u8]), FrameError> {
@@ -82,49 +84,50 @@ impl<'a> RawRecord<'a> {
     }
 
     /// There is no body.
-    pub(super) fn nothing(&self) -> Result<(), FrameError> {
+    pub(crate) fn nothing(&self) -> Result<(), FrameError> {
         if self.body.is_empty() { Ok(()) } else { Err(self.wrong_length()) }
     }
 
     /// The body is one number.
-    pub(super) fn number(&self) -> Result<u32, FrameError> {
+    pub(crate) fn number(&self) -> Result<u32, FrameError> {
         Ok(self.body::<WireNumber>()?.number.get())
     }
 
     /// The body is one offset.
-    pub(super) fn offset(&self) -> Result<u64, FrameError> {
+    pub(crate) fn offset(&self) -> Result<u64, FrameError> {
         Ok(self.body::<WireOffset>()?.offset.get())
     }
 
     /// It is about the lane, and names no route.
-    pub(super) fn no_route(&self) -> Result<(), FrameError> {
+    pub(crate) fn no_route(&self) -> Result<(), FrameError> {
         if self.route == 0 { Ok(()) } else { Err(FrameError::Reserved("record")) }
     }
 }
 
 /// The records of a frame. Ends after the first error.
 #[derive(Debug)]
-pub(crate) struct Records<'a> {
+pub(crate) struct Records<'a, R> {
     rest: &'a [u8],
     left: u16,
+    of: PhantomData<R>,
 }
 
-impl<'a> Records<'a> {
+impl<'a, R: FrameRecord> Records<'a, R> {
     /// So many follow each other in `bytes`, and nothing else.
     pub(super) fn new(bytes: &'a [u8], count: u16) -> Self {
-        Self { rest: bytes, left: count }
+        Self { rest: bytes, left: count, of: PhantomData }
     }
 
-    fn take(&mut self) -> Result<Record, FrameError> {
+    fn take(&mut self) -> Result<R, FrameError> {
         let (raw, rest) = RawRecord::take(self.rest)?;
-        let record = Record::read(&raw)?;
+        let record = R::read(&raw)?.ok_or(FrameError::Kind(raw.kind))?;
         self.rest = rest;
         Ok(record)
     }
 }
 
-impl Iterator for Records<'_> {
-    type Item = Result<Record, FrameError>;
+impl<R: FrameRecord> Iterator for Records<'_, R> {
+    type Item = Result<R, FrameError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.left == 0 {

@@ -12,6 +12,14 @@ use crate::ask::Ask;
 use crate::immediate::ROUTE_BITS;
 use crate::ring_size::RingSize;
 
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Record {
+    Stream(StreamRecord),
+    Operation(OperationRecord),
+    Unreliable(UnreliableRecord),
+    Lane(LaneRecord),
+}
+
 impl From<StreamRecord> for Record {
     fn from(record: StreamRecord) -> Self {
         Self::Stream(record)
@@ -36,12 +44,27 @@ impl From<LaneRecord> for Record {
     }
 }
 
-fn push(frame: &mut FrameWriter<'_>, record: &Record) -> bool {
-    match record {
-        Record::Stream(record) => frame.push(record),
-        Record::Operation(record) => frame.push(record),
-        Record::Unreliable(record) => frame.push(record),
-        Record::Lane(record) => frame.push(record),
+impl FrameRecord for Record {
+    fn read(raw: &RawRecord<'_>) -> Result<Option<Self>, FrameError> {
+        if let Some(record) = StreamRecord::read(raw)? {
+            return Ok(Some(record.into()));
+        }
+        if let Some(record) = OperationRecord::read(raw)? {
+            return Ok(Some(record.into()));
+        }
+        if let Some(record) = UnreliableRecord::read(raw)? {
+            return Ok(Some(record.into()));
+        }
+        Ok(LaneRecord::read(raw)?.map(Self::from))
+    }
+
+    fn write(&self, frame: &mut FrameWriter<'_>) -> bool {
+        match self {
+            Self::Stream(record) => record.write(frame),
+            Self::Operation(record) => record.write(frame),
+            Self::Unreliable(record) => record.write(frame),
+            Self::Lane(record) => record.write(frame),
+        }
     }
 }
 
@@ -56,14 +79,14 @@ fn build(records: &[Record]) -> Vec<u8> {
     let mut w = FrameWriter::new(&mut buf, 4096);
     assert!(w.is_empty());
     for r in records {
-        assert!(push(&mut w, r));
+        assert!(w.push(r));
     }
     w.finish(0x0a0b_0c0d, 0x1112_1314_1516_1718, 0x2122_2324_2526_2728);
     buf
 }
 
 fn records(frame: &[u8]) -> Result<Vec<Record>, FrameError> {
-    parse(frame)?.1.collect()
+    parse::<Record>(frame)?.1.collect()
 }
 
 #[test]
@@ -76,7 +99,7 @@ fn header_bytes() {
         0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18,
         0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28,
     ]);
-    let (h, mut r) = parse(&frame).unwrap();
+    let (h, mut r) = parse::<Record>(&frame).unwrap();
     let expected = Header {
         records: 0,
         incarnation: 0x0a0b_0c0d,
@@ -193,7 +216,7 @@ fn a_full_frame_refuses_and_stays_whole() {
 fn malformed_frames_are_named() {
     let whole = build(&[StreamRecord::Head { route: 1, consumed: 2 }.into()]);
     for cut in 0..HEADER_BYTES {
-        assert_eq!(parse(&whole[..cut]).unwrap_err(), FrameError::Truncated("header"));
+        assert_eq!(parse::<Record>(&whole[..cut]).unwrap_err(), FrameError::Truncated("header"));
     }
     for cut in HEADER_BYTES..whole.len() {
         assert_eq!(records(&whole[..cut]), Err(FrameError::Truncated("record")), "{cut}");
@@ -259,7 +282,7 @@ proptest! {
             bytes[0] = FRAME_VERSION;
             bytes[1] = 0;
         }
-        if let Ok((header, list)) = parse(&bytes) {
+        if let Ok((header, list)) = parse::<Record>(&bytes) {
             prop_assert!(list.count() <= usize::from(header.records) + 1);
         }
     }

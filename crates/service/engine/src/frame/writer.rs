@@ -45,18 +45,18 @@ impl<'a> FrameWriter<'a> {
     }
 
     /// Appends a record whose body is one number.
-    pub(super) fn append_number(&mut self, kind: u8, route: u32, number: u32) -> bool {
+    pub(crate) fn append_number(&mut self, kind: u8, route: u32, number: u32) -> bool {
         let body = WireNumber { number: number.into(), reserved: 0.into() };
         self.append(kind, route, &[body.as_bytes()])
     }
 
     /// Appends a record whose body is one offset.
-    pub(super) fn append_offset(&mut self, kind: u8, route: u32, offset: u64) -> bool {
+    pub(crate) fn append_offset(&mut self, kind: u8, route: u32, offset: u64) -> bool {
         self.append(kind, route, &[WireOffset { offset: offset.into() }.as_bytes()])
     }
 
     /// Appends a record whose body has these parts.
-    pub(super) fn append(&mut self, kind: u8, route: u32, body: &[&[u8]]) -> bool {
+    pub(crate) fn append(&mut self, kind: u8, route: u32, body: &[&[u8]]) -> bool {
         let bytes = size_of::<WireRecord>() + body.iter().map(|part| part.len()).sum::<usize>();
         if self.buf.len() + bytes > self.max || self.records == u16::MAX {
             return false;
