@@ -20,6 +20,10 @@
 //! | sleep | `has_work`, `deadline` |
 //! | rows | `memory`, `counters` |
 
+mod both;
+
+pub(super) use both::Both;
+
 use control::Reason;
 use verbs::{Completion, Provider, Qpn, Time};
 

@@ -178,7 +178,7 @@ impl Engine {
         Ok(())
     }
 
-    fn on_frame<P: Provider>(&mut self, nic: &mut P, id: LaneId, frame: &[u8]) -> Result<(), Violation> {
+    pub(super) fn on_frame<P: Provider>(&mut self, nic: &mut P, id: LaneId, frame: &[u8]) -> Result<(), Violation> {
         let Some(lane) = self.lanes.get_mut(id).filter(|l| l.qp.can_receive()) else { return Ok(()) };
         let (header, records) = parse::<Record>(frame)?;
         if !lane.on_frame(&header)? {
