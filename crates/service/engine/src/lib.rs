@@ -15,9 +15,10 @@
 //! Modules use each other downwards only. At the bottom: names (`ids`), bounds (`limits`), bytes of the wire (`frame`,
 //! `immediate`, `datagram::header`) and rules of numbers alone (`credit`, `sched`, `sendq`, `ringpool`, `timers`,
 //! `dials`, ...). On these the things, each with its own state behind its own verbs: a connection (`vqp`), a `lane`, an
-//! application (`app`), a slot without a peer (`ring_slot`), the sockets (`datagram`), the `operations`; then the tables of them (`vqp::table`, `lanes`, `apps`,
-//! `attempts`). At the top the [`Engine`], which alone sees all of them: `engine` has the order of a round, and its
-//! submodules a round or kind of call each.
+//! application (`app`), a slot without a peer (`ring_slot`), the sockets (`datagram`), the `operations`; then the tables
+//! of them (`vqp::table`, `lanes`, `apps`, `attempts`). At the top the [`Engine`], which alone sees all of them: `engine`
+//! has the order of a round, and its submodules a round or kind of call each. What streams, operations, datagrams and
+//! messages on UC do in each step is asked of one list (`engine::mechanism`).
 //!
 //! Order of calls. A round is: commands, after each of which [`Engine::poll_event`] is called until there is none;
 //! [`Engine::run`]; the events again; [`Engine::take_wakes`]. A round that did something is followed by another one. Before

@@ -12,7 +12,6 @@ use super::mechanism::Mechanism;
 use super::mechanisms::Mechanisms;
 use crate::frame::{Back, check_ring, check_route};
 use crate::ids::{LaneId, RouteId};
-use crate::lane::LaneState;
 use crate::limits::{AWAY_TICK, RING_BYTES_MAX, TIMERS_PER_RUN};
 use crate::ring_size::RingSize;
 use crate::violation::Violation;
@@ -68,7 +67,7 @@ impl Engine {
     pub(super) fn seek_peer(&mut self, id: LaneId) {
         let Some(&route) = self.waiting_on(id).first() else { return };
         let uid = self.vqps.get(route).and_then(|vqp| self.apps.get(vqp.app())).map_or(0, |app| app.uid());
-        if self.lanes.get(id).is_some_and(|lane| lane.qp.state() == LaneState::Down && !lane.dialing.is_wanted()) {
+        if self.lanes.get(id).is_some_and(|lane| !lane.qp.exists() && !lane.dialing.is_wanted()) {
             self.want_link(id, uid);
         }
         self.seek_peer_later(id);

@@ -48,6 +48,7 @@ impl Mechanism for Datagrams {
         match record {}
     }
 
+    #[inline]
     fn on_completion(engine: &mut Engine, lane: Option<LaneId>, completion: &Completion) -> bool {
         let is_own = lane.is_none() && engine.datagrams.is_port(completion.qpn);
         if is_own {
@@ -91,6 +92,12 @@ impl Mechanism for Datagrams {
 
     fn on_link_lost<P: Provider>(engine: &mut Engine, nic: &mut P, lane: LaneId, reason: Reason) {
         engine.forget_datagram_peer(nic, lane, reason);
+    }
+
+    fn on_chunk_not_taken(engine: &mut Engine, app: AppId, chunk: u32) {
+        for socket in engine.apps.get(app).map(|app| app.sockets()).unwrap_or_default() {
+            engine.release_socket_in(socket, chunk);
+        }
     }
 
     fn on_departure(engine: &mut Engine, app: AppId, reason: Reason) {
@@ -267,7 +274,7 @@ impl Engine {
     }
 
     /// Frees a socket if one of its rings lies in this chunk, which its application cannot use.
-    pub(super) fn release_socket_in(&mut self, id: SocketId, chunk: u32) {
+    fn release_socket_in(&mut self, id: SocketId, chunk: u32) {
         if self.datagrams.sockets.get(id).is_some_and(|s| s.slot().rings().is_in(chunk)) {
             self.release_socket(id);
         }

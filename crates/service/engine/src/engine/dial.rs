@@ -10,7 +10,6 @@ use control::Reason;
 use super::Engine;
 use crate::event::Event;
 use crate::ids::{AppId, LaneId};
-use crate::lane::LaneState;
 
 impl Engine {
     /// Whether an application may have a way to another host: the operator allows the host, to it and at all, and if the
@@ -22,9 +21,7 @@ impl Engine {
             return Err(Reason::Policy);
         }
         let known = self.lanes.to(host).and_then(|id| self.lanes.get(id));
-        if known.is_some_and(|lane| {
-            lane.qp.state() != LaneState::Down || lane.dialing.is_wanted() || lane.rest.is_resting()
-        }) {
+        if known.is_some_and(|lane| lane.qp.exists() || lane.dialing.is_wanted() || lane.rest.is_resting()) {
             return Ok(());
         }
         let lanes = &self.lanes;

@@ -11,7 +11,7 @@ use verbs::{Provider, Time};
 use super::Engine;
 use crate::event::Event;
 use crate::ids::{HandleId, LaneId};
-use crate::lane::{Lane, LaneState};
+use crate::lane::Lane;
 use crate::lane_at::LaneAt;
 use crate::operations::regions::LeasedHandle;
 use crate::page::{Page, Viewer};
@@ -73,7 +73,7 @@ impl Engine {
         let row = lane.map(|lane| lane.row(self.now));
         let state = match lane {
             _ if handle.is_over => ConnectionState::Closing,
-            Some(lane) if lane.qp.state() == LaneState::Up => ConnectionState::Established,
+            Some(lane) if lane.qp.is_up() => ConnectionState::Established,
             _ => ConnectionState::Connecting,
         };
         ConnectionRow {

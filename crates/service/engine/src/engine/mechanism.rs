@@ -16,7 +16,7 @@
 //! | timers | `bring_back` |
 //! | the round's own work | `run`, lanes send, `run_behind_lanes`, lanes are reset, `settle`, `run_last` |
 //! | a lane's life | `on_lane_up`, `before_qp_goes`, `on_lane_kept`, `on_heard`, `on_severed`, `on_link_lost` |
-//! | a program's end | `on_departure`, `on_overdue`, `on_app_gone` |
+//! | a program's end | `on_chunk_not_taken`, `on_departure`, `on_overdue`, `on_app_gone` |
 //! | sleep | `has_work`, `deadline` |
 //! | rows | `memory`, `counters` |
 
@@ -138,6 +138,9 @@ pub(super) trait Mechanism {
     fn on_link_lost<P: Provider>(_engine: &mut Engine, _nic: &mut P, _lane: LaneId, _reason: Reason) {}
 
     // ---- a program's end
+
+    /// An application cannot use this chunk of rings.
+    fn on_chunk_not_taken(_engine: &mut Engine, _app: AppId, _chunk: u32) {}
 
     /// An application has left. What it has is in quarantine until nothing of it is in use.
     fn on_departure(_engine: &mut Engine, _app: AppId, _reason: Reason) {}

@@ -102,6 +102,12 @@ impl Mechanism for Operations {
         }
     }
 
+    fn on_chunk_not_taken(engine: &mut Engine, app: AppId, chunk: u32) {
+        for queue in engine.ops.queues_of(app) {
+            engine.close_queue_in(queue, chunk);
+        }
+    }
+
     fn on_departure(engine: &mut Engine, app: AppId, _reason: Reason) {
         for queue in engine.ops.queues_of(app) {
             engine.close_queue(queue);
@@ -217,13 +223,13 @@ impl Engine {
     }
 
     /// Nothing more of a queue begins. It is released when the device is done with what was posted.
-    pub(super) fn close_queue(&mut self, id: QueueId) {
+    fn close_queue(&mut self, id: QueueId) {
         self.abandon_operations(|op| op.queue == id);
         self.ops.close_queue(id);
     }
 
     /// Frees a queue in this chunk, which its application cannot use.
-    pub(super) fn close_queue_in(&mut self, id: QueueId, chunk: u32) {
+    fn close_queue_in(&mut self, id: QueueId, chunk: u32) {
         if self.ops.queues.get(id).is_some_and(|q| q.slot().rings().is_in(chunk)) {
             self.close_queue(id);
         }

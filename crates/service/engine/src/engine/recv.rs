@@ -199,10 +199,11 @@ impl Engine {
     }
 
     fn on_lane_record(&mut self, id: LaneId, record: LaneRecord) -> Result<(), Violation> {
-        let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
         match record {
             LaneRecord::Load(load) => {
-                lane.loads.on_told(load);
+                if let Some(lane) = self.lanes.get_mut(id) {
+                    lane.loads.on_told(load);
+                }
                 Ok(())
             }
             LaneRecord::Reclaim { most } => self.on_reclaim(id, most),
@@ -224,6 +225,7 @@ impl Mechanism for Lanes {
         engine.on_lane_record(lane, record)
     }
 
+    #[inline]
     fn is_use(_record: &LaneRecord) -> bool {
         false
     }

@@ -27,6 +27,7 @@ impl Mechanism for Connections {
         engine.on_stream_record(nic, lane, &record)
     }
 
+    #[inline]
     fn on_sent(engine: &mut Engine, lane: LaneId, wr: u64) {
         engine.on_pulls_sent(lane, wr);
     }

@@ -265,15 +265,10 @@ impl Engine {
         let Some(tenant) = self.apps.get_here_mut(app) else { return };
         let mut retired = Vec::new();
         tenant.pool.close_chunk(chunk, &mut retired);
-        let (routes, sockets) = (tenant.routes(), tenant.sockets());
+        let routes = tenant.routes();
         self.apps.retire(app, retired);
-        for queue in self.ops.queues_of(app) {
-            self.close_queue_in(queue, chunk);
-        }
         self.end_all(app, Why::NotTaken { chunk }, routes);
-        for socket in sockets {
-            self.release_socket_in(socket, chunk);
-        }
+        Mechanisms::on_chunk_not_taken(self, app, chunk);
     }
 
     fn refuse_waiter(&mut self, waiter: Waiter, reason: Reason) {

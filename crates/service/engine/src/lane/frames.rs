@@ -94,3 +94,32 @@ impl Frames {
         (self.sent, self.received) = (0, 0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(sequence: u64) -> Header {
+        Header { records: 0, incarnation: 1, sequence, credits: 0 }
+    }
+
+    #[test]
+    fn each_frame_is_handled_once_and_none_is_left_out() {
+        let mut frames = Frames::default();
+        assert_eq!(frames.on_arrived(&header(1)), Ok(true));
+        assert_eq!(frames.on_arrived(&header(1)), Ok(false));
+        assert_eq!(frames.on_arrived(&header(3)), Err(Violation::Sequence { found: 3, expected: 2 }));
+        assert_eq!((frames.on_arrived(&header(2)), frames.received()), (Ok(true), 2));
+    }
+
+    #[test]
+    fn the_next_frame_is_the_one_after_those_that_arrived() {
+        let mut frames = Frames::default();
+        frames.on_sent();
+        frames.on_sent();
+        assert_eq!(frames.on_arrived_there(3, true), Err(Violation::FramesArrived { found: 3, sent: 2 }));
+        assert_eq!((frames.on_arrived_there(1, true), frames.next()), (Ok(()), 2));
+        // An engine that began anew goes on where the peer says.
+        assert_eq!((frames.on_arrived_there(9, false), frames.next()), (Ok(()), 10));
+    }
+}

@@ -108,3 +108,36 @@ impl LaneMtu {
         self.spent = 0;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queue_pairs_that_spend_their_retries_step_down_and_a_while_later_the_way_is_tried_again() {
+        let (qp, now) = (QueuePair::none(), Time::ZERO);
+        let mut mtu = LaneMtu::new();
+        assert_eq!(mtu.offer(PathMtu::Mtu4096), PathMtu::Mtu4096);
+        mtu.on_accepted(PathMtu::Mtu4096);
+        for _ in 1..LANE_SPENT_MAX {
+            assert_eq!(mtu.on_retries_spent(&qp, now), None);
+        }
+        assert_eq!(mtu.on_retries_spent(&qp, now), Some(PathMtu::Mtu1024));
+        assert!(mtu.is_narrowed());
+        assert_eq!(mtu.offer(PathMtu::Mtu4096), PathMtu::Mtu1024);
+        // Only a lane that is up is widened, since that costs it its queue pair.
+        assert!(!mtu.widen(&qp, now + LANE_WIDEN_FIRST, PathMtu::Mtu4096));
+        mtu.forget_way();
+        assert!(!mtu.is_narrowed());
+        assert_eq!(mtu.offer(PathMtu::Mtu4096), PathMtu::Mtu4096);
+    }
+
+    #[test]
+    fn what_a_router_says_holds_for_offers_and_never_widens() {
+        let (qp, mut mtu) = (QueuePair::none(), LaneMtu::new());
+        assert!(!mtu.narrow(&qp, Time::ZERO, PathMtu::Mtu1024), "there is no queue pair to replace");
+        assert!(!mtu.narrow(&qp, Time::ZERO, PathMtu::Mtu2048));
+        assert_eq!(mtu.offer(PathMtu::Mtu4096), PathMtu::Mtu1024);
+        assert_eq!(mtu.offer(PathMtu::Mtu512), PathMtu::Mtu512);
+    }
+}

@@ -63,3 +63,40 @@ impl Resets {
         self.fruitless = 0;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn so_many_in_a_window_and_then_more() {
+        let mut resets = Resets::default();
+        for _ in 0..LANE_RESETS_MAX {
+            assert!(resets.begin(Time::ZERO, Cause::Fault));
+        }
+        assert!(!resets.begin(Time::ZERO + (LANE_RESET_WINDOW - Duration::from_nanos(1)), Cause::Fault));
+        assert!(resets.begin(Time::ZERO + LANE_RESET_WINDOW, Cause::Fault));
+        assert_eq!(resets.count(), LANE_RESETS_MAX as u64 + 1);
+    }
+
+    #[test]
+    fn those_that_bring_nothing_are_few_until_one_carries_something() {
+        let mut resets = Resets::default();
+        for _ in 0..LANE_RESETS_FRUITLESS_MAX {
+            assert!(resets.begin(Time::ZERO, Cause::HadTime));
+        }
+        assert!(!resets.begin(Time::ZERO, Cause::Fault));
+        resets.on_carried();
+        assert!(resets.begin(Time::ZERO, Cause::Fault));
+    }
+
+    #[test]
+    fn new_keys_are_no_fault() {
+        let mut resets = Resets::default();
+        for _ in 0..=2 * LANE_RESETS_MAX {
+            assert!(resets.begin(Time::ZERO, Cause::Keys));
+        }
+    }
+}

@@ -320,3 +320,75 @@ impl RxCursors {
         self.counted = self.counted.wrapping_add(bytes);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: RingSize = RingSize::fixed(4096);
+
+    #[test]
+    fn the_application_writes_no_more_than_there_is_room() {
+        let mut tx = TxCursors::new(SIZE);
+        assert!(tx.take_tail(4097).is_err());
+        assert_eq!((tx.take_tail(4096), tx.is_full()), (Ok(()), true));
+        assert!(tx.take_tail(4095).is_err(), "it does not take back what it wrote");
+        assert!(tx.on_head(1).is_err(), "nothing was sent");
+        tx.on_sent(4096);
+        assert_eq!((tx.on_head(2048), tx.on_head(2048)), (Ok(true), Ok(false)));
+        assert!(tx.has_half_room() && !tx.is_consumed());
+        assert_eq!(tx.take_tail(4096 + 2048), Ok(()));
+    }
+
+    #[test]
+    fn a_piece_ends_at_the_end_of_the_ring_and_at_its_bounds() {
+        let mut tx = TxCursors::new(SIZE);
+        tx.take_tail(4096).unwrap();
+        tx.on_sent(4000);
+        tx.on_head(4000).unwrap();
+        tx.take_tail(5000).unwrap();
+        assert_eq!(tx.next_piece(tx.tail(), 4096), Piece { at: 4000, bytes: 96 });
+        assert_eq!(tx.next_piece(tx.tail(), 7), Piece { at: 4000, bytes: 7 });
+        assert_eq!(tx.next_piece(4010, 4096), Piece { at: 4000, bytes: 10 });
+        tx.on_sent(96);
+        assert_eq!(tx.next_piece(tx.tail(), 4096), Piece { at: 0, bytes: 904 });
+    }
+
+    #[test]
+    fn a_lane_goes_back_only_to_what_was_sent_and_not_consumed() {
+        let mut tx = TxCursors::new(SIZE);
+        tx.take_tail(3000).unwrap();
+        tx.on_sent(2000);
+        tx.on_head(500).unwrap();
+        assert!(!tx.may_have_arrived(499) && !tx.may_have_arrived(2001));
+        assert!(tx.may_have_arrived(500) && tx.may_have_arrived(2000));
+        tx.go_back(600);
+        assert_eq!((tx.sent(), tx.is_all_sent()), (600, false));
+    }
+
+    #[test]
+    fn a_daemon_takes_words_over_only_in_their_order() {
+        let mut tx = TxCursors::new(SIZE);
+        assert_eq!(tx.adopt(100, 100 + 4097, 0), Err(BadWords));
+        assert_eq!(tx.adopt(100, 3100, 0), Ok(()));
+        assert_eq!(tx.on_back(3101, 200), Err(BadWords), "more arrived than was written");
+        assert_eq!(tx.on_back(300, 301), Err(BadWords), "more was consumed than arrived");
+        assert_eq!((tx.on_back(300, 200), tx.sent(), tx.head()), (Ok(()), 300, 200));
+        let mut rx = RxCursors::new(SIZE);
+        assert_eq!(rx.adopt(99, 100, 0), Err(BadWords), "more was read than arrived");
+        assert_eq!(rx.adopt(4100, 100, 0), Ok(()));
+        rx.begin_after();
+        assert_eq!((rx.granted(), rx.unreported(), rx.uncounted(4100)), (96, 0, 0));
+    }
+
+    #[test]
+    fn what_is_read_is_granted_again_when_the_peer_was_told() {
+        let mut rx = RxCursors::new(SIZE);
+        assert_eq!((rx.granted(), rx.on_arrived(4096), rx.granted()), (4096, 4096, 0));
+        assert!(rx.take_head(4097).is_err());
+        rx.take_head(1000).unwrap();
+        assert_eq!((rx.granted(), rx.unread(), rx.unreported()), (0, 3096, 1000));
+        assert_eq!((rx.report(), rx.granted(), rx.unreported()), (1000, 1000, 0));
+        assert_eq!(rx.next_place(), (0, 4096));
+    }
+}

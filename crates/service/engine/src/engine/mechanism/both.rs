@@ -148,6 +148,11 @@ impl<A: Mechanism, B: Mechanism> Mechanism for Both<A, B> {
         B::on_link_lost(engine, nic, lane, reason);
     }
 
+    fn on_chunk_not_taken(engine: &mut Engine, app: AppId, chunk: u32) {
+        A::on_chunk_not_taken(engine, app, chunk);
+        B::on_chunk_not_taken(engine, app, chunk);
+    }
+
     fn on_departure(engine: &mut Engine, app: AppId, reason: Reason) {
         A::on_departure(engine, app, reason);
         B::on_departure(engine, app, reason);
