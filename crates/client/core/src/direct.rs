@@ -24,6 +24,9 @@ use crate::Side;
 
 /// "I have the connection."
 const HELLO: u8 = b'Q';
+/// The same of a connection of messages. They have no `W`: headers among them say where the way changes
+/// (`direct_messages`). Who does not know these takes no part.
+const HELLO_MESSAGES: u8 = b'P';
 /// "You may switch."
 const GRANT: u8 = b'G';
 /// The switch: the offset follows.
@@ -95,6 +98,7 @@ enum Step {
 #[derive(Debug)]
 pub struct Direct {
     pub(crate) socket: Box<dyn DirectSocket>,
+    carries_messages: bool,
     step: Mutex<Step>,
     state: AtomicU32,
     /// Where the peer switched.
@@ -104,17 +108,27 @@ pub struct Direct {
 }
 
 impl Direct {
-    /// Says that this side has the connection.
-    pub fn new(socket: Box<dyn DirectSocket>) -> Arc<Self> {
+    /// Says that this side has the connection; `carries_messages`: as [`DirectPlace::carries_messages`] says.
+    pub fn new(socket: Box<dyn DirectSocket>, carries_messages: bool) -> Arc<Self> {
         let direct = Self {
             socket,
+            carries_messages,
             step: Mutex::new(Step::Hello),
             state: AtomicU32::new(0),
             peer_from: AtomicU64::new(0),
             broken: AtomicU32::new(0),
         };
-        direct.say(HELLO);
+        direct.say(direct.hello());
         Arc::new(direct)
+    }
+
+    fn hello(&self) -> u8 {
+        if self.carries_messages { HELLO_MESSAGES } else { HELLO }
+    }
+
+    /// Whether what it carries are messages.
+    pub(crate) fn carries_messages(&self) -> bool {
+        self.carries_messages
     }
 
     fn is(&self, bits: u32) -> bool {
@@ -163,6 +177,16 @@ impl Direct {
     /// Whether nothing more comes by it.
     pub(crate) fn is_over(&self) -> bool {
         self.is(OVER)
+    }
+
+    /// Whether the peer has said all that comes before what it sends.
+    pub(crate) fn is_granted(&self) -> bool {
+        self.is(GRANTED)
+    }
+
+    /// The peer's messages come by it.
+    pub(crate) fn on_peer_switch(&self) {
+        self.set(SWITCHED);
     }
 
     /// This side switches.
@@ -228,7 +252,7 @@ impl Direct {
 
     fn on_words(&self, step: &mut Step, words: &[u8]) {
         *step = match (&mut *step, words) {
-            (Step::Hello, [HELLO]) => {
+            (Step::Hello, [hello]) if *hello == self.hello() => {
                 // Before it is said: the peer may switch at once.
                 self.set(COMMITTED);
                 if !self.say(GRANT) {
@@ -239,7 +263,7 @@ impl Direct {
             }
             (Step::Grant, [GRANT]) => {
                 self.set(GRANTED);
-                Step::Switch { got: [0; SWITCH_BYTES], len: 0 }
+                if self.carries_messages { Step::Done } else { Step::Switch { got: [0; SWITCH_BYTES], len: 0 } }
             }
             (Step::Switch { got, len }, words) => {
                 got[*len..*len + words.len()].copy_from_slice(words);
@@ -280,18 +304,31 @@ pub struct DirectPlace {
     /// The stream's number on this host.
     connection: u64,
     direct: OnceLock<Arc<Direct>>,
+    carries_messages: AtomicBool,
     /// This side writes no more.
     is_ended: AtomicBool,
 }
 
 impl DirectPlace {
     pub(crate) fn new(connection: u64) -> Arc<Self> {
-        Arc::new(Self { connection, direct: OnceLock::new(), is_ended: AtomicBool::new(false) })
+        let [carries_messages, is_ended] = [const { AtomicBool::new(false) }; 2];
+        Arc::new(Self { connection, direct: OnceLock::new(), carries_messages, is_ended })
     }
 
     /// The stream's number on this host.
     pub fn connection(&self) -> u64 {
         self.connection
+    }
+
+    /// What the connection carries are messages, all of which are written by [`Tx::put_message`](crate::Tx::put_message).
+    /// To be said before the first.
+    pub fn carry_messages(&self) {
+        self.carries_messages.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether that was said.
+    pub fn carries_messages(&self) -> bool {
+        self.carries_messages.load(Ordering::Relaxed)
     }
 
     /// The connection, if there is one.

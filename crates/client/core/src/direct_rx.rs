@@ -21,11 +21,13 @@ pub(crate) struct DirectRx {
     at: usize,
     end: usize,
     taken: u64,
+    /// Messages come by the ring now. What was taken out of TCP waits.
+    pub(crate) is_on_ring: bool,
 }
 
 impl DirectRx {
-    pub(crate) fn new(direct: &Arc<Direct>) -> Self {
-        Self { direct: Arc::clone(direct), staged: Vec::new(), at: 0, end: 0, taken: 0 }
+    pub(crate) fn new(direct: &Arc<Direct>, is_on_ring: bool) -> Self {
+        Self { direct: Arc::clone(direct), staged: Vec::new(), at: 0, end: 0, taken: 0, is_on_ring }
     }
 
     /// Bytes that were read in all.
@@ -35,6 +37,11 @@ impl DirectRx {
 
     fn rest(&self) -> &[u8] {
         &self.staged[self.at..self.end]
+    }
+
+    /// The ring has nothing now: whether TCP has its end, which nobody would find else.
+    pub(crate) fn look_for_end(&mut self) {
+        self.stage();
     }
 
     /// What is there; 0 if there is nothing, at the end, and after an error.
@@ -99,7 +106,11 @@ impl DirectRx {
 }
 
 fn recv(direct: &Direct, buf: &mut [u8]) -> usize {
-    if direct.is_over() || buf.is_empty() {
+    if !direct.is_granted() {
+        // Messages may be told of before the peer's words came.
+        direct.advance();
+    }
+    if direct.is_over() || !direct.is_granted() || buf.is_empty() {
         return 0;
     }
     match direct.socket.recv(buf) {

@@ -1,11 +1,12 @@
 //! Writing to a stream's own TCP connection, and the switch to it.
 //!
-//! Owns in which of the two the next byte goes. It must never go back to the ring.
+//! Owns in which of the two the next byte goes. It must never go back to the ring, but for a message.
 
 use std::io::IoSlice;
 use std::sync::Arc;
 
 use crate::direct::{Direct, SWITCH_BYTES};
+use crate::direct_messages::{Asked, MessagesTx, Way};
 use crate::{End, Endpoint, Side};
 
 /// Writes between two looks whether this side may switch.
@@ -14,7 +15,7 @@ const WRITES_PER_LOOK: u32 = 8;
 /// the daemon sends many of them at once.
 pub(crate) const LARGE_WRITE_BYTES: usize = 16 << 10;
 /// Writes in a row that each answer all that came: the stream is a conversation, which waits for each of them.
-const ANSWERS: u32 = 16;
+pub(crate) const ANSWERS: u32 = 16;
 /// Buffers of one call at most, with the words of the switch.
 const BUFFERS_MAX: usize = 512;
 
@@ -37,6 +38,8 @@ pub(crate) enum DirectTx {
     },
     /// Into the ring for good: room there was lent.
     Pinned,
+    /// Messages: each for itself.
+    Messages(MessagesTx),
     /// To TCP.
     Socket {
         direct: Arc<Direct>,
@@ -80,7 +83,7 @@ impl DirectTx {
                 0 => offered,
                 mean => (mean - mean / 8).saturating_add(offered / 8),
             };
-            *answers = if at.take_asked() { *answers + 1 } else { 0 };
+            *answers = if at.take_asked() == Asked::No { 0 } else { *answers + 1 };
             if !direct.may_switch() && *writes % WRITES_PER_LOOK == 1 {
                 direct.advance();
             }
@@ -116,8 +119,46 @@ impl DirectTx {
                 at.count_direct(Side::Write, *sent);
                 Ok(Some(taken))
             }
-            Self::Ring { .. } | Self::Pinned => Ok(None),
+            Self::Ring { .. } | Self::Pinned | Self::Messages(_) => {
+                self.leave(at)?;
+                Ok(None)
+            }
         }
+    }
+
+    /// The way of the next message, which has `len` bytes.
+    #[cold]
+    pub(crate) fn way_of_message(&mut self, at: &Endpoint, direct: &Direct, len: usize) -> Result<Way, End> {
+        if matches!(self, Self::Ring { .. }) {
+            *self = Self::Messages(MessagesTx::default());
+        }
+        match self {
+            Self::Messages(messages) => messages.choose(at, direct, len),
+            Self::Ring { .. } | Self::Pinned | Self::Socket { .. } => Ok(Way::Ring),
+        }
+    }
+
+    /// Sends a message of `len` bytes by TCP, as [`DirectTx::way_of_message`] said.
+    pub(crate) fn send_message(
+        &mut self,
+        at: &Endpoint,
+        direct: &Direct,
+        bufs: &[IoSlice<'_>],
+        len: usize,
+    ) -> Result<(), End> {
+        match self {
+            Self::Messages(messages) => messages.send(at, direct, bufs, len),
+            Self::Ring { .. } | Self::Pinned | Self::Socket { .. } => Ok(()),
+        }
+    }
+
+    /// Messages go back to the ring, for good.
+    pub(crate) fn leave(&mut self, at: &Endpoint) -> Result<(), End> {
+        if let Self::Messages(messages) = self {
+            messages.leave(at)?;
+            *self = Self::Pinned;
+        }
+        Ok(())
     }
 
     #[inline]
@@ -130,7 +171,7 @@ impl DirectTx {
     pub(crate) fn has_room(&self) -> Option<bool> {
         match self {
             Self::Socket { direct, .. } => Some(direct.socket.is_ready(Side::Write)),
-            Self::Ring { .. } | Self::Pinned => None,
+            Self::Ring { .. } | Self::Pinned | Self::Messages(_) => None,
         }
     }
 

@@ -6,12 +6,13 @@
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering, fence};
 
 use control::{PathKind, Reason};
 use shm::{PeerFault, app_flag};
 
 use crate::direct::{Direct, DirectPlace};
+use crate::direct_messages::Asked;
 use crate::lane::LaneEnd;
 use crate::pair::PairEnd;
 use crate::{Daemon, End, Forked, Life, Side};
@@ -77,8 +78,8 @@ pub struct Endpoint {
     tx_bytes: usize,
     /// This side wrote since [`Endpoint::take_answered`].
     answered: AtomicBool,
-    /// Something came since [`Endpoint::take_asked`], and all of it was read.
-    asked: AtomicBool,
+    /// What the next write answers: a value of [`Asked`].
+    asked: AtomicU8,
     /// Directions that this side shut, as bits of [`Side`], [`FAULTY`] and [`CLOSED`].
     state: AtomicU32,
 }
@@ -99,7 +100,7 @@ impl Endpoint {
             piece_bytes: usize::try_from(rings.rx / PIECE_SHARE).unwrap_or(usize::MAX).max(1),
             tx_bytes: usize::try_from(rings.tx).unwrap_or(usize::MAX),
             answered: AtomicBool::new(false),
-            asked: AtomicBool::new(false),
+            asked: AtomicU8::new(Asked::No as u8),
             state: AtomicU32::new(0),
         }
     }
@@ -348,14 +349,14 @@ impl Endpoint {
         answered
     }
 
-    /// Something was read; `is_all`: nothing more is there.
-    pub(crate) fn note_asked(&self, is_all: bool) {
-        self.asked.store(is_all, Ordering::Relaxed);
+    /// Something was read by `way`; `is_all`: nothing more is there.
+    pub(crate) fn note_asked(&self, way: Asked, is_all: bool) {
+        self.asked.store(if is_all { way } else { Asked::No } as u8, Ordering::Relaxed);
     }
 
     /// Whether a write is the answer to all that came: something was read since the last one, and nothing is left.
-    pub(crate) fn take_asked(&self) -> bool {
-        self.asked.swap(false, Ordering::Relaxed)
+    pub(crate) fn take_asked(&self) -> Asked {
+        Asked::from_code(self.asked.swap(Asked::No as u8, Ordering::Relaxed))
     }
 
     /// This side writes.

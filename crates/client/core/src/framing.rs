@@ -84,6 +84,8 @@ pub enum Next {
     Loan(LoanRecord),
     /// The other end has a lease for this one. It was taken.
     Lease(LeaseRecord),
+    /// The bytes behind it come by the other way ([`Rx::change_way`](crate::Rx::change_way)).
+    OtherWay,
 }
 
 impl Incoming {
@@ -98,7 +100,7 @@ impl Incoming {
             None => return Ok(None),
             Some(Next::Bytes(len)) => len,
             Some(Next::Loan(loan)) => return Err(ReceiveError::Framing(FramingError::Lent { len: loan.len })),
-            Some(Next::Lease(_)) => return Err(ReceiveError::Framing(FramingError::BadLoan)),
+            Some(Next::Lease(_) | Next::OtherWay) => return Err(ReceiveError::Framing(FramingError::BadLoan)),
         };
         let buffer = buf.len();
         let Some(buf) = buf.get_mut(..len) else {
@@ -142,6 +144,10 @@ impl Incoming {
             }
         }
         let len = u32::from_le_bytes(self.header);
+        if len == loans::OTHER_WAY {
+            *self = Self::default();
+            return Ok(Some(Next::OtherWay));
+        }
         if loans::is_record(len) {
             return self.next_record(len, read).map(Some);
         }

@@ -36,6 +36,7 @@ mod connection;
 mod daemon;
 mod datagram;
 mod direct;
+mod direct_messages;
 mod direct_rx;
 mod direct_tx;
 mod endpoint;

@@ -19,6 +19,8 @@ pub const LOAN_RECORD_BYTES: usize = size_of::<u32>() + RECORD_BYTES;
 const RECORD: u32 = 1 << 31;
 const LEASE: u32 = RECORD | 1;
 const LOAN: u32 = RECORD | 2;
+/// The next messages come by the other way: from the ring to the stream's own TCP connection, or back.
+pub(crate) const OTHER_WAY: u32 = RECORD | 3;
 
 /// A lease: what the other end opens to see the slices that name its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

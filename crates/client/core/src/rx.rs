@@ -5,6 +5,7 @@
 
 use shm::RingReader;
 
+use crate::direct_messages::Asked;
 use crate::direct_rx::DirectRx;
 use crate::inflow::Inflow;
 use crate::{End, Endpoint, Side};
@@ -25,7 +26,7 @@ pub struct Rx {
     /// The head when the writing side was last notified.
     told: u64,
     inflow: Inflow,
-    /// The peer switched to the stream's own TCP connection, and all that came before was read.
+    /// The peer switched to the stream's own TCP connection, and all that came before was read. Messages may come by either.
     direct: Option<Box<DirectRx>>,
     /// The end was reported to the engine, so that it can finish the connection.
     end_told: bool,
@@ -66,7 +67,7 @@ impl Rx {
     /// there. It does not check for an end: call it if [`Endpoint::may_take`] says so, or let [`Rx::try_read`] do it.
     #[inline]
     pub fn take(&mut self, at: &Endpoint, buf: &mut [u8]) -> Result<usize, End> {
-        if self.direct.is_some() {
+        if self.is_direct() {
             return Ok(self.take_direct(at, buf));
         }
         let mut total = 0;
@@ -85,27 +86,30 @@ impl Rx {
             return Ok(self.take_direct(at, buf));
         }
         if total > 0 && at.direct().is_some() {
-            at.note_asked(matches!(self.ring.available(), Ok(0)));
+            at.note_asked(Asked::ByRing, matches!(self.ring.available(), Ok(0)));
         }
         Ok(total)
     }
 
     /// Copies what is there and leaves it; as [`Rx::take`] without a look at ends.
     pub fn peek(&mut self, at: &Endpoint, buf: &mut [u8]) -> Result<usize, End> {
-        let count = self.ring.peek(buf).map_err(|fault| at.on_fault(fault))?;
-        if count > 0 || !self.follow(at)? {
-            return Ok(count);
+        if self.available(at)? == 0 {
+            return Ok(0);
         }
-        self.available(at)?;
-        Ok(self.peek_ahead(0, buf))
+        if self.is_direct() {
+            return Ok(self.peek_ahead(0, buf));
+        }
+        self.ring.peek(buf).map_err(|fault| at.on_fault(fault))
     }
 
     /// Bytes that are there. Of those that TCP holds, as many as are lent at a time.
     #[inline]
     pub fn available(&mut self, at: &Endpoint) -> Result<u64, End> {
-        let bytes = self.ring.available().map_err(|fault| at.on_fault(fault))?;
-        if bytes > 0 || !self.follow(at)? {
-            return Ok(bytes);
+        if !self.is_direct() {
+            let bytes = self.ring.available().map_err(|fault| at.on_fault(fault))?;
+            if bytes > 0 || !self.follow(at)? {
+                return Ok(bytes);
+            }
         }
         Ok(self.direct.as_mut().map_or(0, |direct| direct.stage()))
     }
@@ -114,9 +118,11 @@ impl Rx {
     #[inline]
     pub fn has_news(&mut self, at: &Endpoint) -> bool {
         match &mut self.direct {
-            None => !matches!(self.ring.available(), Ok(0)),
-            // It may have found TCP's end just now, behind the lane's word.
-            Some(direct) => direct.has_news() || direct.is_spent() && at.read_end().is_some(),
+            Some(direct) if !direct.is_on_ring => {
+                // It may have found TCP's end just now, behind the lane's word.
+                direct.has_news() || direct.is_spent() && at.read_end().is_some()
+            }
+            _ => !matches!(self.ring.available(), Ok(0)),
         }
     }
 
@@ -124,8 +130,8 @@ impl Rx {
     #[inline]
     pub fn sees_news(&mut self) -> bool {
         match &self.direct {
-            None => !matches!(self.ring.available(), Ok(0)),
-            Some(direct) => direct.is_staged(),
+            Some(direct) if !direct.is_on_ring => direct.is_staged(),
+            _ => !matches!(self.ring.available(), Ok(0)),
         }
     }
 
@@ -135,18 +141,38 @@ impl Rx {
         self.direct.as_mut().is_some_and(|direct| direct.stage() > 0 || direct.is_spent())
     }
 
-    /// Whether bytes come by the stream's own TCP connection.
+    /// Whether the next bytes come by the stream's own TCP connection.
     #[inline]
     pub fn is_direct(&self) -> bool {
-        self.direct.is_some()
+        self.direct.as_ref().is_some_and(|direct| !direct.is_on_ring)
+    }
+
+    /// Follows [`Next::OtherWay`](crate::Next::OtherWay), behind which the bytes come by the other way.
+    pub fn change_way(&mut self, at: &Endpoint) -> Result<(), End> {
+        // A peer that has no such connection, or no messages, cannot have said it.
+        let direct = at.direct().filter(|direct| direct.carries_messages() && direct.is_committed());
+        let Some(direct) = direct else { return Err(at.on_spoiled()) };
+        let rx = self.direct.get_or_insert_with(|| Box::new(DirectRx::new(direct, true)));
+        rx.is_on_ring = !rx.is_on_ring;
+        direct.on_peer_switch();
+        Ok(())
     }
 
     /// Goes on with TCP if the peer switched and all that came before was read. To be called when the ring is empty.
     #[inline]
     pub(crate) fn follow(&mut self, at: &Endpoint) -> Result<bool, End> {
-        match (&self.direct, at.direct()) {
-            (Some(_), _) => Ok(true),
+        match (&mut self.direct, at.direct()) {
+            (Some(direct), _) => {
+                if direct.is_on_ring {
+                    direct.look_for_end();
+                }
+                Ok(!direct.is_on_ring)
+            }
             (None, None) => Ok(false),
+            (None, Some(direct)) if direct.carries_messages() => {
+                self.direct = Some(Box::new(DirectRx::new(direct, true)));
+                Ok(false)
+            }
             (None, Some(_)) => self.switch(at),
         }
     }
@@ -168,7 +194,7 @@ impl Rx {
             return Err(at.on_spoiled());
         }
         if available == 0 {
-            self.direct = Some(Box::new(DirectRx::new(direct)));
+            self.direct = Some(Box::new(DirectRx::new(direct, false)));
             self.tell_room(at);
         }
         Ok(available == 0)
@@ -181,7 +207,7 @@ impl Rx {
         let count = direct.take(buf);
         if count > 0 {
             at.count_direct(Side::Read, direct.taken());
-            at.note_asked(!direct.is_staged());
+            at.note_asked(Asked::ByTcp, !direct.is_staged());
             self.inflow.on_taken(count as u64);
         }
         count
@@ -191,8 +217,8 @@ impl Rx {
     /// ring; returns how many.
     pub fn peek_ahead(&self, ahead: u64, buf: &mut [u8]) -> usize {
         match &self.direct {
-            None => self.ring.peek_ahead(ahead, buf),
-            Some(direct) => direct.peek_ahead(ahead, buf),
+            Some(direct) if !direct.is_on_ring => direct.peek_ahead(ahead, buf),
+            _ => self.ring.peek_ahead(ahead, buf),
         }
     }
 
@@ -202,7 +228,7 @@ impl Rx {
         if at.check_fork().is_err() {
             return;
         }
-        if let Some(direct) = &mut self.direct {
+        if let Some(direct) = self.direct.as_mut().filter(|direct| !direct.is_on_ring) {
             direct.consume(count);
             return at.count_direct(Side::Read, direct.taken());
         }
@@ -228,8 +254,14 @@ impl Rx {
                 return Ok(Some(count));
             }
             if end.is_none() && self.direct.as_ref().is_some_and(|direct| direct.is_spent()) {
-                // It is this look that found it.
+                // It is this look that found it. Messages may have come by the ring before it.
                 end = at.read_end();
+                if end.is_some() {
+                    let count = attempt(self)?;
+                    if count > 0 {
+                        return Ok(Some(count));
+                    }
+                }
             }
         }
         match end {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use shm::RingWriter;
 
+use crate::direct_messages::{CHANGE, Way};
 use crate::direct_tx::{DirectTx, offered};
 use crate::{End, Endpoint, Life};
 
@@ -87,6 +88,30 @@ impl Tx {
             self.direct.on_full(at, offered(bufs));
         }
         Ok(total)
+    }
+
+    /// Sends a message, which has `len` bytes, at most [`Endpoint::tx_bytes`]: whole, or nothing. False: there is no
+    /// room for all of it yet. The connection must be one of messages ([`crate::DirectPlace::carry_messages`]).
+    pub fn put_message(&mut self, at: &Endpoint, bufs: &[IoSlice<'_>], len: usize) -> Result<bool, End> {
+        if let Some(end) = at.write_end() {
+            return Err(end);
+        }
+        at.note_answer();
+        if let Some(direct) = at.direct()
+            && let Way::Tcp { is_new } = self.direct.way_of_message(at, direct, len)?
+            && (!is_new || self.put_in_ring(at, &[IoSlice::new(&CHANGE)], CHANGE.len())?)
+        {
+            self.direct.send_message(at, direct, bufs, len)?;
+            return Ok(true);
+        }
+        self.put_in_ring(at, bufs, len)
+    }
+
+    /// Puts all of `len` bytes into the ring, or nothing.
+    fn put_in_ring(&mut self, at: &Endpoint, bufs: &[IoSlice<'_>], len: usize) -> Result<bool, End> {
+        let Ok(mut room) = Reserved::in_ring(&mut *self, at, len)? else { return Ok(false) };
+        room.put_all(at, bufs);
+        Ok(true)
     }
 
     /// Bytes that may be written now, apart from the room in the ring.
@@ -180,10 +205,16 @@ impl<T: DerefMut<Target = Tx>> Reserved<T> {
             return Err(end);
         }
         tx.direct.pin();
+        tx.direct.leave(at)?;
         if let Some(has_room) = tx.direct.has_room() {
             let ahead = Some((Vec::with_capacity(len), len));
             return Ok(if has_room { Ok(Self { tx: Some(tx), ahead }) } else { Err(tx) });
         }
+        Self::in_ring(tx, at, len)
+    }
+
+    /// One look for room in the ring.
+    fn in_ring(mut tx: T, at: &Endpoint, len: usize) -> Result<Result<Self, T>, End> {
         let free = tx.ring.free_for(len as u64).map_err(|fault| at.on_fault(fault))?;
         if free >= len as u64 && tx.ring.hold() { Ok(Ok(Self { tx: Some(tx), ahead: None })) } else { Ok(Err(tx)) }
     }

@@ -43,7 +43,7 @@ impl Attachment {
         let Some(place) = bell.direct.get().filter(|place| place.connection() == connection) else { return };
         match DirectTcp::new(self, slot, socket) {
             Ok(socket) => {
-                place.put(Direct::new(Box::new(socket)));
+                place.put(Direct::new(Box::new(socket), place.carries_messages()));
                 bell.notify();
             }
             Err(error) => tracing::debug!(connection, %error, "a stream stays on the lane"),

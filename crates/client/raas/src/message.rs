@@ -65,6 +65,11 @@ pub struct MessageStream {
 
 impl MessageStream {
     pub(crate) fn new(stream: Stream, transport: Transport) -> Self {
+        if let Carrier::Rings(conn) = &stream.carrier
+            && let Some(place) = conn.endpoint().direct_place()
+        {
+            place.carry_messages();
+        }
         let by_reference = match &stream.carrier {
             Carrier::Rings(conn) if transport == Transport::Rc => Some(Arc::new(ByReference::new(conn))),
             _ => None,
@@ -115,12 +120,12 @@ impl MessageStream {
         let len = parts.iter().map(|p| p.len()).sum();
         let header = self.header(len)?;
         if let [only] = parts {
-            return conn.write_whole(&[IoSlice::new(&header), IoSlice::new(only)], MESSAGE_HEADER_BYTES + len);
+            return conn.send_message(&[IoSlice::new(&header), IoSlice::new(only)], MESSAGE_HEADER_BYTES + len);
         }
         let mut all = Vec::with_capacity(1 + parts.len());
         all.push(IoSlice::new(&header));
         all.extend(parts.iter().map(|p| IoSlice::new(p)));
-        conn.write_whole(&all, MESSAGE_HEADER_BYTES + len)
+        conn.send_message(&all, MESSAGE_HEADER_BYTES + len)
     }
 
     /// What goes before a message of `len` bytes.
@@ -161,6 +166,7 @@ impl MessageStream {
             match incoming.next(read).map_err(receive_error)? {
                 Some(Next::Lease(lease)) => self.by_reference()?.borrowing.announce(lease),
                 Some(Next::Loan(loan)) => return Ok(Some(loan)),
+                Some(Next::OtherWay) => self.stream.carrier.rings(NotOverTcp::Messages)?.change_way()?,
                 Some(Next::Bytes(_)) | None => return Ok(None),
             }
         }
@@ -315,7 +321,7 @@ impl MessageStream {
         let conn = self.stream.carrier.rings(NotOverTcp::Messages)?;
         let header = self.header(message.len()).map_err(io::Error::from)?;
         let whole = [IoSlice::new(&header), IoSlice::new(message)];
-        conn.poll_write_whole(context, &whole, MESSAGE_HEADER_BYTES + message.len())
+        conn.poll_send_message(context, &whole, MESSAGE_HEADER_BYTES + message.len())
     }
 
     /// As [`MessageStream::receive`], for tasks.

@@ -163,7 +163,7 @@ mod tests {
                 assert!(!session.looks(one, YIELDS) || round == 0, "there are more than processors");
             }
         }
-        let mut begins = || {
+        let begins = || {
             all[..session.max].iter().for_each(|one| session.read(one));
             session.looks(&all[0], YIELDS)
         };

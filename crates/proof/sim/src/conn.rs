@@ -160,7 +160,7 @@ impl Conn {
         let place = self.endpoint.direct_place().filter(|place| place.connection() == connection);
         let Some(place) = place.filter(|_| !self.closed) else { return false };
         checks.on_direct(self.record);
-        place.put(Direct::new(Box::new(socket)))
+        place.put(Direct::new(Box::new(socket), place.carries_messages()))
     }
 
     /// Something happened on it.

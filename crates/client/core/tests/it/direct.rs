@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)] // tests may use everything
 
 mod conversation;
+mod messages;
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -102,7 +103,8 @@ impl DirectSocket for PipeEnd {
     }
 
     fn end_sending(&self) {
-        self.lock().is_ended[self.end] = true;
+        let mut pipe = self.lock();
+        pipe.is_ended[self.end] |= !pipe.is_broken;
     }
 
     fn is_ready(&self, side: Side) -> bool {
@@ -239,8 +241,10 @@ impl World {
             self.pipe.lock().unwrap().is_ended[end] = true;
             return;
         };
-        let direct = Direct::new(Box::new(PipeEnd { pipe: Arc::clone(&self.pipe), end }));
-        assert!(connection.endpoint.direct_place().unwrap().put(Arc::clone(&direct)));
+        let place = connection.endpoint.direct_place().unwrap();
+        let socket = Box::new(PipeEnd { pipe: Arc::clone(&self.pipe), end });
+        let direct = Direct::new(socket, place.carries_messages());
+        assert!(place.put(Arc::clone(&direct)));
         self.hosts[end].direct = Some(direct);
     }
 

@@ -44,14 +44,24 @@ impl Conn {
         ready(self.write_now(&mut tx, bufs))
     }
 
-    /// Writes all of `bufs`, `len` bytes, or nothing; `len` is at most [`Conn::tx_bytes`].
-    pub(crate) fn poll_write_whole(
+    /// Sends a message, `len` bytes, or nothing; `len` is at most [`Conn::tx_bytes`].
+    pub(crate) fn poll_send_message(
         &self,
         context: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
         len: usize,
     ) -> Poll<io::Result<()>> {
-        self.poll_reserve(context, len).map_ok(|mut room| room.put_all(&self.endpoint, bufs))
+        let mut tx = self.begin(&self.tx)?;
+        let mut put = || tx.put_message(&self.endpoint, bufs, len).map_err(|end| self.failed(end));
+        if !put()? {
+            self.wake_later(Side::Write, context)?;
+            self.show_room();
+            self.announce(Side::Write);
+            if !put()? {
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 
     /// Bytes that arrived, lent. None: the end.

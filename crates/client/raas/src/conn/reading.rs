@@ -50,6 +50,11 @@ impl Conn {
         rx.consume(&self.endpoint, count);
     }
 
+    /// The next bytes come by the other way: the ring, or the stream's own TCP connection.
+    pub(crate) fn change_way(&self) -> io::Result<()> {
+        self.begin(&self.rx)?.change_way(&self.endpoint).map_err(|end| self.failed(end))
+    }
+
     /// Bytes that can be read without waiting.
     pub(crate) fn unread_bytes(&self) -> io::Result<u64> {
         self.check_fork()?;

@@ -13,6 +13,30 @@ use super::lent::Room;
 use super::waiting::Waits;
 use crate::patience::Patience;
 
+/// A call that waits for room for all that it has.
+struct WholeWait<'a> {
+    patience: Patience<'a>,
+    /// Of a call that must not wait: the poller's user is notified of room from now on.
+    is_announced: bool,
+}
+
+impl WholeWait<'_> {
+    /// After a look that found no room for `len` bytes: the caller looks again.
+    fn go_on(&mut self, conn: &Conn, tx: &mut Tx, len: usize) -> io::Result<()> {
+        if conn.is_nonblocking() {
+            if self.is_announced {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            self.is_announced = true;
+            conn.announce(Side::Write);
+            return Ok(());
+        }
+        conn.wait(Side::Write, tx.is_direct(), &mut self.patience, &mut |_| {
+            tx.sees_room(&conn.endpoint, len as u64) || conn.endpoint.write_end().is_some()
+        })
+    }
+}
+
 impl Conn {
     #[inline]
     pub(crate) fn write(&self, buf: &[u8]) -> io::Result<usize> {
@@ -52,7 +76,7 @@ impl Conn {
         }
         let mut patience = self.patience_of_writer(Waits::Room, tx);
         loop {
-            self.wait(Side::Write, false, &mut patience, &mut |_| {
+            self.wait(Side::Write, tx.is_direct(), &mut patience, &mut |_| {
                 tx.sees_room(&self.endpoint, 1) || self.endpoint.write_end().is_some()
             })?;
             if let Some(count) = self.write_once(tx, bufs)? {
@@ -78,35 +102,31 @@ impl Conn {
         tx.try_write(&self.endpoint, bufs).map_err(|end| self.failed(end))
     }
 
-    /// Writes all of `bufs`, `len` bytes, at once, when there is room for all; `len` is at most [`Conn::tx_bytes`].
-    pub(crate) fn write_whole(&self, bufs: &[IoSlice<'_>], len: usize) -> io::Result<()> {
-        self.reserve(len)?.put_all(&self.endpoint, bufs);
+    /// Sends a message, `len` bytes, when there is room for all of it; `len` is at most [`Conn::tx_bytes`].
+    pub(crate) fn send_message(&self, bufs: &[IoSlice<'_>], len: usize) -> io::Result<()> {
+        let mut tx = self.begin(&self.tx)?;
+        let mut wait = self.wait_for_whole(&tx);
+        while !tx.put_message(&self.endpoint, bufs, len).map_err(|end| self.failed(end))? {
+            wait.go_on(self, &mut tx, len)?;
+        }
         Ok(())
     }
 
     /// Waits until there is room for `len` bytes, at most [`Conn::tx_bytes`], and lends it.
     pub(crate) fn reserve(&self, len: usize) -> io::Result<Room<'_>> {
         let mut tx = self.begin(&self.tx)?;
-        let mut patience = self.patience_of_writer(Waits::WholeRoom, &tx);
-        let mut is_announced = false;
+        let mut wait = self.wait_for_whole(&tx);
         loop {
             tx = match self.try_reserve(tx, len).map_err(|end| self.failed(end))? {
                 Ok(room) => return Ok(room),
                 Err(tx) => tx,
             };
-            if self.is_nonblocking() {
-                if is_announced {
-                    return Err(io::ErrorKind::WouldBlock.into());
-                }
-                is_announced = true;
-                self.announce(Side::Write);
-                continue;
-            }
-            let ring = &mut tx;
-            self.wait(Side::Write, false, &mut patience, &mut |_| {
-                ring.sees_room(&self.endpoint, len as u64) || self.endpoint.write_end().is_some()
-            })?;
+            wait.go_on(self, &mut tx, len)?;
         }
+    }
+
+    fn wait_for_whole(&self, tx: &Tx) -> WholeWait<'_> {
+        WholeWait { patience: self.patience_of_writer(Waits::WholeRoom, tx), is_announced: false }
     }
 
     /// One look of [`Conn::reserve`]: the room, or the ring back.

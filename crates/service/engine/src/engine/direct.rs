@@ -1,6 +1,7 @@
 //! Streams of bulk, and conversations, for which the daemons make TCP connections (docs/inside/kernel-tcp.md).
 //!
-//! Owns what the daemon learns of such a stream, and how long its writer is held back. It must never name a connection of another peer, or one of messages.
+//! Owns what the daemon learns of such a stream, and how long its writer is held back. It must never name a connection of another peer, or
+//! one of messages that may be lost.
 
 use std::net::IpAddr;
 
@@ -13,17 +14,21 @@ use crate::event::{BulkStream, Event};
 use crate::ids::{LaneId, RouteId};
 use crate::lane::Lane;
 use crate::limits::{HOLD_BYTES_FAR, HOLD_FOR, HOLDS_PER_RUN};
-use crate::vqp::bulk::{Bulk, BulkFrom};
+use crate::vqp::bulk::BulkFrom;
 use crate::vqp::{Phase, Vqp};
 
-/// Bytes came on a stream: whether it is to have a connection of its own, from now on.
+/// Bytes came on a connection: whether it is to have a TCP connection of its own, from now on. Messages are if they are a
+/// conversation's; many of them go over the lane.
 #[inline]
-pub(super) fn asks_for_own(bulk: &mut Bulk, bytes: u32, config: &EngineConfig, lane: Option<&Lane>, now: Time) -> bool {
-    if bulk.is_told() {
+pub(super) fn asks_for_own(vqp: &mut Vqp, bytes: u32, config: &EngineConfig, lane: Option<&Lane>, now: Time) -> bool {
+    if vqp.bulk.is_told() {
         return false;
     }
-    let from = BulkFrom { bytes: config.bulk_bytes, turns: config.conversation_turns };
-    bulk.on_arrival(bytes, from, lane.is_some_and(Lane::is_early_bulk), now, || lane.is_some_and(Lane::has_few))
+    let is_stream = vqp.kind() == Kind::Stream;
+    let from =
+        BulkFrom { bytes: if is_stream { config.bulk_bytes } else { u64::MAX }, turns: config.conversation_turns };
+    let is_early = is_stream && lane.is_some_and(Lane::is_early_bulk);
+    vqp.bulk.on_arrival(bytes, from, is_early, now, || lane.is_some_and(Lane::has_few))
 }
 
 impl Engine {
@@ -44,6 +49,7 @@ impl Engine {
     pub(super) fn on_sending(&mut self, route: RouteId) {
         if let Some(vqp) = self.vqps.get_mut(route)
             && !vqp.bulk.is_told()
+            && vqp.kind() == Kind::Stream
             && let Some(lane) = vqp.place.lane()
             && self.lanes.get(lane).is_some_and(Lane::is_early_bulk)
         {
@@ -108,7 +114,7 @@ impl Vqp {
     /// What the daemon has to know to give the stream a TCP connection. None: it is none, or is ending.
     pub(crate) fn as_stream(&self) -> Option<BulkStream> {
         let is_open = self.phase() == Phase::Open && !self.is_reset() && !self.is_app_released();
-        (is_open && self.kind() == Kind::Stream).then(|| BulkStream {
+        (is_open && matches!(self.kind(), Kind::Stream | Kind::Message)).then(|| BulkStream {
             app: self.app(),
             connection: self.id(),
             slot: self.at().slot,

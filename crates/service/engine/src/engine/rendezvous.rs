@@ -54,7 +54,7 @@ impl Engine {
         let Some(vqp) = self.vqps.get_mut(route) else { return };
         self.rests.touch(&mut vqp.rest, route, self.now);
         let (at, awaited) = (vqp.at(), vqp.slot.is_awaited(waiting::READABLE));
-        if asks_for_own(&mut vqp.bulk, bytes, &self.config, self.lanes.get(id), self.now) {
+        if asks_for_own(vqp, bytes, &self.config, self.lanes.get(id), self.now) {
             self.on_bulk(route);
         }
         if let Some(lane) = self.lanes.get_mut(id) {
