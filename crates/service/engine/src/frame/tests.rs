@@ -9,6 +9,7 @@ use shm::OperationStatus;
 use super::header::HEADER_BYTES;
 use super::*;
 use crate::ask::Ask;
+use crate::choice::Load;
 use crate::immediate::ROUTE_BITS;
 use crate::ring_size::RingSize;
 
@@ -126,9 +127,20 @@ fn record_bytes() {
         RunRegion { key: 4, access: RegionAccess::WRITE },
     ];
     let run = Run { id: 0x0102_0304, program: 9, regions, request: vec![1, b'k', 7] };
+    let back = StreamRecord::Back(Back {
+        route: 5,
+        own_route: 6,
+        is_answer: true,
+        flags: 2,
+        ring: RING,
+        rx_tail: 9,
+        rx_head: 8,
+        tx_grown_at: 11,
+        rx_grown_at: 10,
+    });
     let swap = Ask::Atomic(shm::AtomicOp::CompareSwap { expected: 6, new: 7 });
     #[rustfmt::skip]
-    let cases: [(Record, &[u8]); 21] = [
+    let cases: [(Record, &[u8]); 26] = [
         (open, &[
             1, 0, 0, 56, 0x00, 0x10, 0x00, 0x01,
             0x00, 0x04, 0x00, 0x00, 0x11, 0x22, 0x33, 0x44,
@@ -178,6 +190,19 @@ fn record_bytes() {
             0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 0x11, 0x22, 0x33, 0x44,
             0, 0, 0, 64, 0, 0, 0x20, 0, 0, 0, 0, 0,
         ]),
+        (StreamRecord::Ready { route: 3, end: 0x0a0b, ring: RING.remote() }.into(), &[
+            15, 0, 0, 32, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0x0a, 0x0b,
+            0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 0x11, 0x22, 0x33, 0x44, 0, 0, 0, 0,
+        ]),
+        (StreamRecord::Pulled { route: 4, end: 7 }.into(), &[16, 0, 0, 16, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 7]),
+        (LaneRecord::Load(Load::new(90, 50)).into(), &[17, 0, 0, 16, 0, 0, 0, 0, 90, 50, 0, 0, 0, 0, 0, 0]),
+        (back.into(), &[
+            20, 0, 0, 72, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 1, 2,
+            0x00, 0x04, 0x00, 0x00, 0x00, 0x10, 0x00, 0x00, 0x11, 0x22, 0x33, 0x44, 0, 0, 0, 0,
+            0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 8,
+            0, 0, 0, 0, 0, 0, 0, 11, 0, 0, 0, 0, 0, 0, 0, 10,
+        ]),
+        (StreamRecord::Gone { route: 7 }.into(), &[21, 0, 0, 8, 0, 0, 0, 7]),
         (UnreliableRecord::PlacesGrant { end: 0x0102_0041 }.into(), &[26, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0x41]),
     ];
     for (record, bytes) in cases {
@@ -234,11 +259,34 @@ fn malformed_frames_are_named() {
     assert_eq!(changed(HEADER_BYTES, 99), Err(FrameError::Kind(99)));
     assert_eq!(changed(HEADER_BYTES, 6), Err(FrameError::Length { kind: 6, bytes: 16 }));
     assert_eq!(changed(HEADER_BYTES + 1, 1), Err(FrameError::Reserved("record")));
+    assert_eq!(changed(HEADER_BYTES, 21), Err(FrameError::Length { kind: 21, bytes: 16 }));
     let mut answer = build(&[StreamRecord::GrowAnswer { route: 1, allowed: false }.into()]);
     answer[HEADER_BYTES + 11] = 2;
     assert_eq!(records(&answer), Err(FrameError::Answer(2)));
     assert_eq!(changed(HEADER_BYTES + 3, 7), Err(FrameError::Length { kind: 4, bytes: 7 }));
     assert_eq!(changed(HEADER_BYTES + 3, 8), Err(FrameError::Length { kind: 4, bytes: 8 }));
+}
+
+#[test]
+fn each_kind_is_one_mechanism_s() {
+    fn knows<R: FrameRecord>(frame: &[u8], kind: u8) -> bool {
+        parse::<R>(frame).unwrap().1.next().unwrap().err() != Some(FrameError::Kind(kind))
+    }
+    let mut frame = build(&[StreamRecord::Stop { route: 1 }.into()]);
+    let mut all = 0;
+    for kind in 0..=u8::MAX {
+        frame[HEADER_BYTES] = kind;
+        let known = [
+            knows::<StreamRecord>(&frame, kind),
+            knows::<OperationRecord>(&frame, kind),
+            knows::<UnreliableRecord>(&frame, kind),
+            knows::<LaneRecord>(&frame, kind),
+        ];
+        let by = known.into_iter().filter(|known| *known).count();
+        assert!(by <= 1, "{kind} is known by {by}");
+        all += by;
+    }
+    assert_eq!(all, 26);
 }
 
 fn any_record() -> impl Strategy<Value = Record> {
