@@ -317,7 +317,7 @@ impl Lane {
     /// A message arrived: this incarnation is of use.
     #[inline]
     pub(crate) fn on_arrival(&mut self, now: Time) -> Result<(), CreditError> {
-        self.credits.granted_mut().on_arrival(now)?;
+        self.credits.grant_mut().on_arrival(now)?;
         self.resets.on_carried();
         Ok(())
     }
@@ -345,7 +345,7 @@ impl Lane {
     /// A receive of an incarnation was posted again. By how many entries the grant gets smaller.
     pub(crate) fn on_reposted(&mut self, incarnation: u32) -> u64 {
         let is_this = self.qp.exists() && self.qp.incarnation() == incarnation;
-        if is_this { self.credits.granted_mut().on_reposted() } else { 0 }
+        if is_this { self.credits.grant_mut().on_reposted() } else { 0 }
     }
 
     // ---- choices
@@ -376,7 +376,7 @@ impl Lane {
         self.members.count() <= CONVERSATION_CONNECTIONS
     }
 
-    /// Whether it may be, as far as is known.
+    /// Whether the path may be long, as far as is known.
     pub(crate) fn may_be_far(&self) -> bool {
         self.sendq.may_be_far()
     }

@@ -39,10 +39,10 @@ impl Engine {
         self.recv.repost(nic, |id, incarnation| {
             let Some(lane) = lanes.get_mut(id) else { return 0 };
             let given_up = lane.on_reposted(incarnation);
-            if lane.credits.granted_mut().is_short(most) && hungry.last() != Some(&id) {
+            if lane.credits.grant_mut().is_short(most) && hungry.last() != Some(&id) {
                 hungry.push(id);
             }
-            if lane.credits.granted().is_due() {
+            if lane.credits.grant().is_due() {
                 lanes.queue(id);
             }
             given_up
@@ -57,13 +57,13 @@ impl Engine {
         let most = self.shortage.most(now, self.config.lane_credits.into());
         // A queue pair that is being taken down grows no more.
         let Some(lane) = self.lanes.get_mut(id).filter(|l| l.qp.can_receive() && !l.qp.is_failing()) else { return };
-        let wanted = lane.credits.granted_mut().growth(now, most);
+        let wanted = lane.credits.grant_mut().growth(now, most);
         let by = self.recv.grow(nic, wanted);
-        lane.credits.granted_mut().grow(by);
+        lane.credits.grant_mut().grow(by);
         if lane.credits.watch() {
             self.timers.start_credits(now + CREDITS_PERIOD, id);
         }
-        if lane.credits.granted().is_due() {
+        if lane.credits.grant().is_due() {
             self.lanes.queue(id);
         }
         if by < wanted {
@@ -78,7 +78,7 @@ impl Engine {
             return;
         }
         // Each of them is watched, and no other.
-        let is_raised = |id: &LaneId| self.lanes.get(*id).is_some_and(|l| l.credits.granted().is_raised());
+        let is_raised = |id: &LaneId| self.lanes.get(*id).is_some_and(|l| l.credits.grant().is_raised());
         let raised: Vec<LaneId> = self.timers.watched_credits().filter(is_raised).collect();
         // The lane that wants more may be one of them or not.
         let share = self.recv.share(raised.len() as u64 + 1);
@@ -86,13 +86,13 @@ impl Engine {
         self.counters.credit_shortages += 1;
         for id in raised {
             let Some(lane) = self.lanes.get_mut(id) else { continue };
-            let granted = lane.credits.granted().granted();
-            if lane.credits.granted().reclaimed_at().is_some_and(|at| now.saturating_since(at) >= RECLAIM_WITHIN) {
+            let granted = lane.credits.grant().granted();
+            if lane.credits.grant().reclaimed_at().is_some_and(|at| now.saturating_since(at) >= RECLAIM_WITHIN) {
                 let detail =
                     format!("the peer keeps {granted} receive credits for which it was asked, and others want them");
                 self.lanes.fail(id, detail);
             } else if granted > share {
-                self.recv.release(lane.credits.granted_mut().shrink(now, share));
+                self.recv.release(lane.credits.grant_mut().shrink(now, share));
                 self.lanes.queue(id);
             }
         }
@@ -118,7 +118,7 @@ impl Engine {
     /// The peer gave credits up.
     pub(super) fn on_yield(&mut self, id: LaneId, count: u32) -> Result<(), Violation> {
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
-        self.recv.release(lane.credits.granted_mut().on_yield(count)?);
+        self.recv.release(lane.credits.grant_mut().on_yield(count)?);
         Ok(())
     }
 

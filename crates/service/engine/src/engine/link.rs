@@ -337,7 +337,7 @@ impl Engine {
     /// Afterwards no WRITE of the peer can land on the old incarnation, and no WRITE of this end still reads memory.
     pub(super) fn destroy_lane_qp<P: Provider>(&mut self, nic: &mut P, id: LaneId) {
         let Some((lane, qpn)) = self.lanes.get(id).and_then(|lane| Some((lane, lane.qp.qpn()?))) else { return };
-        let granted = lane.credits.granted().granted();
+        let granted = lane.credits.grant().granted();
         Mechanisms::before_qp_goes(self, nic, id);
         self.destroy_qp(nic, qpn);
         self.lanes.unbind(qpn);

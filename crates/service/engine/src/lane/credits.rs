@@ -83,12 +83,12 @@ impl LaneCredits {
 
     /// The entries that the lane's peer uses, or may use.
     #[inline]
-    pub(crate) fn granted(&self) -> &RecvCredits {
+    pub(crate) fn grant(&self) -> &RecvCredits {
         &self.rx
     }
 
     #[inline]
-    pub(crate) fn granted_mut(&mut self) -> &mut RecvCredits {
+    pub(crate) fn grant_mut(&mut self) -> &mut RecvCredits {
         &mut self.rx
     }
 

@@ -46,7 +46,7 @@ impl Lane {
             mtu_bytes: count(self.mtu.current().bytes()),
             connections: self.members.count(),
             credits: self.credits.available(),
-            granted: self.credits.granted().unused(),
+            granted: self.credits.grant().unused(),
             tx_bytes: self.tx_bytes,
             rx_bytes: self.rx_bytes,
             dials_failed: self.dialing.failures(),
