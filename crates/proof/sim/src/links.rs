@@ -8,18 +8,19 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use control::{CHALLENGE_BYTES, PeerMessage, Reason};
-use engine::{AppId, BulkStream, OpenId};
+use dispatch::Report;
+use engine::AppId;
 use plane::{
-    Admission, ClientId, ClusterKey, ClusterKeys, ConnectRequest, ConnectionOver, DaemonConfig, Dialing, Heartbeat,
-    Identity, Introduction, LaneAnswer, LinkId, LinkNames, LinkPath, Names, Opening, PairLimits, PeersConfig, Place,
-    Seal, Strangers, TICKET_SECRET_BYTES, Tickets, Watch,
+    Admission, ClusterKey, ClusterKeys, DaemonConfig, Dialing, Heartbeat, Identity, Introduction, LinkId, LinkNames,
+    LinkPath, Names, Opening, PairLimits, PeersConfig, Place, Seal, Strangers, TICKET_SECRET_BYTES, Tickets, Watch,
 };
 use verbs::Time;
 
 use crate::address::{PATHS, address_on, host_of, standby};
+use crate::check::{RecordId, Side};
 use crate::direct::SimSocket;
 use crate::plan::{DaemonPlan, HostPlan};
-use crate::regions::{self, RegionInput, Regions};
+use crate::regions::{self, Regions};
 use crate::tcp::Segment;
 
 /// Other daemons known at a time.
@@ -127,20 +128,8 @@ pub(crate) enum Input {
     Silent { link: LinkId, silent: Duration },
     Down { link: LinkId, reason: Reason },
     DialFailed { link: LinkId, reason: Reason },
-    // From the engine.
-    ConnectRequest { open: OpenId, asked: ConnectRequest },
-    ConnectionOver { client: ClientId, over: ConnectionOver },
-    SocketOver { client: ClientId, socket: u64 },
-    ProgramGone { client: ClientId, engine: u32 },
-    Wanted { peer: IpAddr, lane: u32 },
-    LaneFailed { peer: IpAddr, lane: u32, reason: Reason },
-    LaneReset { peer: IpAddr, lane: u32 },
-    LaneRests { peer: IpAddr, lane: u32 },
-    Answer { peer: IpAddr, lane: u32, answer: LaneAnswer },
-    Bulk { engine: u32, stream: BulkStream },
-    Region(RegionInput),
-    Path { client: ClientId, request: u64, result: Result<u32, Reason> },
-    StreamOfRoute { engine: u32, peer: IpAddr, number: u64, stream: Option<BulkStream> },
+    // From an engine.
+    Engine { engine: u32, report: Report },
     // From the tasks that make TCP connections for streams of bulk.
     DirectDialed { peer: IpAddr, number: u64, connection: u64, result: Result<SimSocket, Reason> },
 }
@@ -148,16 +137,7 @@ pub(crate) enum Input {
 impl Input {
     /// Whether the engine says it: its words and those of the links come by two queues.
     pub(crate) fn is_engines(&self) -> bool {
-        !matches!(
-            self,
-            Self::Hello { .. }
-                | Self::Up { .. }
-                | Self::Message { .. }
-                | Self::Silent { .. }
-                | Self::Down { .. }
-                | Self::DialFailed { .. }
-                | Self::DirectDialed { .. }
-        )
+        matches!(self, Self::Engine { .. })
     }
 }
 
@@ -173,8 +153,8 @@ pub(crate) struct ControlPlane {
     pub(crate) by_connection: BTreeMap<u64, LinkId>,
     pub(crate) strangers: Strangers,
     pub(crate) regions: Regions,
-    /// The seal of this host's daemons, one after the other.
-    pub(crate) tickets: Tickets,
+    /// Connections that the engines made and their processes were not told of.
+    pub(crate) untold: BTreeMap<u64, (RecordId, Side)>,
     pub(crate) heartbeat: Heartbeat,
     plan: DaemonPlan,
     instance: u64,
@@ -226,6 +206,8 @@ impl ControlPlane {
             makes_directs: host.bulk_bytes.is_some(),
             tcp_is_faster: host.tcp_is_faster,
             namespace: Some(NAMESPACE),
+            // That of this host's daemons, one after the other.
+            tickets: Tickets::new([own as u8; TICKET_SECRET_BYTES]),
             nobody: None,
         };
         let mut daemon = plane::Daemon::new(config, admission);
@@ -239,7 +221,7 @@ impl ControlPlane {
             by_connection: BTreeMap::new(),
             strangers: Strangers::new(plan.handshakes_max, plan.handshakes_max, BTreeMap::new()),
             regions: Regions::default(),
-            tickets: Tickets::new([own as u8; TICKET_SECRET_BYTES]),
+            untold: BTreeMap::new(),
             heartbeat,
             told_at: vec![Time::ZERO; plan.engines as usize],
             plan,

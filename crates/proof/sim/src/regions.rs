@@ -3,10 +3,9 @@
 //! Owns what raasd's hub owns of them. It must never decide what `plane` decides.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
-use control::{Reason, RegionGrant, RegionPath, RegionRefusal};
+use control::{RegionPath, RegionRefusal};
 use plane::{DirectoryConfig, Handed};
 use raas_core::RegionMapping;
 use verbs::Region;
@@ -37,17 +36,6 @@ impl Shared {
         let life = stamps.word32(u64::from(words) * WORD_BYTES).ok()?;
         Some(RegionMapping { memory: self.memory, word, life, extents: None })
     }
-}
-
-/// What the engine says of regions.
-#[derive(Debug)]
-pub(crate) enum RegionInput {
-    Granted { peer: IpAddr, open: u64, result: Result<RegionGrant, RegionRefusal>, not_registered: Option<u64> },
-    Deregistered { region: u64 },
-    Opened { open: u64, result: Result<u32, Reason> },
-    Closed { peer: IpAddr, handle: u32 },
-    Stopped { peer: IpAddr, region: u64, epoch: u64 },
-    Notified { region: u64, notify: u32 },
 }
 
 /// Bounds of what programs may have.

@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use control::{Connection, Path, RegionKey, RegionRefusal};
-use engine::AppId;
 use histories::{Act, CallId, Histories};
 use plane::ClientId;
 use raas_core::{RegionIdentity, RegionOver, RegionPlace, RegionTries};
@@ -133,8 +132,6 @@ struct Queue {
 #[derive(Debug)]
 pub(crate) struct User {
     pub(crate) client: ClientId,
-    /// As its engine calls it.
-    pub(crate) app: Option<AppId>,
     session: Session,
     pub(crate) chunks: BTreeMap<u32, Region>,
     queue: Option<Queue>,
@@ -167,7 +164,6 @@ impl User {
     pub(crate) fn new(client: ClientId, life: u32, session: Session) -> Self {
         Self {
             client,
-            app: None,
             session,
             chunks: BTreeMap::new(),
             queue: None,

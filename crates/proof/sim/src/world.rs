@@ -46,7 +46,7 @@ use crate::tap::Tap;
 use crate::tcp::Tcp;
 use crate::trace::Trace;
 
-use event::{Chunks, Event};
+use event::Event;
 use meetings::Meetings;
 use streams::StreamTimes;
 use users::Users;
@@ -357,8 +357,6 @@ impl World {
             Event::App { host, life, app } => self.on_app(host, life, app),
             Event::ToDaemon { host, life, app, request } => self.on_request(host, life, app, request),
             Event::ToApp { host, life, app, reply } => self.on_reply(host, life, app, *reply),
-            Event::Chunks { at, life, app, chunks } => self.on_chunks(at, life, app, chunks),
-            Event::NoChunks { at, life, app, size } => self.on_no_chunks(at, life, app, size),
             Event::Hangup { host, life, app } => self.on_hangup(host, life, app),
             Event::Segment { to, segment } => self.on_segment(to, *segment),
             Event::Accept { host, life, peer, connection } => self.on_accept(host, life, peer, connection),

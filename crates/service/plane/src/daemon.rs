@@ -25,9 +25,9 @@ use verbs::{Encrypt, Time};
 
 use crate::{
     Admission, ClientId, Directory, DirectoryConfig, Directs, Fallbacks, Foreign, Meetings, OwnEnds, PairLimits, Pairs,
-    Party, Peers, PeersConfig,
+    Party, Peers, PeersConfig, Tickets,
 };
-pub use action::{Action, ProgramCommand, RegionCommand};
+pub use action::{Action, LinkCommand, MemoryCommand, ProgramCommand, RegionCommand};
 pub use meetings::SocketFacts;
 
 /// The engine that has the UD queue pair, and with it datagram sockets, operation queues and regions.
@@ -64,15 +64,19 @@ pub struct DaemonConfig {
     pub tcp_is_faster: bool,
     /// The daemon's network namespace; none: the kernel does not say.
     pub namespace: Option<u64>,
+    /// Seals and opens the tickets of programs.
+    pub tickets: Tickets,
     /// The number of all users that the daemon's user namespace does not have, which so is no one user's.
     pub nobody: Option<u32>,
 }
 
 /// A program that has a session, or is about to.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Program {
     pid: u32,
     uid: u32,
+    /// What names the process, if that is known.
+    process: Option<String>,
     /// All engines have taken it in.
     is_attached: bool,
 }
@@ -111,6 +115,7 @@ pub struct Daemon<F, S> {
     tcp_is_faster: bool,
     namespace: Option<u64>,
     nobody: Option<u32>,
+    tickets: Tickets,
     programs: BTreeMap<ClientId, Program>,
     admission: Admission,
     pairs: Pairs<F>,
@@ -144,6 +149,7 @@ impl<F, S> Daemon<F, S> {
             tcp_is_faster: config.tcp_is_faster,
             namespace: config.namespace,
             nobody: config.nobody,
+            tickets: config.tickets,
             programs: BTreeMap::new(),
             actions: VecDeque::new(),
         }

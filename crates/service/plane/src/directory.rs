@@ -32,7 +32,7 @@ use control::{
 };
 use verbs::Time;
 
-use crate::{ClientId, Party, UserPlaces};
+use crate::{ClientId, MemoryCommand, Party, RegionCommand, UserPlaces};
 pub(crate) use action::DirectoryAction;
 pub use action::{Handed, KeptRegion};
 use handles::{Handle, Handles};
@@ -296,7 +296,11 @@ impl Directory {
         let Party { client, pid, .. } = party;
         self.names.insert(spec.name.clone(), region);
         self.add_handle(party, open, region);
-        self.actions.push_back(DirectoryAction::Make { region, bytes: spec.bytes, huge_pages: spec.huge_pages });
+        self.actions.push_back(DirectoryAction::Memory(MemoryCommand::Make {
+            region,
+            bytes: spec.bytes,
+            huge_pages: spec.huge_pages,
+        }));
         let stage = Stage::Making { client, request, returns: epoch > 0 };
         let time = (epoch.saturating_add(1), self.stamps.next_stamp(), word);
         let owner = Some(Owner { client, pid, open });
@@ -305,11 +309,11 @@ impl Directory {
         Ok(())
     }
 
-    /// The memory of [`DirectoryAction::Make`] is there, or why not.
+    /// The memory of [`MemoryCommand::Make`] is there, or why not.
     pub(crate) fn on_made(&mut self, now: Time, region: u64, result: Result<(), RegionRefusal>) {
         let Some(entry) = self.entries.get_mut(&region) else {
             // It ended meanwhile.
-            return self.actions.push_back(DirectoryAction::Drop { region });
+            return self.drop_memory(region);
         };
         match (&entry.stage, result) {
             (&Stage::Making { client, request, returns }, Ok(())) => {
@@ -318,7 +322,7 @@ impl Directory {
                     self.moving.insert(region, now + self.config.answer + revoke::copying(entry.spec.bytes));
                 }
                 let (stamp, word) = (entry.stamp, entry.word);
-                self.actions.push_back(DirectoryAction::Use { region });
+                self.actions.push_back(DirectoryAction::Memory(MemoryCommand::Use { region }));
                 self.stamp(word, region_stamp::of(stamp, region_stamp::LIVE));
                 let Some((owner, entry)) = self.entries.get(&region).and_then(|e| Some((e.owner?, e))) else { return };
                 // Whatever others may do, the owner may do everything.
@@ -414,7 +418,7 @@ impl Directory {
         let remote = tags.chain(std::mem::take(&mut entry.untaken)).filter(|is_remote| *is_remote).count();
         if stays && let Some(count) = u32::try_from(remote).ok().filter(|count| *count > 0) {
             // Nobody takes them any more, and others may come.
-            self.actions.push_back(DirectoryAction::NotificationsTaken { region, count });
+            self.actions.push_back(DirectoryAction::Engine(RegionCommand::NotificationsTaken { region, count }));
         }
         if stays {
             self.keep(region);
@@ -456,7 +460,7 @@ impl Directory {
         if let Stage::Revoking(revoke) = entry.stage {
             self.answer_revoke(revoke.asker, Err(why));
         }
-        self.actions.push_back(DirectoryAction::Drop { region });
+        self.drop_memory(region);
     }
 
     /// A program's handle is over, and it is told.
@@ -520,8 +524,14 @@ impl Directory {
         self.last_open
     }
 
+    /// A region is over: its memory goes, and its kernels at the engine, which may run there, end.
+    fn drop_memory(&mut self, region: u64) {
+        self.actions.push_back(DirectoryAction::Memory(MemoryCommand::Drop { region }));
+        self.actions.push_back(DirectoryAction::Engine(RegionCommand::Forget { region }));
+    }
+
     fn stamp(&mut self, word: u32, value: u64) {
-        self.actions.push_back(DirectoryAction::Stamp { word, value });
+        self.actions.push_back(DirectoryAction::Memory(MemoryCommand::Stamp { word, value }));
     }
 
     fn send(&mut self, client: ClientId, reply: Reply) {

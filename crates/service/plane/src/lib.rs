@@ -48,7 +48,10 @@ pub use admission::{
     ConnectionOver, Listen, SpreadBy, TenantUse,
 };
 pub use cluster_key::{ClusterKey, ClusterKeys, KEY_BYTES, KEY_BYTES_MAX, KEYS_MAX};
-pub use daemon::{Action, DATAGRAM_ENGINE, Daemon, DaemonConfig, ProgramCommand, RegionCommand, SocketFacts, Supply};
+pub use daemon::{
+    Action, DATAGRAM_ENGINE, Daemon, DaemonConfig, LinkCommand, MemoryCommand, ProgramCommand, RegionCommand,
+    SocketFacts, Supply,
+};
 pub use dialing::{AfterAttempt, Dialing};
 pub use direct_proof::DirectProof;
 pub use directory::{Directory, DirectoryConfig, Handed, KeptRegion};

@@ -20,7 +20,7 @@ use control::{LEASED_LANE_FIRST, MeetMessage, PeerMessage, Reason, RegionMessage
 use verbs::Time;
 
 use crate::lane_round::LaneRound;
-use crate::{Identity, LaneCommand, LinkId, LinkPath};
+use crate::{Identity, LaneCommand, LinkCommand, LinkId, LinkPath};
 use paths::Paths;
 use redials::Redials;
 
@@ -38,16 +38,10 @@ const YIELD: Duration = Duration::from_millis(500);
 /// What the daemon does for its peers.
 #[derive(Debug)]
 pub(crate) enum PeerAction {
-    /// Dial a peer's daemon. Answered by [`Peers::handle_up`] or [`Peers::handle_dial_failed`], unless it is cancelled.
-    Dial { link: LinkId, peer: IpAddr, deadline: Time, ways: Ways },
-    /// Give a dial up, or the link that it became, without words.
-    CancelDial { link: LinkId },
-    /// Send a message on a link that is up.
-    Send { link: LinkId, message: PeerMessage },
+    /// Do something about a link.
+    Link(LinkCommand),
     /// Tell [`crate::Directs::handle_message`].
     Direct { peer: IpAddr, message: PeerMessage },
-    /// Say why, and close.
-    Close { link: LinkId, reason: Reason, detail: String },
     /// The peer's daemon speaks of regions.
     Region { peer: IpAddr, message: RegionMessage },
     /// The peer's daemon speaks of TCP connections that streams are to replace.
@@ -208,7 +202,7 @@ impl Peers {
     pub(crate) fn tell(&mut self, peer: IpAddr, message: PeerMessage) -> bool {
         let link = self.link_to(peer);
         if let Some(link) = link {
-            self.actions.push_back(PeerAction::Send { link, message });
+            self.actions.push_back(PeerAction::Link(LinkCommand::Send { link, message }));
         }
         link.is_some()
     }
@@ -298,7 +292,7 @@ impl Peers {
         self.next_link += 1;
         entry.dial = Some(link);
         self.links.insert(link, peer);
-        self.actions.push_back(PeerAction::Dial { link, peer, deadline, ways });
+        self.actions.push_back(PeerAction::Link(LinkCommand::Dial { link, peer, deadline, ways }));
     }
 
     fn forget_idle(&mut self, peer: IpAddr) {
@@ -337,7 +331,7 @@ impl Peers {
                 entry.dial = None;
                 self.waiting.set(peer, now + YIELD);
                 self.links.remove(&dial);
-                self.actions.push_back(PeerAction::CancelDial { link: dial });
+                self.actions.push_back(PeerAction::Link(LinkCommand::CancelDial { link: dial }));
             }
         } else if self.peers.len() >= self.config.peers_max {
             return Verdict::Refuse(Reason::PeerLimit, "this daemon knows as many peers as it may".into());
@@ -420,7 +414,7 @@ impl Peers {
         self.links.insert(link, peer);
         if let Some(dial) = dial {
             self.links.remove(&dial);
-            self.actions.push_back(PeerAction::CancelDial { link: dial });
+            self.actions.push_back(PeerAction::Link(LinkCommand::CancelDial { link: dial }));
         }
         // They were chosen when another daemon was there, which had more engines.
         for engine in without {
@@ -505,7 +499,7 @@ impl Peers {
     }
 
     fn close(&mut self, link: LinkId, reason: Reason, detail: &str) {
-        self.actions.push_back(PeerAction::Close { link, reason, detail: detail.into() });
+        self.actions.push_back(PeerAction::Link(LinkCommand::Close { link, reason, detail: detail.into() }));
     }
 
     // ---- time

@@ -12,7 +12,7 @@ use control::{
     APP_VERSION, Bare, ChannelError, PeerCredentials, Reason, Reply, Request, Role, receive_bare, send_frame,
     send_message,
 };
-use plane::{ClientId, Holder, ProgramFacts};
+use plane::{ClientId, ProgramFacts};
 use receivers::{Kind, Verdict};
 use shm::{ClosedElsewhere, LAYOUT_VERSION};
 use tokio::io::Interest;
@@ -205,13 +205,6 @@ pub(crate) struct ProgramIdentity {
     pub(crate) facts: ProgramFacts,
     /// By which the next daemon knows it again.
     pub(crate) process: ProcessName,
-}
-
-impl ProgramIdentity {
-    /// For whom its tickets are.
-    pub(crate) fn holder(&self) -> Holder<'_> {
-        Holder { uid: self.uid, process: self.process.as_deref() }
-    }
 }
 
 /// What serving a program needs.

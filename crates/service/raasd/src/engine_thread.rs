@@ -6,7 +6,6 @@
 
 pub(crate) mod load;
 mod looks;
-mod regions;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::BorrowedFd;
@@ -14,8 +13,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use control::Reason;
-use engine::{AppId, DatagramBind, Dial, Engine, EngineConfig, Event, LaneAt, LanePath, Load, OperationsOpen, Viewer};
-use plane::{LaneAnswer, LaneCommand, LinkPath, ProgramCommand, Refusal};
+use dispatch::Report;
+use engine::{AppId, Engine, EngineConfig, Event, LaneAt, Load, Viewer};
+use plane::LaneCommand;
 use shm::{Backoff, Drained, EnginePage};
 use tokio::sync::{mpsc, oneshot};
 use verbs::{Provider, Time};
@@ -306,120 +306,45 @@ impl<P: Provider> EngineThread<P> {
         let (engine, device) = (&mut self.engine, &mut self.device);
         match command {
             Command::Attach { client, attach, wake, returned } => {
-                let result = engine.attach(attach).and_then(|app| match self.sleeper.add_app(app, wake.heard.fd()) {
+                let (sleeper, wakes) = (&mut self.sleeper, &mut self.wakes);
+                let watch = |app| match sleeper.add_app(app, wake.heard.fd()) {
                     Ok(()) => {
-                        self.wakes.insert(app, wake);
-                        if let Some(returned) = returned {
-                            engine.take_back(now, device, app, *returned);
-                        }
-                        Ok(app)
+                        wakes.insert(app, wake);
+                        Ok(())
                     }
                     Err(error) => {
                         tracing::warn!(%error, "cannot watch an application's wake socket");
-                        engine.detach(now, device, app, Reason::LocalLimit);
                         Err(Reason::LocalLimit)
                     }
-                });
-                self.held.push_back(FromEngine::Attached { client, result });
+                };
+                let report = dispatch::attach((now, engine, device), (client, attach, returned), watch);
+                self.held.push_back(FromEngine::Report(report));
             }
-            Command::Detach { app, reason } => {
-                engine.detach(now, device, app, reason);
-                self.forget_wake(app);
+            Command::Engine(command) => {
+                let left = match &command {
+                    dispatch::Command::Detach { app, .. } => Some(*app),
+                    dispatch::Command::Lane { lane, command } => {
+                        self.note_lane(*lane, command);
+                        None
+                    }
+                    _ => None,
+                };
+                let report = command.execute(now, &mut self.engine, &mut self.device);
+                self.held.extend(report.map(FromEngine::Report));
+                left.into_iter().for_each(|app| self.forget_wake(app));
             }
-            Command::SetConnectTo { app, networks } => engine.set_connect_to(app, networks),
-            Command::SetTenants(terms) => engine.set_tenants(terms),
-            Command::SetTenant { app, place } => engine.set_tenant(app, place),
-            Command::AddChunks { app, size, tx, rx } => {
-                use control::ChunkKind::{Rx, Tx};
-                let added = engine
-                    .add_chunk(device, app, rx.0, Rx, size, rx.1)
-                    .and_then(|()| engine.add_chunk(device, app, tx.0, Tx, size, tx.1));
-                if let Err(error) = added {
-                    tracing::warn!(?app, ?size, %error, "the device does not take more ring memory");
-                    engine.chunks_refused(app, size, Reason::LocalLimit);
-                }
-            }
-            Command::ChunksRefused { app, size, reason } => engine.chunks_refused(app, size, reason),
-            Command::Program { app, command } => self.execute_for_program(now, app, command),
-            Command::Admit { open, answer } => engine.admit(now, device, open, answer),
-            Command::Region(command) => self.execute_for_region(command),
-            Command::Lane { lane, command } => self.execute_for_lane(now, lane, command),
             Command::Inspect { number, viewer, part } => self.questions.push_back((number, viewer, part)),
-            Command::StreamOfRoute { peer, number, route } => {
-                let stream = engine.stream_of_route(peer, route);
-                self.held.push_back(FromEngine::StreamOfRoute { peer, number, stream });
-            }
-            Command::ResetLane { client, request, peer } => {
-                let found = engine.force_lane_error(device, peer);
-                self.held.push_back(FromEngine::LaneWasReset { client, request, found });
-            }
             Command::Stop => self.stop = true,
         }
     }
 
-    fn execute_for_program(&mut self, now: Time, app: AppId, command: ProgramCommand) {
-        let (engine, device) = (&mut self.engine, &mut self.device);
-        match command {
-            ProgramCommand::Unlisten { port } => engine.unlisten(now, device, app, port),
-            ProgramCommand::Accepted { port, connection } => engine.accepted(app, port, connection),
-            ProgramCommand::Connect { request, connection, to, local, ring_bytes, kind } => {
-                let dial = Dial { connection, to, local, ring_bytes, kind };
-                engine.connect(now, device, app, request, dial);
-            }
-            ProgramCommand::CancelConnect { request } => engine.cancel_connect(now, device, app, request),
-            ProgramCommand::Bind { request, socket, port, ring_bytes } => {
-                engine.bind_datagram(app, request, DatagramBind { socket, port, ring_bytes });
-            }
-            ProgramCommand::OpenOperations { request, queue, ring_bytes } => {
-                engine.open_operations(app, request, OperationsOpen { queue, ring_bytes });
-            }
-            ProgramCommand::Path { request, to } => engine.datagram_path(now, device, app, request, to),
-            ProgramCommand::ChunkNotTaken { chunk } => engine.chunk_not_taken(now, device, app, chunk),
-            ProgramCommand::OpenRegion { peer, open, grant, lane } => {
-                let result = engine.open_region(device, app, LaneAt { peer, leased: lane }, grant);
-                self.held.push_back(FromEngine::RegionOpened { open, result });
-            }
-            ProgramCommand::CloseRegion { handle } => engine.close_region(app, handle),
-            ProgramCommand::DetachRegion { number } => engine.detach_local_region(app, number),
+    /// Lanes are given up when the thread ends.
+    fn note_lane(&mut self, lane: u32, command: &LaneCommand) {
+        match *command {
+            LaneCommand::Offer { peer, .. } => _ = self.lanes.insert(LaneAt::new(peer, lane)),
+            LaneCommand::Lost { peer, .. } => _ = self.lanes.remove(&LaneAt::new(peer, lane)),
+            _ => {}
         }
-    }
-
-    fn execute_for_lane(&mut self, now: Time, lane: u32, command: LaneCommand) {
-        let (engine, device) = (&mut self.engine, &mut self.device);
-        let at = |peer| LaneAt::new(peer, lane);
-        let (peer, answer) = match command {
-            LaneCommand::Offer { peer, round, path } => {
-                let path = path.map(|LinkPath { own, peer }| LanePath { own, peer });
-                let result = engine.lane_offer_over(device, at(peer), path);
-                let result = result.map_err(|e| Refusal::of_lane(&e, Reason::LocalLimit));
-                self.lanes.insert(at(peer));
-                (peer, LaneAnswer::Offered { round, result })
-            }
-            LaneCommand::Accept { peer, round, offer } => {
-                let result = engine.lane_accept(device, at(peer), &offer);
-                let result = result.map_err(|e| Refusal::of_lane(&e, Reason::LaneFailed));
-                (peer, LaneAnswer::Accepted { round, result })
-            }
-            LaneCommand::TellRoutes { peer, round } => {
-                let routes = engine.lane_routes(at(peer));
-                let done = routes.is_none() && engine.lane_goes_on(at(peer));
-                (peer, LaneAnswer::RoutesTold { round, routes, done })
-            }
-            LaneCommand::TakeRoutes { peer, round, routes } => {
-                let taken = engine.lane_take_routes(now, device, at(peer), &routes);
-                (peer, LaneAnswer::RoutesTaken { round, result: taken.map(|()| engine.lane_goes_on(at(peer))) })
-            }
-            LaneCommand::Reset { peer } => return engine.lane_reset(now, device, at(peer)),
-            LaneCommand::Rest { peer } => return engine.lane_rest(now, device, at(peer)),
-            LaneCommand::Ready { peer } => return engine.lane_ready(now, device, at(peer)),
-            LaneCommand::Lost { peer, reason } => {
-                engine.lane_lost(now, device, at(peer), reason);
-                self.lanes.remove(&at(peer));
-                return;
-            }
-            LaneCommand::PeerSilent { peer, silent } => return engine.peer_silent(now, peer, silent),
-        };
-        self.held.push_back(FromEngine::Lane { peer, lane, answer });
     }
 
     fn view(&mut self, viewer: Viewer, part: EnginePart) -> EngineView {
@@ -458,7 +383,7 @@ impl<P: Provider> EngineThread<P> {
             if let Event::AppFault { app, .. } = event {
                 self.forget_wake(app);
             }
-            self.held.push_back(FromEngine::Event(event));
+            self.held.push_back(FromEngine::Report(Report::Event(event)));
         }
         any
     }

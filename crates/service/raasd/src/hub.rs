@@ -31,7 +31,7 @@ use std::time::Duration;
 use control::{PeerMessage, Reason, Reply};
 use engine::{AppId, IpNet, Returned, ReturnedChunk, SlotSet};
 use plane::{
-    Admission, ClientId, ConnectionOver, Daemon, DaemonConfig, LinkId, Names, PairLimits, PeersConfig, Policy, Tickets,
+    Admission, ClientId, ConnectionOver, Daemon, DaemonConfig, LinkId, Names, PairLimits, PeersConfig, Policy,
 };
 use shm::{ClosedElsewhere, Session, SessionShape};
 use tokio::sync::{Notify, mpsc};
@@ -164,7 +164,6 @@ pub(crate) struct Hub {
     engine_page: OwnedFd,
     addresses: Vec<IpAddr>,
     clients: BTreeMap<ClientId, Client>,
-    tickets: Tickets,
     incarnation: Incarnation,
     /// Decides.
     daemon: Daemon<ClosedElsewhere, OwnedFd>,
@@ -220,6 +219,7 @@ fn decisions(
     engines: u32,
     owner_uid: u32,
     (links, connect_timeout, is_softnic): (&LinkContext, Duration, bool),
+    incarnation: &Incarnation,
 ) -> DaemonConfig {
     let limits = &config.limits;
     let segments_max = SEGMENTS_PER_PAIR * limits.pairs_max;
@@ -252,6 +252,7 @@ fn decisions(
         makes_directs: is_softnic && config.tcp_direct,
         tcp_is_faster: is_softnic && config.run_lanes == RunLanes::Auto,
         namespace: meetings::own_namespace(),
+        tickets: incarnation.tickets(),
         nobody: meetings::nobody(),
     }
 }
@@ -261,8 +262,8 @@ impl Hub {
     pub(crate) async fn run(parts: HubParts, shutdown: &Shutdown) -> Result<(), DaemonError> {
         let HubParts { mut events, mut client_inputs, mut link_inputs, mut policies, engines, config, .. } = parts;
         let owner_uid = rustix::process::geteuid().as_raw();
-        let decides =
-            decisions(&config, engines.count(), owner_uid, (&parts.links, parts.connect_timeout, parts.is_softnic));
+        let of_device = (&*parts.links, parts.connect_timeout, parts.is_softnic);
+        let decides = decisions(&config, engines.count(), owner_uid, of_device, &parts.incarnation);
         let mut daemon = Daemon::new(decides, parts.admission);
         daemon.begin_after(parts.incarnation.first_number());
         daemon.directory_mut().draw_from(parts.epoch);
@@ -279,7 +280,6 @@ impl Hub {
             epoch: parts.epoch,
             engine_page: parts.engine_page,
             clients: BTreeMap::new(),
-            tickets: parts.incarnation.tickets(),
             incarnation: parts.incarnation.clone(),
             names: Names::default(),
             links: BTreeMap::new(),
@@ -374,8 +374,8 @@ impl Hub {
     }
 
     /// Queues a command; [`Self::settle`] sends it.
-    fn command(&mut self, engine: u32, command: Command) {
-        self.engines.queue(engine, command);
+    fn command(&mut self, engine: u32, command: dispatch::Command) {
+        self.engines.queue(engine, Command::Engine(command));
     }
 
     /// Tells all programs and peers that the daemon stops.
@@ -390,7 +390,7 @@ impl Hub {
         for queue in std::mem::take(&mut self.links).into_values() {
             queue.close(PeerMessage::Bye { reason: Reason::ShuttingDown, detail: "the daemon stops".into() });
         }
-        (0..self.engines.count()).for_each(|engine| self.command(engine, Command::Stop));
+        (0..self.engines.count()).for_each(|engine| self.engines.queue(engine, Command::Stop));
         self.settle();
         // Links that we dialed say their goodbye; dials that are still under way have nobody to say it to.
         for dial in std::mem::take(&mut self.dials).into_values() {

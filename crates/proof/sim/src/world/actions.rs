@@ -2,21 +2,24 @@
 //!
 //! Owns how long everything takes. It must decide nothing.
 
-use control::{PeerMessage, Reply};
-use plane::{Action, ClientId, DATAGRAM_ENGINE, ProgramCommand, Supply};
+use control::{Connection, PeerMessage, Reply};
+use dispatch::{Command, Mapped};
+use plane::{Action, ClientId, DATAGRAM_ENGINE, LinkCommand, MemoryCommand, ProgramCommand, RegionCommand, Supply};
 use rand::RngExt;
 use rand::rngs::StdRng;
 
-use super::event::{Command, PeerOffer};
+use super::commands::is_of_pair;
+use super::event::PeerOffer;
 use super::regions::of_regions;
 use super::users::is_user;
 use super::{Event, World};
 use crate::address::At;
 use crate::app;
+use crate::check::RecordId;
 use crate::direct::{EndOwner, SimSocket};
 
 /// Random words of the seed. Each wake socket can be made.
-struct Seeded<'a>(&'a mut StdRng);
+pub(super) struct Seeded<'a>(pub(super) &'a mut StdRng);
 
 impl Supply<()> for Seeded<'_> {
     fn word(&mut self) -> u64 {
@@ -77,62 +80,106 @@ impl World {
                 self.command(At { host, engine }, Command::Lane { lane, command })
             }
             Action::AskRoute { peer, number, lane, route } => {
-                self.command(At { host, engine: lane }, Command::AskRoute { peer, number, route });
+                self.command(At { host, engine: lane }, Command::StreamOfRoute { peer, number, route });
             }
-            Action::Grant { region, epoch, register, peer, open, lane } => {
-                let Some(regions) = self.regions(host) else { return };
-                let memory = register.and_then(|access| Some((regions.memory(region)?, access)));
-                self.command(of_regions(host), Command::Grant { region, epoch, memory, peer, open, lane });
+            Action::Region(command) => {
+                let memory = match command {
+                    RegionCommand::Grant { region, register: Some(_), .. } => Some(self.mapped(host, region)),
+                    _ => None,
+                };
+                self.command(of_regions(host), Command::Region { command, memory });
             }
-            Action::Region(command) => self.command(of_regions(host), Command::Region(command)),
-            Action::Make { region, bytes, .. } => {
-                let now = self.now;
-                let Some(running) = self.up(host) else { return };
-                let made = running.control.regions.make(region, bytes);
-                running.control.daemon.on_made(now, region, made);
-            }
-            Action::Use { .. } => {}
-            Action::Drop { region } => self.regions(host).into_iter().for_each(|regions| regions.forget(region)),
-            Action::Stamp { word, value } => {
-                self.regions(host).into_iter().for_each(|regions| regions.stamp(word, value));
-            }
-            Action::Dial { link, peer, deadline, ways } => self.start_dial(host, link, (peer, ways), deadline),
-            Action::CancelDial { link } => {
-                if self.link(host, link).is_some_and(|link| !link.is_known) {
-                    self.end_link(host, link);
-                }
-            }
-            Action::Send { link, message } => {
-                if self.link(host, link).is_some_and(|link| link.is_known) {
-                    self.say(host, link, message);
-                }
-            }
-            Action::Close { link, reason, detail } => {
-                if self.link(host, link).is_some_and(|link| link.is_known) {
-                    self.say(host, link, PeerMessage::Bye { reason, detail });
-                    self.end_link(host, link);
-                }
-            }
+            Action::Memory(command) => self.on_memory(host, command),
+            Action::Link(command) => self.on_link_command(host, command),
             Action::DialDirect { peer, number, token, connection } => {
                 self.dial_direct(host, PeerOffer { peer, number, token, connection });
             }
-            action @ (Action::Keep { .. } | Action::Attach { .. } | Action::NoRow { .. }) => {
+            action @ Action::NoRow { .. } => {
                 self.checks.fail(self.now, "set-up", format!("host {host}: {action:?}, for which no program asks"));
             }
         }
     }
 
-    fn command_program(&mut self, host: usize, engine: u32, client: ClientId, command: ProgramCommand) {
-        let Some(running) = self.up(host) else { return };
+    fn on_memory(&mut self, host: usize, command: MemoryCommand) {
         match command {
-            ProgramCommand::Connect { connection: number, .. } | ProgramCommand::Bind { socket: number, .. } => {
-                running.control.numbers.insert(number);
+            MemoryCommand::Make { region, bytes, .. } => {
+                let now = self.now;
+                let Some(running) = self.up(host) else { return };
+                let made = running.control.regions.make(region, bytes);
+                running.control.daemon.on_made(now, region, made);
             }
-            _ => {}
+            MemoryCommand::Use { .. } => {}
+            MemoryCommand::Drop { region } => self.regions(host).into_iter().for_each(|regions| regions.forget(region)),
+            MemoryCommand::Stamp { word, value } => {
+                self.regions(host).into_iter().for_each(|regions| regions.stamp(word, value));
+            }
+            MemoryCommand::Keep { .. } => {
+                self.checks.fail(self.now, "set-up", format!("host {host}: {command:?}, for which no program asks"));
+            }
         }
-        if let Some(app) = running.control.names.app(client, engine) {
-            self.command(At { host, engine }, Command::Program { app, command });
+    }
+
+    fn on_link_command(&mut self, host: usize, command: LinkCommand) {
+        match command {
+            LinkCommand::Dial { link, peer, deadline, ways } => self.start_dial(host, link, (peer, ways), deadline),
+            LinkCommand::CancelDial { link } => {
+                if self.link(host, link).is_some_and(|link| !link.is_known) {
+                    self.end_link(host, link);
+                }
+            }
+            LinkCommand::Send { link, message } => {
+                if self.link(host, link).is_some_and(|link| link.is_known) {
+                    self.say(host, link, message);
+                }
+            }
+            LinkCommand::Close { link, reason, detail } => {
+                if self.link(host, link).is_some_and(|link| link.is_known) {
+                    self.say(host, link, PeerMessage::Bye { reason, detail });
+                    self.end_link(host, link);
+                }
+            }
         }
+    }
+
+    fn mapped(&mut self, host: usize, region: u64) -> Mapped {
+        let memory = self.regions(host).and_then(|regions| regions.memory(region));
+        memory.ok_or_else(|| "the region has no memory".into())
+    }
+
+    fn command_program(&mut self, host: usize, engine: u32, client: ClientId, command: ProgramCommand) {
+        let app = self.up(host).and_then(|running| running.control.names.app(client, engine));
+        let Some(app) = app else { return };
+        let memory = match command {
+            ProgramCommand::AttachRegion { region, .. } => Some(self.mapped(host, region)),
+            _ => None,
+        };
+        self.command(At { host, engine }, Command::Program { app, command, memory });
+    }
+
+    /// What an engine made and its process is told of now.
+    fn record_of(&mut self, host: usize, connection: &Connection) -> Option<RecordId> {
+        Some(self.up(host)?.control.untold.remove(&connection.id)?.0)
+    }
+
+    /// A process hears of what its engines made, in order with all else that its daemon says.
+    fn of_engine(&mut self, host: usize, reply: Reply) -> Option<app::Reply> {
+        Some(match reply {
+            Reply::Connected { request, result: Ok(connection) } if connection.peer.port() == 0 => {
+                app::Reply::Bound { request, connection }
+            }
+            Reply::Connected { request, result: Ok(connection) } => {
+                let record = self.record_of(host, &connection)?;
+                app::Reply::Connected { request, result: Ok((connection, record)) }
+            }
+            Reply::Connected { request, result: Err(reason) } => app::Reply::Connected { request, result: Err(reason) },
+            Reply::Incoming { port, connection } => {
+                let record = self.record_of(host, &connection)?;
+                app::Reply::Incoming { port, connection, record }
+            }
+            Reply::DatagramPath { request, result } => app::Reply::Path { request, result },
+            Reply::ChunkGone { chunk } => app::Reply::ChunkGone { number: chunk },
+            _ => return None,
+        })
     }
 
     fn reply_of_plane(&mut self, host: usize, client: ClientId, reply: Reply) {
@@ -150,6 +197,14 @@ impl World {
                 self.trace.note(self.now, "connect {} of {} is refused, {}", &words);
             }
             _ => {}
+        }
+        let is_engines = matches!(
+            reply,
+            Reply::Connected { .. } | Reply::Incoming { .. } | Reply::DatagramPath { .. } | Reply::ChunkGone { .. }
+        );
+        if is_engines && !is_of_pair(&reply) {
+            let reply = self.of_engine(host, reply);
+            return reply.into_iter().for_each(|reply| self.reply_to(host, uid, reply));
         }
         let life = self.life(host);
         if let Some(at) = self.app_hears_at(host, uid) {

@@ -1,22 +1,32 @@
-//! What the control plane tells the engines, each of which takes it soon and in order.
+//! What control plane and engines say to each other: each engine takes commands soon and in order, and the control plane
+//! its reports.
 //!
-//! Owns that order: nothing is said to an engine beside its queue.
+//! Owns that order: nothing is said to an engine beside its queue. What a command does, and what a report is to the control
+//! plane, is the shipped crate `dispatch`'s.
 
-use control::Reason;
-use engine::{AppId, DatagramBind, Dial, LaneAt, OperationsOpen};
-use plane::ProgramCommand;
+use control::{Reason, Reply};
+use dispatch::{Command, Left, Report};
+use plane::{LaneCommand, ProgramCommand};
 
-use super::event::Command;
+use super::actions::Seeded;
 use super::{Event, World};
 use crate::address::At;
 use crate::links::Input;
-use crate::regions::RegionInput;
 
 impl World {
     pub(super) fn command(&mut self, at: At, command: Command) {
         let delay = self.some(self.plan.queue_delay_max);
         let (due, life) = (self.now + delay, self.life(at.host));
         let Some(running) = self.up(at.host) else { return };
+        match &command {
+            Command::Program { command: ProgramCommand::Connect { connection: number, .. }, .. }
+            | Command::Program { command: ProgramCommand::Bind { socket: number, .. }, .. }
+            | Command::Program { command: ProgramCommand::OpenOperations { queue: number, .. }, .. } => {
+                running.control.numbers.insert(*number);
+            }
+            Command::Admit { answer: Ok(admitted), .. } => _ = running.control.numbers.insert(admitted.connection),
+            _ => {}
+        }
         let Some(told_at) = running.control.told_at.get_mut(at.engine as usize) else { return };
         *told_at = due.max(*told_at);
         let due = *told_at;
@@ -34,50 +44,76 @@ impl World {
         self.trace.text(now, || format!("engine {at:?}: {command:?}"));
         let Some(driven) = self.driven(at) else { return };
         driven.tap.now = now;
-        let (engine, tap) = (&mut driven.engine, &mut driven.tap);
-        match *command {
-            Command::Program { app, command } => self.execute_for_program(at, app, command),
-            Command::Lane { lane, command } => self.execute_for_lane(at, lane, command),
-            Command::Region(command) => self.execute_for_region(at, command),
-            Command::Grant { region, epoch, memory, peer, open, lane } => {
-                let answer = self.grant(at, (region, epoch), memory, (peer, open, lane));
-                self.tell_of_regions(at, answer);
-            }
-            Command::Admit { open, answer } => engine.admit(now, tap, open, answer),
-            Command::AskRoute { peer, number, route } => {
-                let stream = engine.stream_of_route(peer, route);
-                self.tell_plane(at.host, Input::StreamOfRoute { engine: at.engine, peer, number, stream });
-            }
-            Command::Detach { app } => engine.detach(now, tap, app, Reason::PeerAppDied),
+        let lane = match &*command {
+            Command::Lane { lane, command } => Some((*lane, command.clone())),
+            _ => None,
+        };
+        if let Some((lane, LaneCommand::Offer { peer, .. })) = lane {
+            driven.given_up.remove(&engine::LaneAt::new(peer, lane));
         }
+        let grants = match *command {
+            Command::Region { command: plane::RegionCommand::Grant { region, lane: None, .. }, .. } => Some(region),
+            _ => None,
+        };
+        let report = command.execute(now, &mut driven.engine, &mut driven.tap);
+        if let Some((lane, command)) = lane {
+            self.on_lane_command((at, lane), &command, report.as_ref());
+        }
+        if let (Some(region), Some(Report::RegionGranted { result: Err(why), .. })) = (grants, &report) {
+            self.checks.fail(now, "set-up", format!("region {region} of host {} is not granted: {why}", at.host));
+        }
+        // The answer comes after every event that the engine made before.
+        self.after_engine(at);
+        report.into_iter().for_each(|report| self.report(at, report));
         self.after_command(at);
     }
 
-    fn execute_for_program(&mut self, at: At, app: AppId, command: ProgramCommand) {
+    pub(super) fn report(&mut self, at: At, report: Report) {
+        self.tell_plane(at.host, Input::Engine { engine: at.engine, report });
+    }
+
+    /// The control plane hears an engine.
+    pub(super) fn hear(&mut self, at: At, report: Report) {
         let now = self.now;
-        let Some(driven) = self.driven(at) else { return };
-        let (engine, tap) = (&mut driven.engine, &mut driven.tap);
-        match command {
-            ProgramCommand::Unlisten { port } => engine.unlisten(now, tap, app, port),
-            ProgramCommand::Accepted { port, connection } => engine.accepted(app, port, connection),
-            ProgramCommand::Connect { request, connection, to, local, ring_bytes, kind } => {
-                engine.connect(now, tap, app, request, Dial { connection, to, local, ring_bytes, kind });
+        let number = match report {
+            Report::Event(
+                engine::Event::ConnectionOver { connection: number, .. }
+                | engine::Event::SocketOver { socket: number, .. },
+            ) => Some(number),
+            _ => None,
+        };
+        let Some(running) = self.hosts[at.host].running.as_mut() else { return };
+        let control = &mut running.control;
+        let mut seeded = Seeded(&mut self.rng);
+        let left = dispatch::hear(&mut control.daemon, &mut control.names, (now, at.engine), report, &mut seeded);
+        number.into_iter().for_each(|number| self.take_number(at.host, number));
+        match left {
+            None => {}
+            Some(Left::Command(command)) => self.command(at, command),
+            Some(Left::Rings { client, app, size, rings }) => self.make_chunks((at, client, app), size, rings),
+            Some(other) => {
+                let detail = format!("host {}: {other:?}, for which nobody asked", at.host);
+                self.checks.fail(now, "unexplained", detail);
             }
-            ProgramCommand::CancelConnect { request } => engine.cancel_connect(now, tap, app, request),
-            ProgramCommand::Bind { request, socket, port, ring_bytes } => {
-                engine.bind_datagram(app, request, DatagramBind { socket, port, ring_bytes });
-            }
-            ProgramCommand::OpenOperations { request, queue, ring_bytes } => {
-                engine.open_operations(app, request, OperationsOpen { queue, ring_bytes });
-            }
-            ProgramCommand::Path { request, to } => engine.datagram_path(now, tap, app, request, to),
-            ProgramCommand::ChunkNotTaken { chunk } => engine.chunk_not_taken(now, tap, app, chunk),
-            ProgramCommand::OpenRegion { peer, open, grant, lane } => {
-                let result = engine.open_region(tap, app, LaneAt { peer, leased: lane }, grant);
-                self.tell_of_regions(at, RegionInput::Opened { open, result });
-            }
-            ProgramCommand::CloseRegion { handle } => engine.close_region(app, handle),
-            ProgramCommand::DetachRegion { number } => engine.detach_local_region(app, number),
         }
     }
+
+    /// All engines end a program's session.
+    pub(super) fn detach(&mut self, host: usize, client: plane::ClientId) {
+        for at in self.engines_of(host) {
+            let app = self.up(host).and_then(|running| running.control.names.app(client, at.engine));
+            if let Some(app) = app {
+                self.command(at, Command::Detach { app, reason: Reason::PeerAppDied });
+            }
+        }
+    }
+}
+
+/// Whether the control plane made the connection of itself: two processes of one host have it.
+pub(super) fn is_of_pair(reply: &Reply) -> bool {
+    let connection = match reply {
+        Reply::Connected { result: Ok(connection), .. } | Reply::Incoming { connection, .. } => connection,
+        _ => return false,
+    };
+    matches!(connection.path, control::Path::Shm { .. })
 }

@@ -11,10 +11,8 @@ use plane::{
 use rand::RngExt;
 use verbs::Time;
 
-use super::users::is_user;
 use super::{Event, World};
-use crate::address::{address, address_on, path_of};
-use crate::app::Reply;
+use crate::address::{At, address, address_on, path_of};
 use crate::links::{ControlPlane, DIAL_ATTEMPTS_MAX, HANDSHAKE, HANDSHAKE_OF_SEVERAL, Input, Link, STAGGER, Stage};
 use crate::plan::DaemonPlan;
 use crate::tcp::Segment;
@@ -62,36 +60,10 @@ impl World {
             Input::Silent { link, silent } => daemon.handle_silent(now, link, silent),
             Input::Down { link, reason } => daemon.handle_down(now, link, reason),
             Input::DialFailed { link, reason } => daemon.handle_dial_failed(now, link, reason),
-            Input::ConnectRequest { open, asked } => self.on_connect_request(host, open, &asked),
-            Input::ConnectionOver { client, over } => {
-                daemon.on_connection_over(Some(client), over);
-                self.take_number(host, over.connection);
-            }
-            Input::SocketOver { client, socket } => {
-                daemon.on_socket_over(client);
-                self.take_number(host, socket);
-            }
-            Input::ProgramGone { client, engine } => daemon.on_program_gone(client, engine),
-            Input::Wanted { peer, lane } => daemon.handle_wanted(now, peer, lane),
-            Input::LaneFailed { peer, lane, reason } => daemon.on_lane_failed(now, peer, lane, reason),
-            Input::LaneReset { peer, lane } => daemon.on_lane_reset(now, peer, lane),
-            Input::LaneRests { peer, lane } => daemon.on_lane_rests(now, peer, lane),
-            Input::Region(input) => self.on_region_input(host, input),
-            Input::Path { client, request, result } => {
-                // The library takes no notice of an answer for which nobody waits any more.
-                if !daemon.on_path(now, client, request, result) && !is_user(client) {
-                    self.reply_to(host, client.0 as u32, Reply::Path { request, result });
-                }
-            }
-            Input::Bulk { engine, stream } => self.on_bulk_input(host, engine, stream),
-            Input::StreamOfRoute { engine, peer, number, stream } => {
-                let of = stream.and_then(|stream| self.bulk_of(host, engine, stream));
-                self.with_plane(host, |daemon, _| daemon.on_route(peer, number, of));
-            }
+            Input::Engine { engine, report } => self.hear(At { host, engine }, report),
             Input::DirectDialed { peer, number, connection, result } => {
                 daemon.on_direct_dialed(peer, number, connection, result);
             }
-            Input::Answer { peer, lane, answer } => daemon.on_answer(now, peer, lane, answer),
         }
         self.settle_plane(host);
     }

@@ -1,23 +1,22 @@
 //! The daemons' work for their own applications: sessions, requests, chunks, and what the engine has to say.
 
-use std::time::Duration;
-
 use control::{ChunkKind, Kind, Reason};
-use engine::{Admission, AppId, Attach, OpenId, RingSize, TenantPlace};
-use plane::{Admitted, ClientId, ConnectRequest, ConnectionOver, Party, ProgramFacts};
+use dispatch::{Command, Report};
+use engine::{AppId, Attach, RingSize, TenantPlace};
+use plane::{ClientId, Party, ProgramFacts};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use shm::{Session, SessionShape};
 use verbs::{Region, Time};
 
 use super::actions::name_of_listen;
-use super::event::Command;
-use super::{Chunks, Event, World};
+use super::restarts::process_of;
+use super::users::is_user;
+use super::{Event, World};
 use crate::address::At;
 use crate::app::{App, Reply, Request};
-use crate::check::AppUid;
+use crate::check::{AppUid, RecordId, Side};
 use crate::content::mix;
-use crate::links::Input;
 
 impl World {
     // ---- processes come
@@ -74,7 +73,7 @@ impl World {
         };
         let (client, control) = (ClientId(uid.into()), &mut running.control);
         let facts = ProgramFacts { uid: 1, ..ProgramFacts::default() };
-        control.daemon.handle_attach(Party { client, pid: 1000 + uid, uid: 1 }, facts)?;
+        control.daemon.handle_attach(Party { client, pid: 1000 + uid, uid: 1 }, facts, Some(process_of(uid)))?;
         for (number, driven) in (0..).zip(&mut running.engines) {
             let id = driven.engine.attach(attach())?;
             driven.uids.insert(id, uid);
@@ -141,14 +140,14 @@ impl World {
             return self.queue.push(until, Event::Hangup { host, life, app: uid });
         }
         let Some(running) = self.up_in(host, life) else { return };
-        let known = running.engines.iter_mut().filter_map(|driven| Some((driven.id_of(uid)?, driven)));
-        let detached = known.map(|(id, d)| d.engine.detach(now, &mut d.tap, id, Reason::PeerAppDied)).count();
-        if detached > 0 {
-            running.control.daemon.handle_gone(ClientId(uid.into()));
-            self.settle_plane(host);
-            self.checks.causes.on_owner_gone(now, uid);
+        let client = ClientId(uid.into());
+        if running.control.daemon.party(client).is_none() {
+            return;
         }
-        self.after_commands(host);
+        running.control.daemon.handle_gone(client);
+        self.detach(host, client);
+        self.settle_plane(host);
+        self.checks.causes.on_owner_gone(now, uid);
     }
 
     pub(super) fn reply_to(&mut self, host: usize, uid: AppUid, reply: Reply) {
@@ -176,13 +175,11 @@ impl World {
 
     // ---- chunks
 
-    fn make_chunks(&mut self, place: At, id: AppId, size: RingSize, rings: u32) {
-        let host = place.host;
-        let (now, life) = (self.now, self.life(host));
-        let max = self.plan.daemon_delay_max;
-        let at = now + self.some(max) + Duration::from_nanos(1);
-        if self.rng.random_range(0..1000) < self.plan.chunk_refusals && !self.quiet {
-            return self.queue.push(at, Event::NoChunks { at: place, life, app: id, size });
+    /// Makes ring memory, and announces it to the program before the engine may use it.
+    pub(super) fn make_chunks(&mut self, (at, client, app): (At, ClientId, AppId), size: RingSize, rings: u32) {
+        let (host, now) = (at.host, self.now);
+        if !is_user(client) && self.rng.random_range(0..1000) < self.plan.chunk_refusals && !self.quiet {
+            return self.command(at, Command::ChunksRefused { app, size, reason: Reason::LocalLimit });
         }
         let bytes = size.grown as usize * rings as usize;
         let (Ok(tx), Ok(rx)) = (Region::anonymous(bytes), Region::anonymous(bytes)) else {
@@ -191,116 +188,63 @@ impl World {
         let Some(running) = self.up(host) else { return };
         let first = running.next_chunk;
         running.next_chunk += 2;
-        let Some(uid) = running.engine(place.engine).and_then(|d| d.uids.get(&id).copied()) else { return };
-        // The application knows a chunk before it is told of a ring in it.
-        self.reply_to(host, uid, Reply::Chunk { number: first, kind: ChunkKind::Tx, region: tx.clone() });
-        self.reply_to(host, uid, Reply::Chunk { number: first + 1, kind: ChunkKind::Rx, region: rx.clone() });
-        let chunks = Box::new(Chunks { size, tx: (first, tx), rx: (first + 1, rx) });
-        self.queue.push(at, Event::Chunks { at: place, life, app: id, chunks });
-    }
-
-    pub(super) fn on_chunks(&mut self, at: At, life: u32, id: AppId, chunks: Box<Chunks>) {
-        if let Some(until) = self.paused(at.host) {
-            return self.queue.push(until, Event::Chunks { at, life, app: id, chunks });
-        }
-        let Chunks { size, tx, rx } = *chunks;
-        let Some(running) = self.up_in(at.host, life) else { return };
-        let Some(driven) = running.engines.get_mut(at.engine as usize) else { return };
-        let (engine, tap) = (&mut driven.engine, &mut driven.tap);
-        let added = engine
-            .add_chunk(tap, id, rx.0, ChunkKind::Rx, size, rx.1)
-            .and_then(|()| engine.add_chunk(tap, id, tx.0, ChunkKind::Tx, size, tx.1));
-        if added.is_err() {
-            // Only of an application that left meanwhile.
-            engine.chunks_refused(id, size, Reason::LocalLimit);
-            if let Some(uid) = driven.uids.get(&id).filter(|uid| running.apps.contains_key(uid)) {
-                let detail = format!("chunks of application {uid} were refused: {added:?}");
-                self.checks.fail(self.now, "bounds", detail);
+        let (tx, rx) = ((first, tx), (first + 1, rx));
+        if is_user(client) {
+            self.give_chunks(client, [tx.clone(), rx.clone()]);
+        } else {
+            let uid = client.0 as u32;
+            for (kind, (number, region)) in [(ChunkKind::Tx, tx.clone()), (ChunkKind::Rx, rx.clone())] {
+                self.reply_to(host, uid, Reply::Chunk { number, kind, region });
             }
         }
-        self.after_command(at);
-    }
-
-    pub(super) fn on_no_chunks(&mut self, at: At, life: u32, id: AppId, size: RingSize) {
-        if let Some(until) = self.paused(at.host) {
-            return self.queue.push(until, Event::NoChunks { at, life, app: id, size });
-        }
-        let Some(driven) = self.driven_in(at, life) else { return };
-        driven.engine.chunks_refused(id, size, Reason::LocalLimit);
-        self.after_command(at);
+        self.command(at, Command::AddChunks { app, size, tx, rx });
     }
 
     // ---- what the engine says
 
+    /// The checkers see what an engine says when it says so; the control plane hears it soon.
     pub(super) fn on_engine_event(&mut self, at: At, event: engine::Event) {
         let (now, host, engine) = (self.now, at.host, at.engine);
-        if self.on_region_event(at, &event)
-            || ((!self.plan.users.is_empty() || !self.plan.meetings.is_empty()) && self.on_user_event(at, &event))
-        {
-            return;
-        }
         let uid = |world: &mut Self, id: AppId| world.driven(at).and_then(|d| d.uids.get(&id).copied());
-        match event {
-            engine::Event::PeerWanted { peer, lane } => self.on_lane_wanted(at, peer, lane),
-            engine::Event::ChunksWanted { app, size, rings } => self.make_chunks(at, app, size, rings),
+        match &event {
+            engine::Event::PeerWanted { peer, lane } => self.on_lane_wanted(at, *peer, *lane),
             engine::Event::Connected { app, request, result } => {
-                let Some(uid) = uid(self, app) else { return };
-                let result = match result {
-                    Ok(connection) if connection.peer.port() == 0 => {
-                        self.trace.note(now, "bind {} of application {} answered", &[request, uid.into()]);
-                        let connection = self.sealed(host, uid, connection);
-                        return self.reply_to(host, uid, Reply::Bound { request, connection });
-                    }
-                    Ok(connection) => {
-                        let Some(record) = self.checks.on_connected(now, host, uid, &connection) else { return };
-                        Ok((self.sealed(host, uid, connection), record))
-                    }
-                    Err(reason) => Err(reason),
-                };
                 let code = result.as_ref().err().map_or(0, |r| r.code());
-                self.trace.note(now, "connect {} of application {} answered, {}", &[request, uid.into(), code.into()]);
-                self.reply_to(host, uid, Reply::Connected { request, result });
-            }
-            engine::Event::DatagramPath { app, request, result } => {
-                let client = self.up(host).and_then(|running| running.control.names.program(engine, app));
-                let Some(client) = client else { return };
-                self.tell_plane(host, Input::Path { client, request, result });
+                if let Some(uid) = uid(self, *app) {
+                    self.trace.note(
+                        now,
+                        "connect {} of application {} answered, {}",
+                        &[*request, uid.into(), code.into()],
+                    );
+                    let connection = result.as_ref().ok().filter(|connection| connection.peer.port() != 0);
+                    if let Some(connection) = connection
+                        && let Some(record) = self.checks.on_connected(now, host, uid, connection)
+                    {
+                        self.note_untold(host, connection.id, (record, Side::Connector));
+                    }
+                }
             }
             engine::Event::Incoming { app, port, connection } => {
-                let Some(uid) = uid(self, app) else { return };
-                let record = self.checks.on_incoming(now, host, uid, &connection);
-                self.trace.note(now, "connection {} comes in at {}:{}", &[record.0.into(), host as u64, port.into()]);
-                let connection = self.sealed(host, uid, connection);
-                self.reply_to(host, uid, Reply::Incoming { port, connection, record });
-            }
-            engine::Event::ConnectRequest { open, from, to_port, kind, ring_bytes } => {
-                self.tell_plane(
-                    host,
-                    Input::ConnectRequest { open, asked: ConnectRequest { engine, from, to_port, kind, ring_bytes } },
-                );
-            }
-            engine::Event::ConnectionOver { app, connection, peer, port } => {
-                let over = ConnectionOver { engine, connection, peer, port };
-                self.on_over(at, app, |client| Input::ConnectionOver { client, over });
-            }
-            engine::Event::StreamIsBulk(stream) => self.on_bulk(at, stream),
-            engine::Event::SocketOver { app, socket } => {
-                self.on_over(at, app, |client| Input::SocketOver { client, socket });
+                if let Some(uid) = uid(self, *app) {
+                    let record = self.checks.on_incoming(now, host, uid, connection);
+                    self.trace.note(
+                        now,
+                        "connection {} comes in at {}:{}",
+                        &[record.0.into(), host as u64, u64::from(*port)],
+                    );
+                    self.note_untold(host, connection.id, (record, Side::Acceptor));
+                }
             }
             engine::Event::AppFault { app, detail } => {
                 let detail = format!("host {host} threw {app:?} out, which kept to the rules: {detail}");
                 self.checks.fail(now, "unexplained", detail);
             }
             engine::Event::LaneFailed { peer, lane, reason, detail } => {
-                self.on_lane_failed(at, (peer, lane), reason, &detail)
+                self.on_lane_failed(at, (*peer, *lane), *reason, detail);
             }
-            engine::Event::LaneReset { peer, lane, detail, .. } => self.on_lane_reset(at, (peer, lane), detail),
-            engine::Event::LaneRests { peer, .. } => self.on_lane_rests(at, peer),
-            // Those about regions are heard above.
-            event @ (engine::Event::RegionClosed { .. }
-            | engine::Event::RegionStopped { .. }
-            | engine::Event::RegionNotified { .. }
-            | engine::Event::KernelRan { .. }) => {
+            engine::Event::LaneReset { peer, lane, detail, .. } => self.on_lane_reset(at, (*peer, *lane), detail),
+            engine::Event::LaneRests { peer, .. } => self.on_lane_rests(at, *peer),
+            engine::Event::KernelRan { .. } => {
                 self.checks.fail(now, "unexplained", format!("host {host}: {event:?}, for which nobody asked"));
             }
             engine::Event::StrangePort { peer, found, .. } => {
@@ -308,49 +252,27 @@ impl World {
                 self.checks.fail(now, "unexplained", detail);
             }
             // What a program brings is taken back at once.
-            engine::Event::TakenBack { .. } => {}
+            engine::Event::TakenBack { .. } => return,
             engine::Event::AppGone { app } => {
-                self.on_over(at, app, |client| Input::ProgramGone { client, engine });
                 let Some(running) = self.up(host) else { return };
-                if let Some(uid) = running.engine(engine).and_then(|d| d.uids.remove(&app))
+                if let Some(uid) = running.engine(engine).and_then(|d| d.uids.remove(app))
                     && running.apps.contains_key(&uid)
                 {
                     self.checks.fail(now, "release", format!("application {uid} is gone for the engine, but lives"));
                 }
             }
-            engine::Event::ChunkGone { app, chunk } => {
-                if let Some(uid) = uid(self, app) {
-                    self.reply_to(host, uid, Reply::ChunkGone { number: chunk });
-                }
-            }
+            _ => {}
         }
+        self.report(at, Report::Event(event));
+    }
+
+    fn note_untold(&mut self, host: usize, connection: u64, whose: (RecordId, Side)) {
+        self.up(host).into_iter().for_each(|running| _ = running.control.untold.insert(connection, whose));
     }
 
     /// Time zero of what an application of the plan may do, for one that is started later.
     pub(super) fn start_at(&mut self, index: usize, at: Time) {
         self.queue.push(at, Event::Start { plan: index });
-    }
-
-    /// The control plane hears of the engine that another host asks for a connection.
-    pub(super) fn on_connect_request(&mut self, host: usize, open: OpenId, asked: &ConnectRequest) {
-        let &ConnectRequest { engine, from, to_port: port, .. } = asked;
-        let Some(running) = self.up(host) else { return };
-        let control = &mut running.control;
-        let answer = control.daemon.on_connect_request(asked).map(|admitted| {
-            let Admitted { client, connection, ring_bytes, kind } = admitted;
-            control.numbers.insert(connection);
-            let app = control.names.app(client, engine).expect("a program that listens is the engine's");
-            Admission { app, connection, ring_bytes, kind, from, port }
-        });
-        self.command(At { host, engine }, Command::Admit { open, answer });
-    }
-
-    /// Something of a program is over, which the control plane hears in order.
-    fn on_over(&mut self, at: At, app: AppId, over: impl FnOnce(ClientId) -> Input) {
-        let client = self.up(at.host).and_then(|running| running.control.names.program(at.engine, app));
-        if let Some(client) = client {
-            self.tell_plane(at.host, over(client));
-        }
     }
 
     /// Each number that the engine got comes back once.

@@ -5,12 +5,11 @@
 use std::time::Duration;
 
 use control::{CHALLENGE_BYTES, Reason};
-use engine::BulkStream;
-use plane::{BulkOf, DirectHello, DirectProof, Side};
+use plane::{DirectHello, DirectProof, Side};
 
 use super::event::PeerOffer;
 use super::{Event, World};
-use crate::address::{At, address};
+use crate::address::address;
 use crate::direct::{EndOwner, SentOff};
 use crate::links::Input;
 
@@ -18,25 +17,6 @@ use crate::links::Input;
 const AGAIN: Duration = Duration::from_millis(200);
 
 impl World {
-    /// An engine tells of a stream of bulk.
-    pub(super) fn on_bulk(&mut self, at: At, stream: BulkStream) {
-        self.tell_plane(at.host, Input::Bulk { engine: at.engine, stream });
-    }
-
-    pub(super) fn bulk_of(&mut self, host: usize, engine: u32, stream: BulkStream) -> Option<BulkOf> {
-        let control = &self.up(host)?.control;
-        let client = control.names.program(engine, stream.app)?;
-        let uid = control.daemon.party(client)?.uid;
-        let BulkStream { connection, slot, peer, peer_route, .. } = stream;
-        Some(BulkOf { client, uid, connection, slot, peer, lane: engine, peer_route })
-    }
-
-    pub(super) fn on_bulk_input(&mut self, host: usize, engine: u32, stream: BulkStream) {
-        if let Some(of) = self.bulk_of(host, engine, stream) {
-            self.with_plane(host, |daemon, supply| daemon.on_bulk(of, supply));
-        }
-    }
-
     pub(super) fn dial_direct(&mut self, host: usize, offer: PeerOffer) {
         let Some(to) = self.host_at(offer.peer) else { return };
         let (from_life, nonce) = (self.life(host), self.fresh());

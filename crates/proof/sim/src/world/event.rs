@@ -2,10 +2,9 @@
 
 use std::net::IpAddr;
 
-use control::{CHALLENGE_BYTES, Reason, RegionAccess};
-use engine::{Admission, AppId, OpenId, RingSize};
-use plane::{ClientId, LaneCommand, LinkId, ProgramCommand, RegionCommand};
-use verbs::Region;
+use control::CHALLENGE_BYTES;
+use dispatch::Command;
+use plane::{ClientId, LinkId};
 
 use crate::address::At;
 use crate::app::{Reply, Request};
@@ -51,40 +50,6 @@ pub(super) enum MeetingStep {
     Word {
         port: u16,
         word: u64,
-    },
-}
-
-/// What the control plane tells an engine, as raasd's.
-#[derive(Debug)]
-pub(super) enum Command {
-    Program {
-        app: AppId,
-        command: ProgramCommand,
-    },
-    Lane {
-        lane: u32,
-        command: LaneCommand,
-    },
-    Region(RegionCommand),
-    Grant {
-        region: u64,
-        epoch: u64,
-        memory: Option<(Region, RegionAccess)>,
-        peer: IpAddr,
-        open: u64,
-        lane: Option<u32>,
-    },
-    Admit {
-        open: OpenId,
-        answer: Result<Admission, Reason>,
-    },
-    AskRoute {
-        peer: IpAddr,
-        number: u64,
-        route: u32,
-    },
-    Detach {
-        app: AppId,
     },
 }
 
@@ -152,18 +117,6 @@ pub(super) enum Event {
         life: u32,
         app: AppUid,
         reply: Box<Reply>,
-    },
-    Chunks {
-        at: At,
-        life: u32,
-        app: AppId,
-        chunks: Box<Chunks>,
-    },
-    NoChunks {
-        at: At,
-        life: u32,
-        app: AppId,
-        size: RingSize,
     },
     /// The daemon notices that a process is gone.
     Hangup {
@@ -272,12 +225,4 @@ pub(super) enum Event {
     Start {
         plan: usize,
     },
-}
-
-/// Ring chunks that a daemon made, with their numbers.
-#[derive(Debug)]
-pub(super) struct Chunks {
-    pub(super) size: RingSize,
-    pub(super) tx: (u32, Region),
-    pub(super) rx: (u32, Region),
 }

@@ -199,7 +199,8 @@ impl World {
                 let step = MeetingStep::Word { port, word };
                 self.queue.push(at, Event::Meeting { meeting, side: 1 - side, step });
             }
-            Reply::MeetStep { step: MeetStep::Clear, .. } => {}
+            // To a question of its daemon that it has given up: a library takes no notice.
+            Reply::MeetStep { step: MeetStep::Clear, .. } | Reply::DatagramPath { .. } => {}
             Reply::Met { result, .. } => {
                 if end.answer.is_some() {
                     let detail = format!("end {side} of meeting {meeting} was answered twice");

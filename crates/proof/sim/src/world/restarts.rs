@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use control::{Connection, SocketTicket, Ticket};
+use control::{SocketTicket, Ticket};
 use engine::Returned;
-use plane::{ClientId, Holder};
+use plane::{ClientId, Holder, TICKET_SECRET_BYTES, Tickets};
 use shm::Session;
 
 use super::{Event, World};
@@ -20,7 +20,7 @@ use crate::regions::UID;
 const RETURN_MAX: Duration = Duration::from_millis(160);
 
 /// What names a process and no other.
-fn process_of(uid: AppUid) -> String {
+pub(super) fn process_of(uid: AppUid) -> String {
     format!("process {uid}")
 }
 
@@ -38,6 +38,11 @@ impl World {
         of.orphans.page = Some(running.page);
         self.checks.causes.on_outage(host, now, None);
         self.checks.causes.on_daemon_killed(now, host);
+        for (record, side) in running.control.untold.values() {
+            // Nobody knows of it, or brings it to the next daemon.
+            self.checks.on_abort(*record, *side);
+            self.checks.on_closed(*record, *side);
+        }
         let mut apps = running.apps;
         for uid in running.engines.iter().flat_map(|driven| driven.uids.values()) {
             if !apps.contains_key(uid) {
@@ -87,15 +92,6 @@ impl World {
         }
     }
 
-    /// A connection with its ticket sealed for the process that gets it, as the daemon's hub does.
-    pub(super) fn sealed(&self, host: usize, uid: AppUid, mut connection: Connection) -> Connection {
-        let process = process_of(uid);
-        let ticket = std::mem::take(&mut connection.ticket);
-        connection.ticket =
-            self.running(host).control.tickets.seal(Holder { uid: UID, process: Some(&process) }, ticket);
-        connection
-    }
-
     /// A process comes back to the daemon.
     pub(super) fn on_return(&mut self, host: usize, life: u32, uid: AppUid) {
         if self.life(host) != life {
@@ -112,11 +108,10 @@ impl World {
             // The library gives the session up, and with it all connections to other hosts.
             return self.end_orphan(app);
         }
-        let Some(running) = self.hosts[host].running.as_ref() else { return };
+        let tickets = Tickets::new([host as u8; TICKET_SECRET_BYTES]);
         let process = process_of(uid);
         let stranger = Holder { uid: UID + 1, process: Some("another") };
         let open = |sealed: &[u8]| {
-            let tickets = &running.control.tickets;
             let own = Holder { uid: UID, process: Some(&process) };
             tickets.open(own, sealed).filter(|_| tickets.open(stranger, sealed).is_none())
         };

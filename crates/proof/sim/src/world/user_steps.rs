@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use control::{OpenedRegion, RegionAccess, RegionPath, RegionRefusal, Reply, Request};
-use engine::{Attach, OperationsOpen, Returned, TenantPlace};
+use engine::{Attach, Returned, TenantPlace};
 use raas_core::{RegionIdentity, RegionMade, RegionPlace, is_loss, may_change};
 use rand::RngExt;
 use shm::{Session, SessionShape};
@@ -23,8 +23,6 @@ use crate::user::{Opened, Origin, Reach, User};
 const GAP_MAX: Duration = Duration::from_millis(20);
 /// Slots of a program's session.
 const SLOTS: u32 = 64;
-/// Numbers of their queues, beyond those that the control plane gives.
-const QUEUES: u64 = 1 << 40;
 
 impl World {
     /// A program looks at what is new, and goes on.
@@ -137,10 +135,13 @@ impl World {
         let Ok(app) = driven.engine.attach(attach) else { return false };
         brings.into_iter().for_each(|brings| driven.engine.take_back(now, &mut driven.tap, app, brings));
         while driven.engine.run_returns(&mut driven.tap) {}
-        driven.engine.open_operations(app, 1, OperationsOpen { queue: QUEUES + user as u64, ring_bytes: 4096 });
-        live.app = Some(app);
         let client = live.client;
-        self.take_program(host, client, Some(app))
+        if !self.take_program(host, client, Some(app)) {
+            return false;
+        }
+        let request = live.next_request();
+        self.ask_of_regions(host, client, Request::OpenOperations { request, ring_bytes: 4096 });
+        true
     }
 
     /// A program comes back, with its session. False: the daemon does not take it.
@@ -211,6 +212,9 @@ impl World {
                     Ok(opened) => self.on_opened(host, user, origin, opened, memory),
                     Err(why) => self.on_not_opened(host, user, &why),
                 }
+            }
+            Reply::Connected { result: Ok(connection), .. } => {
+                let _ = live.on_queue(&connection);
             }
             Reply::RegionEnded { open, why } if live.opened.as_ref().is_some_and(|opened| opened.open == open) => {
                 let is_broken = matches!(why, RegionRefusal::Reason(reason) if is_loss(reason));

@@ -7,16 +7,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use control::{Reply, Request};
-use engine::AppId;
 use plane::ClientId;
 use rand::rngs::StdRng;
 use verbs::{Region, Time};
 
 use super::owners::{Left, Owner};
-use super::regions::of_regions;
 use super::{Event, World};
-use crate::address::At;
-use crate::links::Input;
 use crate::regions::Shared;
 use crate::user::User;
 
@@ -168,67 +164,10 @@ impl World {
         });
     }
 
-    // ---- what the engine says
-
-    /// Whether an event is about one of these programs.
-    pub(super) fn on_user_event(&mut self, at: At, event: &engine::Event) -> bool {
-        let host = at.host;
-        if at != of_regions(host) {
-            return false;
-        }
-        // One that has not come back has the name that the daemon before gave it.
-        let life = self.life(host);
-        let is_it =
-            |user: usize, u: &User, app| u.app == Some(app) && u.life == life && self.plan.users[user].host == host;
-        let of = |app: AppId| self.users.live.iter().find(|(user, u)| is_it(**user, u, app)).map(|(user, _)| *user);
-        let of_user = match event {
-            engine::Event::ChunksWanted { app, .. } | engine::Event::Connected { app, .. } => of(*app),
-            _ => None,
-        };
-        let is_of_user = |world: &mut Self, app: &AppId| {
-            let client = world.up(host).and_then(|running| running.control.names.program(at.engine, *app));
-            client.is_none_or(is_user)
-        };
-        match event {
-            engine::Event::ChunksWanted { app, .. }
-            | engine::Event::Connected { app, .. }
-            | engine::Event::SocketOver { app, .. }
-            | engine::Event::AppGone { app }
-            | engine::Event::ChunkGone { app, .. }
-                if !is_of_user(self, app) =>
-            {
-                return false;
-            }
-            engine::Event::ChunksWanted { app, size, rings } => {
-                let bytes = size.grown as usize * *rings as usize;
-                let (Ok(tx), Ok(rx)) = (Region::anonymous(bytes), Region::anonymous(bytes)) else { return true };
-                let Some(running) = self.up(host) else { return true };
-                let first = running.next_chunk;
-                running.next_chunk += 2;
-                let Some(driven) = running.engine(at.engine) else { return true };
-                let (engine, tap) = (&mut driven.engine, &mut driven.tap);
-                let _ = engine.add_chunk(tap, *app, first + 1, control::ChunkKind::Rx, *size, rx.clone());
-                let _ = engine.add_chunk(tap, *app, first, control::ChunkKind::Tx, *size, tx.clone());
-                if let Some(user) = of_user.and_then(|user| self.users.live.get_mut(&user)) {
-                    user.chunks.extend([(first, tx), (first + 1, rx)]);
-                }
-                self.after_command(of_regions(host));
-            }
-            engine::Event::Connected { result, .. } => {
-                if let (Some(user), Ok(connection)) = (of_user.and_then(|u| self.users.live.get_mut(&u)), result) {
-                    let _ = user.on_queue(connection);
-                }
-            }
-            engine::Event::AppGone { app } => {
-                let client = self.up(host).and_then(|running| running.control.names.program(at.engine, *app));
-                if let Some(client) = client {
-                    self.tell_plane(host, Input::ProgramGone { client, engine: at.engine });
-                }
-            }
-            engine::Event::SocketOver { .. } | engine::Event::ChunkGone { .. } | engine::Event::TakenBack { .. } => {}
-            _ => return false,
-        }
-        true
+    /// Ring memory of one of these programs.
+    pub(super) fn give_chunks(&mut self, client: ClientId, chunks: [(u32, Region); 2]) {
+        let user = self.users.live.values_mut().find(|user| user.client == client);
+        user.into_iter().for_each(|user| user.chunks.extend(chunks.clone()));
     }
 
     // ---- the end

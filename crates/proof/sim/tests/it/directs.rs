@@ -39,7 +39,7 @@ fn streams_over_a_long_path_have_one_from_their_first_bytes_on() {
     let plans = (1..=600).map(Plan::from_seed);
     let plans = plans.filter(|plan| plan.hosts.iter().all(|host| host.bulk_bytes.is_some()) && !plan.has_standby);
     let mut made = [0, 0];
-    for plan in plans.take(crate::size(3, 6)) {
+    for plan in plans.take(crate::size(4, 8)) {
         for (made, delay) in made.iter_mut().zip([Duration::from_micros(5), Duration::from_millis(20)]) {
             let mut plan = plan.clone();
             plan.hosts.iter_mut().for_each(|host| host.bulk_bytes = Some(u64::MAX));
@@ -52,7 +52,7 @@ fn streams_over_a_long_path_have_one_from_their_first_bytes_on() {
         }
     }
     assert_eq!(made[0], 0, "over a short path");
-    assert!(made[1] > 3, "over a long path: {}", made[1]);
+    assert!(made[1] > 1, "over a long path: {}", made[1]);
 }
 
 #[test]

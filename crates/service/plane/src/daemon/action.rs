@@ -97,109 +97,12 @@ pub enum Action<F, S> {
         /// The route.
         route: u32,
     },
-    /// Have the engine of regions let a peer reach a region, which it first registers if `register` says for what.
-    /// Answered by [`Daemon::on_granted`](crate::Daemon::on_granted).
-    Grant {
-        /// The region.
-        region: u64,
-        /// Its epoch.
-        epoch: u64,
-        /// It is not registered yet: what its owner allows others.
-        register: Option<RegionAccess>,
-        /// The peer.
-        peer: IpAddr,
-        /// The peer's handle.
-        open: u64,
-        /// The leased lane that the peer is to have for it.
-        lane: Option<u32>,
-    },
-    /// Have the engine of regions register a region's memory as local memory of a program, which it has taken in.
-    /// Answered by [`Daemon::on_region_attached`](crate::Daemon::on_region_attached).
-    Attach {
-        /// The program.
-        client: ClientId,
-        /// The region.
-        region: u64,
-        /// The memory that the region moves away from, instead of what was made last.
-        older: bool,
-        /// What the program names it by.
-        number: u32,
-        /// The program may write it.
-        writable: bool,
-    },
-    /// Have the engine of regions do something else.
+    /// Have the engine of regions do something.
     Region(RegionCommand),
-
-    // ---- memory of regions
-    /// Make memory for a region: its first, or the next that it moves to. Answered by
-    /// [`Daemon::on_made`](crate::Daemon::on_made).
-    Make {
-        /// Of which region.
-        region: u64,
-        /// Its size.
-        bytes: u64,
-        /// Of huge pages.
-        huge_pages: bool,
-    },
-    /// The memory that was made last is the region's; older memory is not handed out again.
-    Use {
-        /// The region.
-        region: u64,
-    },
-    /// All memory of a region, and what was kept of it, is not needed any more.
-    Drop {
-        /// The region.
-        region: u64,
-    },
-    /// Keep for the next daemon what it needs to take the region over.
-    Keep {
-        /// The region.
-        region: u64,
-        /// What it is.
-        kept: KeptRegion,
-    },
-    /// Store to the stamp page.
-    Stamp {
-        /// Which word.
-        word: u32,
-        /// What.
-        value: u64,
-    },
-
-    // ---- other daemons
-    /// Dial a peer's daemon. Answered by [`Daemon::handle_up`](crate::Daemon::handle_up) or
-    /// [`Daemon::handle_dial_failed`](crate::Daemon::handle_dial_failed), unless it is cancelled.
-    Dial {
-        /// Number of the link.
-        link: LinkId,
-        /// The peer.
-        peer: IpAddr,
-        /// No attempt goes on longer.
-        deadline: Time,
-        /// How.
-        ways: Ways,
-    },
-    /// Give a dial up, or the link that it became, without words.
-    CancelDial {
-        /// Which.
-        link: LinkId,
-    },
-    /// Send a message on a link that is up.
-    Send {
-        /// Which.
-        link: LinkId,
-        /// What.
-        message: PeerMessage,
-    },
-    /// Say why, and close.
-    Close {
-        /// Which.
-        link: LinkId,
-        /// Why.
-        reason: Reason,
-        /// In words.
-        detail: String,
-    },
+    /// Do something about a region's memory.
+    Memory(MemoryCommand),
+    /// Do something about a link to another daemon.
+    Link(LinkCommand),
     /// Connect to the peer's daemon for a stream, and prove the token. Answered by
     /// [`Daemon::on_direct_dialed`](crate::Daemon::on_direct_dialed).
     DialDirect {
@@ -299,6 +202,18 @@ pub enum ProgramCommand {
         /// As the engine calls it.
         handle: u32,
     },
+    /// Register a region's memory as local memory of the program. Answered by
+    /// [`Daemon::on_region_attached`](crate::Daemon::on_region_attached).
+    AttachRegion {
+        /// The region.
+        region: u64,
+        /// The memory that the region moves away from, instead of what was made last.
+        older: bool,
+        /// What the program names it by.
+        number: u32,
+        /// The program may write it.
+        writable: bool,
+    },
     /// The program does not use local memory any more.
     DetachRegion {
         /// The memory's number.
@@ -306,9 +221,25 @@ pub enum ProgramCommand {
     },
 }
 
-/// What the engine of regions does for no program.
+/// What the engine of regions does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RegionCommand {
+    /// Let a peer reach a region, which it first registers if `register` says for what.
+    /// Answered by [`Daemon::on_granted`](crate::Daemon::on_granted).
+    Grant {
+        /// The region.
+        region: u64,
+        /// Its epoch.
+        epoch: u64,
+        /// It is not registered yet: what its owner allows others.
+        register: Option<RegionAccess>,
+        /// The peer.
+        peer: IpAddr,
+        /// The peer's handle.
+        open: u64,
+        /// The leased lane that the peer is to have for it.
+        lane: Option<u32>,
+    },
     /// End a leased lane, before anything that follows: then nothing that was posted on it can land.
     EndLane {
         /// The peer.
@@ -360,5 +291,81 @@ pub enum RegionCommand {
         region: u64,
         /// Its epoch.
         epoch: u64,
+    },
+}
+
+/// What is done about memory of regions, and about what others see of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MemoryCommand {
+    /// [`Daemon::on_made`](crate::Daemon::on_made).
+    Make {
+        /// Of which region.
+        region: u64,
+        /// Its size.
+        bytes: u64,
+        /// Of huge pages.
+        huge_pages: bool,
+    },
+    /// The memory that was made last is the region's; older memory is not handed out again.
+    Use {
+        /// The region.
+        region: u64,
+    },
+    /// All memory of a region, and what was kept of it, is not needed any more.
+    Drop {
+        /// The region.
+        region: u64,
+    },
+    /// Keep for the next daemon what it needs to take the region over.
+    Keep {
+        /// The region.
+        region: u64,
+        /// What it is.
+        kept: KeptRegion,
+    },
+    /// Store to the stamp page.
+    Stamp {
+        /// Which word.
+        word: u32,
+        /// What.
+        value: u64,
+    },
+}
+
+/// What is done about links to other daemons.
+#[derive(Debug, PartialEq)]
+pub enum LinkCommand {
+    /// Dial a peer's daemon. Answered by [`Daemon::handle_up`](crate::Daemon::handle_up) or
+    /// [`Daemon::handle_dial_failed`](crate::Daemon::handle_dial_failed), unless it is cancelled.
+    Dial {
+        /// Number of the link.
+        link: LinkId,
+        /// The peer.
+        peer: IpAddr,
+        /// No attempt goes on longer.
+        deadline: Time,
+        /// How.
+        ways: Ways,
+    },
+    /// Give a dial up, or the link that it became, without words.
+    CancelDial {
+        /// Which.
+        link: LinkId,
+    },
+    /// Send a message on a link that is up.
+    Send {
+        /// Which.
+        link: LinkId,
+        /// What.
+        message: PeerMessage,
+    },
+    /// Say why, and close.
+    Close {
+        /// Which.
+        link: LinkId,
+        /// Why.
+        reason: Reason,
+        /// In words.
+        detail: String,
     },
 }

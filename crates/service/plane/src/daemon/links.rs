@@ -44,15 +44,12 @@ impl<F, S> Daemon<F, S> {
     }
 
     pub(super) fn on_peer_action(&mut self, now: Time, action: PeerAction) {
-        let action = match action {
-            PeerAction::Dial { link, peer, deadline, ways } => Action::Dial { link, peer, deadline, ways },
-            PeerAction::CancelDial { link } => Action::CancelDial { link },
-            PeerAction::Send { link, message } => Action::Send { link, message },
-            PeerAction::Close { link, reason, detail } => Action::Close { link, reason, detail },
-            PeerAction::Direct { peer, message } => return self.on_direct_message(peer, message),
-            PeerAction::Meet { peer, message } => return self.on_meet_message(peer, message),
-            PeerAction::Region { peer, message } => return self.on_region_message(now, peer, message),
-            PeerAction::LinkOver { peer, reason } => return self.meetings.handle_peer_gone(peer, reason),
+        match action {
+            PeerAction::Link(command) => self.actions.push_back(Action::Link(command)),
+            PeerAction::Direct { peer, message } => self.on_direct_message(peer, message),
+            PeerAction::Meet { peer, message } => self.on_meet_message(peer, message),
+            PeerAction::Region { peer, message } => self.on_region_message(now, peer, message),
+            PeerAction::LinkOver { peer, reason } => self.meetings.handle_peer_gone(peer, reason),
             PeerAction::Engine { engine, lane, command } => {
                 let lost = match command {
                     LaneCommand::Lost { peer, reason } => Some((peer, reason)),
@@ -62,10 +59,8 @@ impl<F, S> Daemon<F, S> {
                 if let Some((peer, reason)) = lost {
                     self.on_lane_gone(now, (peer, lane), reason);
                 }
-                return;
             }
-        };
-        self.actions.push_back(action);
+        }
     }
 
     // ---- TCP connections for streams

@@ -118,14 +118,17 @@ impl<F, S> Daemon<F, S> {
 
     // ---- hosts
 
-    /// An engine says whether there is a link to a host. False: the program asked, and gets the answer.
-    pub fn on_path(&mut self, now: Time, client: ClientId, request: u64, result: Result<u32, Reason>) -> bool {
+    /// An engine says whether there is a link to a host: to the machine that asked, or to the program.
+    pub fn on_path(&mut self, now: Time, client: ClientId, request: u64, result: Result<u32, Reason>) {
         // A device without datagrams says so only when the lane is there.
-        let result = match result {
+        let link = match result {
             Ok(_) | Err(Reason::NoDatagrams) => Ok(()),
             Err(reason) => Err(reason),
         };
-        self.foreign.on_path(client, request, result) || self.meetings.on_path(now, client, request, result)
+        let is_taken = self.foreign.on_path(client, request, link) || self.meetings.on_path(now, client, request, link);
+        if !is_taken {
+            self.reply(client, Reply::DatagramPath { request, result });
+        }
     }
 
     pub(super) fn on_meet_message(&mut self, peer: IpAddr, message: MeetMessage) {

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use control::{Reason, Reply};
+use control::{Connection, Reason, Reply};
 use verbs::Time;
 
 use super::{Action, DATAGRAM_ENGINE, Daemon, ProgramCommand, Supply};
@@ -127,6 +127,18 @@ impl<F, S> Daemon<F, S> {
         let over = ConnectionOver { engine, connection: admitted.connection, peer, port: Some(to_port) };
         self.admission.on_connection_over(admitted.client, over);
         Err(Reason::NoListener)
+    }
+
+    /// An engine's answer to a connect, a bind, or a wish for an operation queue.
+    pub fn on_connected(&mut self, client: ClientId, request: u64, result: Result<Connection, Reason>) {
+        let result = result.map(|connection| self.sealed(client, connection));
+        self.reply(client, Reply::Connected { request, result });
+    }
+
+    /// An engine has a connection for a listener of a program.
+    pub fn on_incoming(&mut self, client: ClientId, port: u16, connection: Connection) {
+        let connection = self.sealed(client, connection);
+        self.reply(client, Reply::Incoming { port, connection });
     }
 
     /// A connection between hosts is over at an engine. `client`: none of a program that the driver does not know.

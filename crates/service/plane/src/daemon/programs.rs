@@ -2,11 +2,11 @@
 //!
 //! Owns which of them all engines have taken in: an engine is asked for nothing of another one.
 
-use control::{NotTaken, Reason, Request};
+use control::{Connection, NotTaken, Reason, Request, Ticket};
 use verbs::Time;
 
 use super::{Action, Daemon, Program, ProgramCommand, Supply};
-use crate::{ClientId, Connect, Listen, Party, ProgramFacts, SegmentLost};
+use crate::{ClientId, Connect, Holder, Listen, Party, ProgramFacts, SegmentLost};
 
 /// Rows of connections that programs brought back have the connections' numbers with this bit.
 const RETURNED_ROW: u64 = 1 << 61;
@@ -14,11 +14,11 @@ const RETURNED_ROW: u64 = 1 << 61;
 impl<F, S> Daemon<F, S> {
     // ---- they come and go
 
-    /// A program wants to attach. An error: it may not.
-    pub fn handle_attach(&mut self, party: Party, facts: ProgramFacts) -> Result<(), Reason> {
+    /// A program wants to attach; `process` names its process, if that is known. An error: it may not.
+    pub fn handle_attach(&mut self, party: Party, facts: ProgramFacts, process: Option<String>) -> Result<(), Reason> {
         let Party { client, pid, uid } = party;
         self.admission.attach(client, facts)?;
-        self.programs.insert(client, Program { pid, uid, is_attached: false });
+        self.programs.insert(client, Program { pid, uid, process, is_attached: false });
         Ok(())
     }
 
@@ -60,6 +60,30 @@ impl<F, S> Daemon<F, S> {
 
     pub(super) fn command_all(&mut self, client: ClientId, command: ProgramCommand) {
         (0..self.engines).for_each(|engine| self.command(engine, client, command));
+    }
+
+    /// What an engine, or the driver, says to a program.
+    pub fn tell(&mut self, client: ClientId, reply: control::Reply) {
+        self.reply(client, reply);
+    }
+
+    /// What a ticket says that a program brings. None: no daemon of this socket gave it to its user or process.
+    pub fn open_ticket(&self, client: ClientId, sealed: &[u8]) -> Option<Ticket> {
+        self.tickets.open(self.holder(client)?, sealed)
+    }
+
+    /// A connection with its ticket sealed for the program that gets it.
+    pub(super) fn sealed(&self, client: ClientId, mut connection: Connection) -> Connection {
+        let ticket = std::mem::take(&mut connection.ticket);
+        if let Some(holder) = self.holder(client) {
+            connection.ticket = self.tickets.seal(holder, ticket);
+        }
+        connection
+    }
+
+    fn holder(&self, client: ClientId) -> Option<Holder<'_>> {
+        let Program { uid, process, .. } = self.programs.get(&client)?;
+        Some(Holder { uid: *uid, process: process.as_deref() })
     }
 
     pub(super) fn reply(&mut self, client: ClientId, reply: control::Reply) {

@@ -116,12 +116,12 @@ impl<F, S> Daemon<F, S> {
 
     // ---- what engines and memory say
 
-    /// The answer to [`Action::Make`].
+    /// The answer to [`MemoryCommand::Make`](crate::MemoryCommand::Make).
     pub fn on_made(&mut self, now: Time, region: u64, result: Result<(), RegionRefusal>) {
         self.directory.on_made(now, region, result);
     }
 
-    /// The answer to [`Action::Grant`]; `not_registered`: the region that was to be registered, and is not.
+    /// The answer to [`RegionCommand::Grant`]; `not_registered`: the region that was to be registered, and is not.
     pub fn on_granted(
         &mut self,
         (peer, open): (IpAddr, u64),
@@ -137,7 +137,7 @@ impl<F, S> Daemon<F, S> {
         self.directory.on_deregistered(region);
     }
 
-    /// The answer to [`Action::Attach`].
+    /// The answer to [`ProgramCommand::AttachRegion`].
     pub fn on_region_attached(&mut self, client: ClientId, number: u32, result: Result<(), RegionRefusal>) {
         self.directory.on_attached(client, number, result);
     }
@@ -221,51 +221,30 @@ impl<F, S> Daemon<F, S> {
     }
 
     pub(super) fn on_directory_action(&mut self, now: Time, action: DirectoryAction) {
-        let action = match action {
-            DirectoryAction::Make { region, bytes, huge_pages } => Action::Make { region, bytes, huge_pages },
-            DirectoryAction::Use { region } => Action::Use { region },
-            DirectoryAction::Keep { region, kept } => Action::Keep { region, kept },
-            DirectoryAction::Drop { region } => {
-                self.actions.push_back(Action::Drop { region });
-                return self.region(RegionCommand::Forget { region });
-            }
-            DirectoryAction::Stamp { word, value } => Action::Stamp { word, value },
-            DirectoryAction::Grant { region, epoch, register, peer, open, lane } => {
-                Action::Grant { region, epoch, register, peer, open, lane }
-            }
-            DirectoryAction::EndLane { peer, lane, reason } => {
-                Action::Region(RegionCommand::EndLane { peer, lane, reason })
-            }
-            DirectoryAction::Ungrant { region, peer } => Action::Region(RegionCommand::Ungrant { region, peer }),
-            DirectoryAction::Deregister { region, epoch } => {
-                Action::Region(RegionCommand::Deregister { region, epoch })
-            }
-            DirectoryAction::NotificationsTaken { region, count } => {
-                Action::Region(RegionCommand::NotificationsTaken { region, count })
-            }
-            DirectoryAction::Attach { client, number, .. } if !self.is_attached(client) => {
+        match action {
+            DirectoryAction::Memory(command) => self.actions.push_back(Action::Memory(command)),
+            DirectoryAction::Engine(command) => self.region(command),
+            DirectoryAction::Program { client, command: ProgramCommand::AttachRegion { number, .. } }
+                if !self.is_attached(client) =>
+            {
                 let gone = Err(RegionRefusal::Reason(Reason::AppFault));
-                return self.directory.on_attached(client, number, gone);
-            }
-            DirectoryAction::Attach { client, region, older, number, writable } => {
-                Action::Attach { client, region, older, number, writable }
+                self.directory.on_attached(client, number, gone);
             }
             // Of a program that has left the engine detaches it by itself.
-            DirectoryAction::Detach { client, number } => {
-                return self.command(DATAGRAM_ENGINE, client, ProgramCommand::DetachRegion { number });
-            }
+            DirectoryAction::Program { client, command } => self.command(DATAGRAM_ENGINE, client, command),
             DirectoryAction::Tell { peer, message } => {
                 if let RegionMessage::Stop { region, .. } = message {
                     self.region(RegionCommand::Halt { region, peer });
                 }
-                return self.tell_of_region(now, peer, message);
+                self.tell_of_region(now, peer, message);
             }
             DirectoryAction::DropPeer { peer } => {
-                return self.peers.drop_peer(peer, "it goes on using a region that was revoked");
+                self.peers.drop_peer(peer, "it goes on using a region that was revoked");
             }
-            DirectoryAction::Send { client, reply, memory: None } => return self.reply(client, reply),
-            DirectoryAction::Send { client, reply, memory: Some(memory) } => Action::Share { client, reply, memory },
-        };
-        self.actions.push_back(action);
+            DirectoryAction::Send { client, reply, memory: None } => self.reply(client, reply),
+            DirectoryAction::Send { client, reply, memory: Some(memory) } => {
+                self.actions.push_back(Action::Share { client, reply, memory });
+            }
+        }
     }
 }

@@ -78,6 +78,7 @@ fn daemon_with(encrypt: Encrypt, paths: &[u8]) -> Machine {
         makes_directs: true,
         tcp_is_faster: false,
         namespace: Some(1),
+        tickets: Tickets::new([7; crate::TICKET_SECRET_BYTES]),
         nobody: None,
     };
     let admission = AdmissionConfig { engines: 2, user_share: UserShare::ALL, ..AdmissionConfig::new(vec![ip(OWN)]) };
@@ -90,7 +91,7 @@ fn client(n: u64) -> ClientId {
 
 fn comes(daemon: &mut Machine, n: u64) -> Result<(), Reason> {
     let party = Party { client: client(n), pid: n as u32, uid: 1000 };
-    daemon.handle_attach(party, ProgramFacts { uid: 1000, ..ProgramFacts::default() })
+    daemon.handle_attach(party, ProgramFacts { uid: 1000, ..ProgramFacts::default() }, None)
 }
 
 fn attached(daemon: &mut Machine, n: u64) {
@@ -119,7 +120,7 @@ fn meets(daemon: &mut Machine, n: u64, end: TcpEnd, (local, peer): (SocketAddr, 
 
 fn told(actions: &[Action<(), ()>]) -> Vec<MeetMessage> {
     let of = |action: &Action<(), ()>| match action {
-        Action::Send { message: PeerMessage::Meet(message), .. } => Some(*message),
+        Action::Link(LinkCommand::Send { message: PeerMessage::Meet(message), .. }) => Some(*message),
         _ => None,
     };
     actions.iter().filter_map(of).collect()
@@ -207,13 +208,22 @@ fn no_stream_of_an_encrypted_lane_gets_a_connection_in_the_clear() {
         // The lower address offers.
         daemon.on_bulk(of, &mut Numbers(0));
         let offers = actions(&mut daemon);
-        let offered = offers.iter().any(|a| matches!(a, Action::Send { message: PeerMessage::DirectOffer { .. }, .. }));
-        let asked = offers.iter().any(|a| matches!(a, Action::Send { .. } | Action::AskRoute { .. }));
+        let offered = offers
+            .iter()
+            .any(|a| matches!(a, Action::Link(LinkCommand::Send { message: PeerMessage::DirectOffer { .. }, .. })));
+        let asked =
+            offers.iter().any(|a| matches!(a, Action::Link(LinkCommand::Send { .. }) | Action::AskRoute { .. }));
         assert_eq!(offered || asked, is_offered, "{encrypt:?}: {offers:?}");
         let offer = PeerMessage::DirectOffer { number: 1, token: [1; CHALLENGE], lane: 0, route: 3 };
         daemon.handle_message(Time(1), link, offer);
         let refused = |a: &Action<(), ()>| {
-            matches!(a, Action::Send { message: PeerMessage::DirectRefused { reason: Reason::DirectOff, .. }, .. })
+            matches!(
+                a,
+                Action::Link(LinkCommand::Send {
+                    message: PeerMessage::DirectRefused { reason: Reason::DirectOff, .. },
+                    ..
+                })
+            )
         };
         assert_eq!(actions(&mut daemon).iter().any(refused), !is_offered, "{encrypt:?}");
     }
@@ -336,7 +346,7 @@ fn an_end_that_asks_a_host_whose_link_is_gone_stays_on_tcp() {
     meets(&mut daemon, 1, TcpEnd::Connected, (at(OWN, 4000), at(PEER, 80)));
     actions(&mut daemon);
     // The engine has a lane, and by the time that its word comes there is no link any more.
-    assert!(daemon.on_path(Time(1), client(1), 1, Ok(1)));
+    daemon.on_path(Time(1), client(1), 1, Ok(1));
     assert_eq!(met(&actions(&mut daemon)), [(client(1), Err(Reason::PeerLost))]);
     assert_eq!((daemon.meetings(), rows(&daemon)), (0, vec![Reason::PeerLost]));
 }
@@ -364,7 +374,7 @@ fn another_path_is_sought_where_a_peer_falls_silent() {
     let mut daemon = daemon_with(Encrypt::Off, &[1, 101]);
     let link = linked(&mut daemon, 8);
     daemon.handle_silent(Time(1), link, Duration::from_secs(1));
-    assert!(actions(&mut daemon).iter().any(|a| matches!(a, Action::Dial { .. })));
+    assert!(actions(&mut daemon).iter().any(|a| matches!(a, Action::Link(LinkCommand::Dial { .. }))));
 }
 
 const CHALLENGE: usize = control::CHALLENGE_BYTES;
@@ -382,7 +392,7 @@ fn a_policy_takes_regions_away_from_what_is_asked_then() {
     attached(&mut daemon, 1);
     let create = |request, name: &str| Request::RegionCreate { request, spec: spec(name) };
     asks(&mut daemon, 1, create(1, "a")).unwrap();
-    assert!(actions(&mut daemon).iter().any(|a| matches!(a, Action::Make { .. })));
+    assert!(actions(&mut daemon).iter().any(|a| matches!(a, Action::Memory(MemoryCommand::Make { .. }))));
     for regions in [RegionRight::None, RegionRight::Open] {
         let policy = Policy::new(Vec::new(), Rights { regions, ..Rights::default() }).unwrap();
         daemon.admission_mut().set_policy(policy);
@@ -526,7 +536,7 @@ fn settle(daemon: &mut Machine, draw: &mut dyn FnMut(u64) -> u64) -> Result<(), 
     for _ in 0..2000 {
         let Some(action) = daemon.poll_action(Time(1)) else { return Ok(()) };
         match action {
-            Action::Make { region, .. } => daemon.on_made(Time(1), region, Ok(())),
+            Action::Memory(MemoryCommand::Make { region, .. }) => daemon.on_made(Time(1), region, Ok(())),
             Action::Program { client, command: ProgramCommand::OpenRegion { open, .. }, .. } => {
                 assert!(daemon.is_attached(client));
                 daemon.on_region_opened(open, if draw(2) == 0 { Ok(draw(9) as u32) } else { Err(Reason::LocalLimit) });

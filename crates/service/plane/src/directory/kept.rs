@@ -9,6 +9,7 @@ use std::sync::Arc;
 use control::{REGION_BYTES_MAX, REGION_EPOCH_MAX, RegionLine, RegionRefusal, RegionSpec, region_stamp};
 
 use super::{Directory, DirectoryAction, Entry, Handles, KeptRegion, Stage, TenantShare, check_name, too_many};
+use crate::MemoryCommand;
 
 impl Entry {
     /// That nobody owns and nobody has opened, of a user's and a tenant's program, with its epoch, stamp and word.
@@ -46,7 +47,7 @@ impl Directory {
         let Some(entry) = self.entries.get(&region) else { return };
         let (spec, tenant) = (entry.spec.clone(), Arc::clone(&entry.tenant));
         let kept = KeptRegion { spec, uid: entry.uid, tenant, epoch: entry.epoch, line: Some(entry.line) };
-        self.actions.push_back(DirectoryAction::Keep { region, kept });
+        self.actions.push_back(DirectoryAction::Memory(MemoryCommand::Keep { region, kept }));
     }
 
     /// Takes over a region that a daemon before this one kept, in the next epoch; its number. The driver has its memory

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use control::{RegionRefusal, Reply};
 
 use super::{Directory, DirectoryAction, Stage};
-use crate::ClientId;
+use crate::{ClientId, ProgramCommand};
 
 /// Memory of one handle at a time: what the region is in, and what it has left while operations go on there.
 const PER_HANDLE_MAX: usize = 2;
@@ -65,7 +65,8 @@ impl Directory {
                     self.handle_detach(client, number);
                 }
                 let number = self.locals.add(client, Local { open, request: Some(request) });
-                self.actions.push_back(DirectoryAction::Attach { client, region, older, number, writable });
+                let command = ProgramCommand::AttachRegion { region, older, number, writable };
+                self.actions.push_back(DirectoryAction::Program { client, command });
             }
             Err(why) => self.send(client, Reply::RegionAttached { request, result: Err(why) }),
         }
@@ -86,7 +87,7 @@ impl Directory {
         }
     }
 
-    /// The engine's answer to [`DirectoryAction::Attach`].
+    /// The engine's answer to [`ProgramCommand::AttachRegion`].
     pub(crate) fn on_attached(&mut self, client: ClientId, number: u32, result: Result<(), RegionRefusal>) {
         let Some(local) = self.locals.table.get_mut(&(client, number)) else { return };
         let Some(request) = local.request.take() else { return };
@@ -99,7 +100,8 @@ impl Directory {
     /// A program does not use such memory any more.
     pub(crate) fn handle_detach(&mut self, client: ClientId, number: u32) {
         let Some(local) = self.locals.table.remove(&(client, number)) else { return };
-        self.actions.push_back(DirectoryAction::Detach { client, number });
+        let command = ProgramCommand::DetachRegion { number };
+        self.actions.push_back(DirectoryAction::Program { client, command });
         if let Some(request) = local.request {
             let why = RegionRefusal::OwnerGone;
             self.send(client, Reply::RegionAttached { request, result: Err(why) });

@@ -5,7 +5,7 @@
 use control::{RegionAccess, RegionRefusal, Reply};
 
 use super::{Directory, DirectoryAction, Entry, Owner};
-use crate::ClientId;
+use crate::{ClientId, RegionCommand};
 
 /// Notifications of one region that wait for its owner, at most.
 pub(super) const NOTIFICATIONS_MAX: usize = 1024;
@@ -45,7 +45,7 @@ impl Directory {
             let count = entry.untaken.len().min(count as usize);
             let remote = entry.untaken.drain(..count).filter(|is_remote| *is_remote).count();
             if let Some(count) = u32::try_from(remote).ok().filter(|count| *count > 0) {
-                self.actions.push_back(DirectoryAction::NotificationsTaken { region, count });
+                self.actions.push_back(DirectoryAction::Engine(RegionCommand::NotificationsTaken { region, count }));
             }
             self.pump_tags(region);
         }

@@ -10,7 +10,7 @@ use control::{Reason, RegionAccess, RegionGrant, RegionMessage, RegionRefusal};
 use verbs::Time;
 
 use super::{Directory, DirectoryAction, Lessee, RegionWish, Stage, too_many};
-use crate::Party;
+use crate::{Party, RegionCommand};
 
 /// Handles of one peer's programs to regions of this host, at most.
 const HANDLES_PER_PEER_MAX: u32 = 65_536;
@@ -69,7 +69,14 @@ impl Directory {
                 *entry.remote.entry(peer).or_insert(0) += 1;
                 let register = (!std::mem::replace(&mut entry.is_registered, true)).then_some(entry.spec.access);
                 let epoch = entry.epoch;
-                self.actions.push_back(DirectoryAction::Grant { region, epoch, register, peer, open, lane });
+                self.actions.push_back(DirectoryAction::Engine(RegionCommand::Grant {
+                    region,
+                    epoch,
+                    register,
+                    peer,
+                    open,
+                    lane,
+                }));
             }
             Err(why) => self.tell(peer, RegionMessage::Opened { open, result: Err(why) }),
         }
@@ -92,7 +99,7 @@ impl Directory {
     }
 
     fn end_lane(&mut self, peer: IpAddr, lane: Option<u32>, reason: Reason) {
-        self.actions.extend(lane.map(|lane| DirectoryAction::EndLane { peer, lane, reason }));
+        self.actions.extend(lane.map(|lane| DirectoryAction::Engine(RegionCommand::EndLane { peer, lane, reason })));
     }
 
     fn check_peer_open(&self, peer: IpAddr, open: u64, uid: u32, wish: &RegionWish) -> Result<u64, RegionRefusal> {
@@ -107,14 +114,14 @@ impl Directory {
         if is_live { Ok(region) } else { Err(RegionRefusal::Busy) }
     }
 
-    /// The engine could not register a region as [`DirectoryAction::Grant`] said: the next grant tries again.
+    /// The engine could not register a region as [`RegionCommand::Grant`] said: the next grant tries again.
     pub(crate) fn on_not_registered(&mut self, region: u64) {
         if let Some(entry) = self.entries.get_mut(&region) {
             entry.is_registered = false;
         }
     }
 
-    /// The engine's answer to [`DirectoryAction::Grant`].
+    /// The engine's answer to [`RegionCommand::Grant`].
     pub(crate) fn on_granted(&mut self, peer: IpAddr, open: u64, result: Result<RegionGrant, RegionRefusal>) {
         let Some(handle) = self.peers.get(&peer).and_then(|held| held.get(&open)).copied() else {
             // The peer gave it up, or the region was revoked meanwhile. The peer does not know yet of which region it
@@ -160,7 +167,7 @@ impl Directory {
     fn ungrant_if_last(&mut self, region: u64, peer: IpAddr) {
         let has_more = self.entries.get(&region).is_some_and(|entry| entry.remote.contains_key(&peer));
         if !has_more {
-            self.actions.push_back(DirectoryAction::Ungrant { region, peer });
+            self.actions.push_back(DirectoryAction::Engine(RegionCommand::Ungrant { region, peer }));
         }
     }
 
@@ -198,7 +205,7 @@ impl Directory {
 
     fn go_on_ending(&mut self, region: u64) {
         if let Some(Ending { epoch, .. }) = self.ending.get(&region).filter(|ending| ending.peers.is_empty()) {
-            self.actions.push_back(DirectoryAction::Deregister { region, epoch: *epoch });
+            self.actions.push_back(DirectoryAction::Engine(RegionCommand::Deregister { region, epoch: *epoch }));
             self.ending.remove(&region);
         }
     }
@@ -262,7 +269,9 @@ impl Directory {
                 entry.tags.push_back((tag, true));
                 self.pump_tags(region);
             }
-            None => self.actions.push_back(DirectoryAction::NotificationsTaken { region, count: 1 }),
+            None => {
+                self.actions.push_back(DirectoryAction::Engine(RegionCommand::NotificationsTaken { region, count: 1 }))
+            }
         }
     }
 

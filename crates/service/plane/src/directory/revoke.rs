@@ -13,7 +13,7 @@ use control::{RegionKey, RegionRefusal, Reply, region_stamp};
 use verbs::Time;
 
 use super::{Directory, DirectoryAction, Handed, Owner, Stage};
-use crate::{ClientId, Party};
+use crate::{ClientId, MemoryCommand, Party, RegionCommand};
 
 /// Bytes that an owner copies in a second at least.
 const COPY_BYTES_PER_SECOND: u64 = 128 << 20;
@@ -103,12 +103,12 @@ impl Directory {
         }
         let (bytes, huge_pages, epoch) = (entry.spec.bytes, entry.spec.huge_pages, entry.epoch);
         self.actions.push_back(match entry.is_registered || entry.has_runs {
-            true => DirectoryAction::Deregister { region, epoch },
-            false => DirectoryAction::Make { region, bytes, huge_pages },
+            true => DirectoryAction::Engine(RegionCommand::Deregister { region, epoch }),
+            false => DirectoryAction::Memory(MemoryCommand::Make { region, bytes, huge_pages }),
         });
     }
 
-    /// The engine's answer to [`DirectoryAction::Deregister`].
+    /// The engine's answer to [`RegionCommand::Deregister`].
     pub(crate) fn on_deregistered(&mut self, region: u64) {
         if let Some(entry) = self.entries.get_mut(&region) {
             (entry.is_registered, entry.has_runs) = (false, false);
@@ -173,7 +173,7 @@ impl Directory {
         self.moving.remove(&region);
         entry.stage = Stage::Live;
         entry.spec.key = new_key.unwrap_or(entry.spec.key);
-        self.actions.push_back(DirectoryAction::Use { region });
+        self.actions.push_back(DirectoryAction::Memory(MemoryCommand::Use { region }));
         self.answer_revoke(asker, Ok(epoch));
         self.serve_waiting(region);
     }

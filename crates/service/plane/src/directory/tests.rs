@@ -3,6 +3,7 @@
 use control::{RegionKey, RegionSpec};
 
 use super::*;
+use crate::ProgramCommand;
 
 mod kept;
 mod leases;
@@ -67,16 +68,16 @@ impl Desk {
     fn settle(&mut self) -> Vec<(u64, Reply, Option<Handed>)> {
         while let Some(action) = self.directory.poll_action() {
             match action {
-                DirectoryAction::Make { region, bytes, .. } => {
+                DirectoryAction::Memory(MemoryCommand::Make { region, bytes, .. }) => {
                     let refused = RegionRefusal::NoMemory { bytes, cause: "test".into() };
                     self.directory.on_made(T0, region, if self.fails { Err(refused) } else { Ok(()) });
                 }
-                DirectoryAction::Use { region } => self.used.push(region),
-                DirectoryAction::Drop { region } => self.dropped.push(region),
-                DirectoryAction::Keep { kept, .. } => self.kept.push(kept),
-                DirectoryAction::Stamp { word, value } => drop(self.words.insert(word, value)),
+                DirectoryAction::Memory(MemoryCommand::Use { region }) => self.used.push(region),
+                DirectoryAction::Memory(MemoryCommand::Drop { region }) => self.dropped.push(region),
+                DirectoryAction::Memory(MemoryCommand::Keep { kept, .. }) => self.kept.push(kept),
+                DirectoryAction::Memory(MemoryCommand::Stamp { word, value }) => drop(self.words.insert(word, value)),
                 DirectoryAction::Send { client, reply, memory } => self.replies.push((client.0, reply, memory)),
-                DirectoryAction::Deregister { region, .. } => {
+                DirectoryAction::Engine(RegionCommand::Deregister { region, .. }) => {
                     self.far.push(action);
                     self.directory.on_deregistered(region);
                 }
@@ -389,7 +390,11 @@ fn a_program_has_memory_as_local_memory_as_long_as_its_handle() {
             assert_eq!(client, by.client.0);
             return Err(why);
         }
-        let Some(&DirectoryAction::Attach { client, number, older, writable, .. }) = desk.far.last() else {
+        let Some(&DirectoryAction::Program {
+            client,
+            command: ProgramCommand::AttachRegion { number, older, writable, .. },
+        }) = desk.far.last()
+        else {
             panic!("{:?}", desk.far)
         };
         desk.directory.on_attached(client, number, Ok(()));
@@ -400,7 +405,7 @@ fn a_program_has_memory_as_local_memory_as_long_as_its_handle() {
     let detached = |desk: &mut Desk| -> Vec<u32> {
         desk.settle();
         let numbers = desk.far.iter().filter_map(|action| match action {
-            DirectoryAction::Detach { number, .. } => Some(*number),
+            DirectoryAction::Program { command: ProgramCommand::DetachRegion { number }, .. } => Some(*number),
             _ => None,
         });
         let numbers = numbers.collect();
@@ -429,7 +434,10 @@ fn a_program_has_memory_as_local_memory_as_long_as_its_handle() {
     // A device that does not take it, and the end of the handle.
     desk.directory.handle_attach(owner.client, 6, own.open, 2);
     desk.settle();
-    let Some(&DirectoryAction::Attach { number, .. }) = desk.far.last() else { panic!("{:?}", desk.far) };
+    let Some(&DirectoryAction::Program { command: ProgramCommand::AttachRegion { number, .. }, .. }) = desk.far.last()
+    else {
+        panic!("{:?}", desk.far)
+    };
     let why = RegionRefusal::Reason(control::Reason::LocalLimit);
     desk.directory.on_attached(owner.client, number, Err(why.clone()));
     assert_eq!(desk.settle(), [(owner.client.0, Reply::RegionAttached { request: 6, result: Err(why) }, None)]);

@@ -10,7 +10,7 @@ use verbs::Time;
 
 use super::{Established, LEASED_PER_LINK_MAX, LaneSetUp, PeerAction, Peers, engine_of};
 use crate::lane_round::{LaneRound, RoundAction};
-use crate::{LaneAnswer, LaneCommand, LinkId, LinkPath};
+use crate::{LaneAnswer, LaneCommand, LinkCommand, LinkId, LinkPath};
 
 /// Numbers of leased lanes that a daemon gives on a link before it begins again.
 const LEASES_PER_LINK_MAX: u32 = 1 << 29;
@@ -208,7 +208,7 @@ impl Peers {
             while let Some(action) = lane.round.poll_action() {
                 self.actions.push_back(match command_of(peer, number, path, action) {
                     Ok(command) => PeerAction::Engine { engine: engine_of(number), lane: number, command },
-                    Err(message) => PeerAction::Send { link, message },
+                    Err(message) => PeerAction::Link(LinkCommand::Send { link, message }),
                 });
             }
             if !lane.round.is_pending() {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use verbs::Time;
 
 use super::{Established, PeerAction, Peers};
-use crate::{Identity, LinkId, LinkPath};
+use crate::{Identity, LinkCommand, LinkId, LinkPath};
 
 /// First pause before a better path is tried again; it doubles.
 const PROBE_MIN: Duration = Duration::from_secs(2);
@@ -179,7 +179,7 @@ impl Peers {
         }
         let Some(dial) = self.peers.get_mut(&peer).and_then(|entry| entry.dial.take()) else { return };
         self.links.remove(&dial);
-        self.actions.push_back(PeerAction::CancelDial { link: dial });
+        self.actions.push_back(PeerAction::Link(LinkCommand::CancelDial { link: dial }));
     }
 
     /// Whether a link of the same process that has proven the key takes the place of the one that is there.

@@ -36,7 +36,7 @@ fn actions(peers: &mut Peers) -> Vec<PeerAction> {
 fn dialed(peers: &mut Peers) -> Vec<LinkId> {
     actions(peers)
         .into_iter()
-        .filter_map(|a| if let PeerAction::Dial { link, .. } = a { Some(link) } else { None })
+        .filter_map(|a| if let PeerAction::Link(LinkCommand::Dial { link, .. }) = a { Some(link) } else { None })
         .collect()
 }
 
@@ -96,7 +96,9 @@ fn simultaneous_dials_leave_one_link() {
     assert!(matches!(low.handle_hello(ms(1), IN, ip(2), hello(2, 2)), Verdict::Refuse(Reason::Closed, _)));
     // The lower one's Hello at the higher: goes on, the own dial is given up.
     assert_eq!(high.handle_hello(ms(1), IN, ip(1), hello(1, 1)), Verdict::Proceed);
-    assert!(matches!(actions(&mut high)[..], [PeerAction::CancelDial { link }] if link == high_dial));
+    assert!(
+        matches!(actions(&mut high)[..], [PeerAction::Link(LinkCommand::CancelDial { link })] if link == high_dial)
+    );
     high.handle_up(ms(2), IN, hello(1, 1), None);
     low.handle_up(ms(2), low_dial, hello(2, 2), None);
     // The refusal that was on its way to the dial that is no more.
@@ -174,7 +176,7 @@ fn a_second_link_of_one_process_is_refused_and_a_restarted_one_replaces() {
     assert!(actions(&mut peers).is_empty(), "nothing happens before the proof");
     peers.handle_up(ms(4), second, hello(2, 3), None);
     let next = actions(&mut peers);
-    assert!(matches!(&next[0], PeerAction::Close { link, .. } if *link == IN), "{next:?}");
+    assert!(matches!(&next[0], PeerAction::Link(LinkCommand::Close { link, .. }) if *link == IN), "{next:?}");
     assert_eq!(lost(&next), [Reason::PeerLost]);
     // The old link's end comes late and changes nothing.
     peers.handle_down(ms(5), IN, Reason::PeerLost);
@@ -223,7 +225,7 @@ fn a_peer_that_speaks_and_leaves_a_lane_half_made_is_given_up() {
     }
     peers.handle_message(ms(11_000), IN, PeerMessage::Heartbeat);
     let next = actions(&mut peers);
-    assert!(matches!(&next[0], PeerAction::Close { reason: Reason::TimedOut, .. }), "{next:?}");
+    assert!(matches!(&next[0], PeerAction::Link(LinkCommand::Close { reason: Reason::TimedOut, .. })), "{next:?}");
     assert_eq!(lost(&next), [Reason::TimedOut]);
     assert_eq!(peers.deadline(), None);
 }
@@ -274,7 +276,7 @@ fn a_peer_out_of_order_loses_its_link() {
         peers.handle_up(ms(0), IN, hello(2, 2), None);
         peers.handle_message(ms(1), IN, message);
         let next = actions(&mut peers);
-        assert!(matches!(&next[0], PeerAction::Close { .. }), "{next:?}");
+        assert!(matches!(&next[0], PeerAction::Link(LinkCommand::Close { .. })), "{next:?}");
         assert_eq!(lost(&next), [Reason::PeerLost]);
     }
 }
@@ -329,7 +331,10 @@ fn of_two_links_that_prove_themselves_the_first_stays() {
     peers.handle_up(ms(1), IN, hello(2, 2), None);
     peers.handle_up(ms(2), second, hello(2, 2), None);
     let next = actions(&mut peers);
-    assert!(matches!(next[..], [PeerAction::Close { link, reason: Reason::Closed, .. }] if link == second), "{next:?}");
+    assert!(
+        matches!(next[..], [PeerAction::Link(LinkCommand::Close { link, reason: Reason::Closed, .. })] if link == second),
+        "{next:?}"
+    );
     assert_eq!(peers.link_to(ip(2)), Some(IN));
 }
 
@@ -421,7 +426,13 @@ fn lanes_of_a_link_go_on_by_themselves() {
         peers.on_answer(ms(300), ip(2), lane, LaneAnswer::Offered { round: 1, result: Ok(offer(lane)) });
     }
     let sent = |actions: Vec<PeerAction>| -> Vec<u32> {
-        let of = |a| if let PeerAction::Send { message, .. } = a { Some(lanes::lane_of(&message)) } else { None };
+        let of = |a| {
+            if let PeerAction::Link(LinkCommand::Send { message, .. }) = a {
+                Some(lanes::lane_of(&message))
+            } else {
+                None
+            }
+        };
         actions.into_iter().filter_map(of).collect()
     };
     assert_eq!(sent(actions(&mut peers)), [0, 1]);
@@ -429,8 +440,14 @@ fn lanes_of_a_link_go_on_by_themselves() {
     peers.on_lane_failed(ms(400), ip(2), 1, Reason::LaneFailed);
     peers.on_answer(ms(400), ip(2), 0, LaneAnswer::Accepted { round: 1, result: Ok(()) });
     let next = actions(&mut peers);
-    assert!(matches!(next[0], PeerAction::Send { message: PeerMessage::LaneReset { lane: 1, .. }, .. }), "{next:?}");
-    assert!(matches!(next[1], PeerAction::Send { message: PeerMessage::LaneReady { lane: 0, .. }, .. }), "{next:?}");
+    assert!(
+        matches!(next[0], PeerAction::Link(LinkCommand::Send { message: PeerMessage::LaneReset { lane: 1, .. }, .. })),
+        "{next:?}"
+    );
+    assert!(
+        matches!(next[1], PeerAction::Link(LinkCommand::Send { message: PeerMessage::LaneReady { lane: 0, .. }, .. })),
+        "{next:?}"
+    );
     // A silence is told to both engines.
     peers.handle_silent(IN, Duration::from_secs(3));
     let silences = |a: &PeerAction| matches!(a, PeerAction::Engine { command: LaneCommand::PeerSilent { .. }, .. });
@@ -439,7 +456,7 @@ fn lanes_of_a_link_go_on_by_themselves() {
     peers.handle_message(ms(500), IN, PeerMessage::LaneReady { lane: 2, incarnation: 5 });
     let next = actions(&mut peers);
     assert_eq!(lost(&next), [Reason::PeerLost; 2]);
-    assert!(next.iter().any(|a| matches!(a, PeerAction::Close { .. })), "{next:?}");
+    assert!(next.iter().any(|a| matches!(a, PeerAction::Link(LinkCommand::Close { .. }))), "{next:?}");
 }
 
 #[test]
@@ -495,7 +512,7 @@ fn a_holder_that_offers_a_leased_lane_again_after_its_end_hears_that_it_was_take
     peers.on_answer(ms(3), ip(2), lane, LaneAnswer::Offered { round, result });
     let said = actions(&mut peers);
     let is_told = |a: &PeerAction| {
-        matches!(a, PeerAction::Send { message: PeerMessage::LaneReset { lane: of, reason: Reason::LaneRevoked, .. }, .. }
+        matches!(a, PeerAction::Link(LinkCommand::Send { message: PeerMessage::LaneReset { lane: of, reason: Reason::LaneRevoked, .. }, .. })
             if *of == lane)
     };
     assert!(said.iter().any(is_told), "{said:?}");

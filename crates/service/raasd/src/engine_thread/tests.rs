@@ -11,8 +11,9 @@ use verbs::{
     QpInit, QpModify, QpStatus, QpType, Qpn, RecvWr, Region, Rkey, SendWr, SrqId, SrqInit, VerbsError,
 };
 
+use plane::RegionCommand;
+
 use super::*;
-use crate::command::RegionWork;
 use crate::error::panic_words;
 
 /// A device that completes nothing and, after so many polls, panics.
@@ -208,19 +209,23 @@ fn a_panic_closes_the_queue_and_is_told() {
 fn a_region_is_registered_for_what_its_owner_allows_and_one_that_is_not_is_told() {
     let mut started = start(None);
     let peer = IpAddr::from([127, 0, 0, 2]);
-    let mut grant = |region, memory| {
-        let work = RegionWork::Grant { region, epoch: 3, memory, peer, open: 7, lane: None };
-        started.handle.commands.blocking_send(Command::Region(work)).unwrap();
+    let mut grant = |region, memory: Option<dispatch::Mapped>| {
+        let register = memory.as_ref().map(|_| RegionAccess::READ);
+        let command = RegionCommand::Grant { region, epoch: 3, register, peer, open: 7, lane: None };
+        let command = dispatch::Command::Region { command, memory };
+        started.handle.commands.blocking_send(Command::Engine(command)).unwrap();
         started.handle.bell.ring();
         match started.events.blocking_recv().map(|said| said.what) {
-            Some(FromEngine::RegionGranted { open: 7, result, not_registered, .. }) => (result, not_registered),
+            Some(FromEngine::Report(Report::RegionGranted { open: 7, result, not_registered, .. })) => {
+                (result, not_registered)
+            }
             other => panic!("{other:?}"),
         }
     };
     assert!(matches!(grant(1, Some(Err("no memory".into()))), (Err(_), Some(1))));
     assert!(matches!(grant(1, None), (Err(_), None)), "this one was to be registered before");
     let memory = Region::anonymous(4096).unwrap();
-    let (granted, not_registered) = grant(1, Some(Ok((memory, RegionAccess::READ))));
+    let (granted, not_registered) = grant(1, Some(Ok(memory)));
     let granted = granted.unwrap();
     assert_eq!((granted.access, granted.epoch, not_registered), (RegionAccess::READ, 3, None));
 }

@@ -5,14 +5,16 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use control::{PeerMessage, RegionAccess, Reply};
-use plane::{Action, ClientId, DATAGRAM_ENGINE, Handed, ProgramCommand, Supply};
-use shm::{ClosedElsewhere, Region, WakeSocket};
+use control::{PeerMessage, Reply};
+use dispatch::Command;
+use plane::{
+    Action, ClientId, DATAGRAM_ENGINE, Handed, LinkCommand, MemoryCommand, ProgramCommand, RegionCommand, Supply,
+};
+use shm::{ClosedElsewhere, WakeSocket};
 
 use super::Hub;
 use super::regions::Wanted;
 use crate::client_socket::Outgoing;
-use crate::command::{Command, RegionWork};
 use crate::dial::dial;
 use crate::direct_socket::{PeerOffer, dial_direct};
 
@@ -52,44 +54,15 @@ impl Hub {
             Action::AskRoute { peer, number, lane, route } => {
                 self.command(lane, Command::StreamOfRoute { peer, number, route });
             }
-            Action::Grant { region, epoch, register, peer, open, lane } => {
-                let memory = register.map(|access| self.memory_for(region, access));
-                self.region_work(RegionWork::Grant { region, epoch, memory, peer, open, lane });
+            Action::Region(command) => {
+                let memory = match command {
+                    RegionCommand::Grant { region, register: Some(_), .. } => Some(self.regions.map(region, false)),
+                    _ => None,
+                };
+                self.command(DATAGRAM_ENGINE, Command::Region { command, memory });
             }
-            Action::Attach { client, region, older, number, writable } => {
-                if let Some(app) = self.names.app(client, DATAGRAM_ENGINE) {
-                    let memory = self.regions.map(region, older);
-                    self.region_work(RegionWork::Attach { client, app, number, memory, writable });
-                }
-            }
-            Action::Region(command) => self.region_work(RegionWork::Command(command)),
-            Action::Make { region, bytes, huge_pages } => {
-                if let Some(made) = self.regions.make(Wanted { region, bytes, huge_pages }) {
-                    self.on_region_made(made);
-                }
-            }
-            Action::Use { region } => self.regions.use_newest(region),
-            Action::Drop { region } => {
-                self.forget_kept(region);
-                self.regions.forget(region);
-            }
-            Action::Keep { region, kept } => self.keep_region(region, kept),
-            Action::Stamp { word, value } => self.regions.stamp(word, value),
-            Action::Dial { link, peer, deadline, ways } => {
-                let task = dial(Arc::clone(&self.link_context), link, peer, deadline, ways);
-                self.dials.insert(link, self.dial_tasks.spawn(task));
-            }
-            Action::CancelDial { link } => {
-                if let Some(task) = self.dials.remove(&link) {
-                    task.abort();
-                }
-            }
-            Action::Send { link, message } => self.send_to_peer(link, message),
-            Action::Close { link, reason, detail } => {
-                if let Some(queue) = self.links.remove(&link) {
-                    queue.close(PeerMessage::Bye { reason, detail });
-                }
-            }
+            Action::Memory(command) => self.on_memory(command),
+            Action::Link(command) => self.on_link_command(command),
             Action::DialDirect { peer, number, token, connection } => {
                 let offer = PeerOffer { peer, number, token, connection };
                 self.dial_tasks.spawn(dial_direct(Arc::clone(&self.link_context), offer));
@@ -97,9 +70,50 @@ impl Hub {
         }
     }
 
+    fn on_memory(&mut self, command: MemoryCommand) {
+        match command {
+            MemoryCommand::Make { region, bytes, huge_pages } => {
+                if let Some(made) = self.regions.make(Wanted { region, bytes, huge_pages }) {
+                    self.on_region_made(made);
+                }
+            }
+            MemoryCommand::Use { region } => self.regions.use_newest(region),
+            MemoryCommand::Drop { region } => {
+                self.forget_kept(region);
+                self.regions.forget(region);
+            }
+            MemoryCommand::Keep { region, kept } => self.keep_region(region, kept),
+            MemoryCommand::Stamp { word, value } => self.regions.stamp(word, value),
+        }
+    }
+
+    fn on_link_command(&mut self, command: LinkCommand) {
+        match command {
+            LinkCommand::Dial { link, peer, deadline, ways } => {
+                let task = dial(Arc::clone(&self.link_context), link, peer, deadline, ways);
+                self.dials.insert(link, self.dial_tasks.spawn(task));
+            }
+            LinkCommand::CancelDial { link } => {
+                if let Some(task) = self.dials.remove(&link) {
+                    task.abort();
+                }
+            }
+            LinkCommand::Send { link, message } => self.send_to_peer(link, message),
+            LinkCommand::Close { link, reason, detail } => {
+                if let Some(queue) = self.links.remove(&link) {
+                    queue.close(PeerMessage::Bye { reason, detail });
+                }
+            }
+        }
+    }
+
     fn command_program(&mut self, engine: u32, client: ClientId, command: ProgramCommand) {
         if let Some(app) = self.names.app(client, engine) {
-            self.command(engine, Command::Program { app, command });
+            let memory = match command {
+                ProgramCommand::AttachRegion { region, older, .. } => Some(self.regions.map(region, older)),
+                _ => None,
+            };
+            self.command(engine, Command::Program { app, command, memory });
         }
     }
 
@@ -112,14 +126,6 @@ impl Hub {
             None
         });
         self.send_shared(to, Outgoing::before(incoming, next));
-    }
-
-    pub(super) fn region_work(&mut self, work: RegionWork) {
-        self.command(DATAGRAM_ENGINE, Command::Region(work));
-    }
-
-    fn memory_for(&self, region: u64, access: RegionAccess) -> Result<(Region, RegionAccess), String> {
-        Ok((self.regions.map(region, false)?, access))
     }
 
     fn share_region(&mut self, client: ClientId, reply: Reply, memory: Handed) {

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
 use control::{APP_VERSION, ChunkKind, Reason, Reply, Request, Role};
+use dispatch::Command;
 use engine::{AppId, Attach, Returned, RingSize};
 use plane::{ClientId, PAIR_SLOTS, Party};
 use receivers::Verdict;
@@ -14,7 +15,7 @@ use tokio::sync::Notify;
 use super::actions::System;
 use super::{Attaching, Client, Hub, Stage};
 use crate::client_socket::{ClientInput, Entering, NotQueued, OutQueue, Outgoing, ProgramIdentity};
-use crate::command::{AppWake, Command};
+use crate::command::{self, AppWake};
 use crate::questions::QuestionPlace;
 use crate::receiving::{With, memory_of};
 
@@ -126,7 +127,7 @@ impl Hub {
     /// Takes a program in that has its session.
     fn admit_returning(&mut self, client: ClientId, who: &ProgramIdentity) -> Result<(), Reason> {
         let party = Party { client, pid: who.pid, uid: who.uid };
-        self.daemon.handle_attach(party, who.facts.clone()).inspect_err(|reason| {
+        self.daemon.handle_attach(party, who.facts.clone(), who.process.clone()).inspect_err(|reason| {
             if let Some(left_out) = self.may_log() {
                 tracing::warn!(pid = who.pid, %reason, left_out, "no more programs are taken in");
             }
@@ -166,7 +167,8 @@ impl Hub {
             let (session, wake) = (session.clone(), AppWake { heard, told: Arc::clone(&told) });
             let (connect_to, tenant) = (self.networks_of(client), self.tenant_place(client));
             let attach = Attach { pid: who.pid, uid: who.uid, name: who.name.clone(), session, connect_to, tenant };
-            self.command(engine, Command::Attach { client, attach, wake, returned: returned.next() });
+            let command = command::Command::Attach { client, attach, wake, returned: returned.next() };
+            self.engines.queue(engine, command);
         }
         Ok(fds)
     }
@@ -200,18 +202,14 @@ impl Hub {
 
     /// An engine's answer to an attach. A program is attached when all engines have taken it in.
     pub(super) fn on_attached(&mut self, id: ClientId, engine: u32, result: Result<AppId, Reason>) {
-        match result {
-            Ok(app) => self.names.add(id, engine, app),
-            Err(_) => {
-                let client = self.clients.get_mut(&id);
-                if let Some(Client { stage: Stage::Attaching(attaching), .. }) = client
-                    && let Some(place) = attaching.adopted.get_mut(engine as usize)
-                {
-                    let adopted = std::mem::take(place);
-                    self.forget_adopted(id, adopted);
-                }
-                self.daemon.on_program_gone(id, engine);
+        if result.is_err() {
+            if let Some(Client { stage: Stage::Attaching(attaching), .. }) = self.clients.get_mut(&id)
+                && let Some(place) = attaching.adopted.get_mut(engine as usize)
+            {
+                let adopted = std::mem::take(place);
+                self.forget_adopted(id, adopted);
             }
+            self.daemon.on_program_gone(id, engine);
         }
         let Some(Client { stage: Stage::Attaching(attaching), .. }) = self.clients.get(&id) else {
             // It left meanwhile.
@@ -224,14 +222,8 @@ impl Hub {
         self.on_answered(id, answers, result.err());
     }
 
-    /// An engine has taken back what a program brought along.
-    pub(super) fn on_taken_back(&mut self, engine: u32, app: AppId) {
-        if let Some(id) = self.names.program(engine, app) {
-            self.on_answered(id, 1, None);
-        }
-    }
-
-    fn on_answered(&mut self, id: ClientId, answers: u32, refused: Option<Reason>) {
+    /// Engines have taken a program in, or have taken back what it brought along.
+    pub(super) fn on_answered(&mut self, id: ClientId, answers: u32, refused: Option<Reason>) {
         let client = self.clients.get_mut(&id);
         let Some(Client { stage: Stage::Attaching(attaching), who, .. }) = client else { return };
         attaching.unanswered = attaching.unanswered.saturating_sub(answers);
@@ -367,8 +359,7 @@ impl Hub {
     // ---- rings
 
     /// Makes ring memory, and announces it to the program before the engine may use it.
-    pub(super) fn on_chunks_wanted(&mut self, engine: u32, app: AppId, size: RingSize, rings: u32) {
-        let Some(id) = self.names.program(engine, app) else { return };
+    pub(super) fn on_chunks_wanted(&mut self, (engine, id, app): (u32, ClientId, AppId), size: RingSize, rings: u32) {
         let bytes = u64::from(size.grown) * u64::from(rings);
         let make = |name| {
             let segment = make_segment(name, bytes).map_err(|e| e.to_string())?;

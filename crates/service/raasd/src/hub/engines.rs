@@ -97,12 +97,15 @@ mod tests {
     use crate::sleeper::Sleeper;
 
     fn port(n: u16) -> Command {
-        Command::Program { app: engine::AppId(0), command: ProgramCommand::Unlisten { port: n } }
+        let command = ProgramCommand::Unlisten { port: n };
+        Command::Engine(dispatch::Command::Program { app: engine::AppId(0), command, memory: None })
     }
 
     fn ports(queue: &mut mpsc::Receiver<Command>) -> Vec<u16> {
         let next = || match queue.try_recv().ok()? {
-            Command::Program { command: ProgramCommand::Unlisten { port }, .. } => Some(port),
+            Command::Engine(dispatch::Command::Program { command: ProgramCommand::Unlisten { port }, .. }) => {
+                Some(port)
+            }
             other => panic!("{other:?}"),
         };
         std::iter::from_fn(next).collect()

@@ -6,12 +6,12 @@
 use std::collections::BTreeSet;
 
 use control::{RegionRefusal, Reply};
+use dispatch::Command;
 use kernels::{NAME_BYTES_MAX, NotAKernel, UserKernel};
-use plane::{ClientId, NoPlace};
+use plane::{ClientId, DATAGRAM_ENGINE, NoPlace};
 use tokio::task::JoinSet;
 
 use super::Hub;
-use crate::command::RegionWork;
 use crate::shares::Share;
 use crate::user_turns::UserTurns;
 
@@ -110,12 +110,14 @@ impl Hub {
         let module = read.map_err(|why| RegionRefusal::BadKernel { why: why.to_string().replace('\n', " ") });
         // The region may have ended meanwhile: nothing would take the kernel away again.
         match module.and_then(|module| Ok((self.daemon.directory().owned_by(client, open)?, module))) {
-            Ok((region, module)) => self.region_work(RegionWork::Install { client, request, region, kernel, module }),
+            Ok((region, module)) => {
+                self.command(DATAGRAM_ENGINE, Command::Install { client, request, region, kernel, module });
+            }
             Err(why) => self.installed(client, request, Err(why)),
         }
     }
 
-    pub(super) fn installed(&mut self, client: ClientId, request: u64, result: Result<(), RegionRefusal>) {
+    fn installed(&mut self, client: ClientId, request: u64, result: Result<(), RegionRefusal>) {
         self.send(client, Reply::RegionInstalled { request, result }, Vec::new());
     }
 }

@@ -74,7 +74,8 @@ impl Hub {
         // Its lanes are one at each engine.
         let engines = self.engines.count();
         self.resets.insert((id, request), (engines, false));
-        (0..engines).for_each(|engine| self.command(engine, Command::ResetLane { client: id, request, peer }));
+        (0..engines)
+            .for_each(|engine| self.command(engine, dispatch::Command::ResetLane { client: id, request, peer }));
     }
 
     pub(super) fn on_lane_was_reset(&mut self, client: ClientId, request: u64, found: bool) {
@@ -135,7 +136,7 @@ impl Hub {
 
     fn ask_engine(&mut self, engine: u32, part: EnginePart, question: Question) {
         self.asked += 1;
-        self.command(engine, Command::Inspect { number: self.asked, viewer: question.viewer, part });
+        self.engines.queue(engine, Command::Inspect { number: self.asked, viewer: question.viewer, part });
         self.questions.give_to_engine(question);
     }
 

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use control::{Connection, LaneTicket, RETURNED_MAX, Reason, Request, Ticket};
-use engine::{AppId, Returned, ReturnedChunk, SlotSet};
+use control::{LaneTicket, RETURNED_MAX, Reason, Request, Ticket};
+use engine::{Returned, ReturnedChunk, SlotSet};
 use plane::{ClientId, ConnectionOver, DATAGRAM_ENGINE, Party};
 use receivers::Verdict;
 use shm::{Region, Segment, Session, SessionShape, Sharing};
@@ -89,8 +89,7 @@ impl Hub {
     /// A connection or datagram socket that the program brings along. One that is not admitted, or whose ticket is
     /// none, ends with the rest of what it leaves.
     fn on_ticket(&mut self, party: Party, sealed: &[u8]) {
-        let Some(client) = self.clients.get(&party.client) else { return };
-        let Some(ticket) = self.tickets.open(client.who.holder(), sealed) else {
+        let Some(ticket) = self.daemon.open_ticket(party.client, sealed) else {
             if let Some(left_out) = self.may_log() {
                 let (pid, uid) = (party.pid, party.uid);
                 tracing::warn!(
@@ -172,16 +171,6 @@ impl Hub {
         for _ in 0..adopted.sockets {
             self.daemon.admission_mut().on_socket_over(client);
         }
-    }
-
-    /// A connection with its ticket sealed for the program that gets it.
-    pub(super) fn sealed(&self, engine: u32, app: AppId, mut connection: Connection) -> Connection {
-        let client = self.names.program(engine, app).and_then(|client| self.clients.get(&client));
-        let ticket = std::mem::take(&mut connection.ticket);
-        if let Some(client) = client {
-            connection.ticket = self.tickets.seal(client.who.holder(), ticket);
-        }
-        connection
     }
 
     /// The program's session is not taken, and it is not the program's fault.

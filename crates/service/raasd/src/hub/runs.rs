@@ -3,12 +3,12 @@
 //! Owns what a request may ask for. The engine runs them, in the same slices as those of other hosts' programs.
 
 use control::{RegionRefusal, Reply};
+use dispatch::Command;
 use engine::LocalPlace;
 use plane::{ClientId, DATAGRAM_ENGINE};
 use shm::{KERNEL_BYTES_MAX, KERNEL_REGIONS_MAX};
 
 use super::Hub;
-use crate::command::RegionWork;
 
 impl Hub {
     pub(super) fn on_run(
@@ -25,7 +25,7 @@ impl Hub {
         let Some(app) = self.names.app(client, DATAGRAM_ENGINE) else { return Ok(()) };
         let opens: Vec<u64> = std::iter::once(open).chain(others).collect();
         match self.places(client, &opens) {
-            Ok(places) => self.region_work(RegionWork::Run { app, request, places, bytes }),
+            Ok(places) => self.command(DATAGRAM_ENGINE, Command::Run { app, request, places, bytes }),
             Err(why) => self.send(client, Reply::RegionRan { request, result: Err(why) }, Vec::new()),
         }
         Ok(())

@@ -6,11 +6,11 @@
 use std::sync::Arc;
 
 use control::TenantRow;
+use dispatch::Command;
 use engine::{IpNet, TenantPlace, TenantTerms};
 use plane::{ClientId, Policy, Tenant, TenantUse};
 
 use super::Hub;
-use crate::command::Command;
 
 impl Hub {
     /// Another policy is in force.

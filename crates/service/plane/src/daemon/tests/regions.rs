@@ -7,7 +7,9 @@ use super::*;
 fn make(daemon: &mut Machine, n: u64) -> u64 {
     asks(daemon, n, Request::RegionCreate { request: 1, spec: spec("a") }).unwrap();
     let made = actions(daemon);
-    let region = made.iter().find_map(|a| if let Action::Make { region, .. } = a { Some(*region) } else { None });
+    let region = made
+        .iter()
+        .find_map(|a| if let Action::Memory(MemoryCommand::Make { region, .. }) = a { Some(*region) } else { None });
     daemon.on_made(Time(1), region.unwrap(), Ok(()));
     actions(daemon);
     region.unwrap()
@@ -22,7 +24,7 @@ fn open_by_peer(daemon: &mut Machine, link: LinkId, region: u64, (open, lane): (
     let (name, key, access) = ("a".into(), KEY, RegionAccess::READ);
     let message = RegionMessage::Open { open, uid: 1000, name, key, access, lease: None, lane };
     daemon.handle_message(Time(1), link, PeerMessage::Region(message));
-    assert!(actions(daemon).iter().any(|a| matches!(a, Action::Grant { .. })));
+    assert!(actions(daemon).iter().any(|a| matches!(a, Action::Region(RegionCommand::Grant { .. }))));
     daemon.on_granted((ip(PEER), open), Ok(grant(region)), None);
     actions(daemon);
 }
@@ -33,7 +35,7 @@ fn regions(actions: &[Action<(), ()>]) -> Vec<RegionCommand> {
 
 fn said(actions: &[Action<(), ()>]) -> Vec<RegionMessage> {
     let of = |action: &Action<(), ()>| match action {
-        Action::Send { message: PeerMessage::Region(message), .. } => Some(message.clone()),
+        Action::Link(LinkCommand::Send { message: PeerMessage::Region(message), .. }) => Some(message.clone()),
         _ => None,
     };
     actions.iter().filter_map(of).collect()
@@ -85,7 +87,7 @@ fn a_leased_lane_that_fails_ends_its_own_handle() {
         let open = Request::RegionOpen { request, host, name, key, access, lease: None, leased_lane };
         asks(&mut daemon, 1, open).unwrap();
         actions(&mut daemon);
-        assert!(daemon.on_path(Time(1), client(1), request, Ok(1)));
+        daemon.on_path(Time(1), client(1), request, Ok(1));
         let asked = said(&actions(&mut daemon));
         let [RegionMessage::Open { open, lane, .. }] = asked[..] else { panic!("{asked:?}") };
         lanes.push(lane);
@@ -121,7 +123,7 @@ fn what_is_told_to_a_peer_without_a_link_ends_handles_there() {
     asks(&mut daemon, 1, open).unwrap();
     actions(&mut daemon);
     // The engine has a lane, and by the time that its word comes there is no link any more.
-    assert!(daemon.on_path(Time(1), client(1), 1, Ok(1)));
+    daemon.on_path(Time(1), client(1), 1, Ok(1));
     let answers = actions(&mut daemon);
     let lost = |a: &Action<(), ()>| {
         let reason = RegionRefusal::Reason(Reason::PeerLost);
@@ -141,7 +143,8 @@ fn kernels_end_before_a_peer_is_told_to_stop_and_with_the_region() {
     asks(&mut daemon, 1, Request::RegionRevoke { request: 2, name: "a".into(), key: KEY, new_key: None }).unwrap();
     let stops = actions(&mut daemon);
     let halt = stops.iter().position(|a| matches!(a, Action::Region(RegionCommand::Halt { .. })));
-    let told = stops.iter().position(|a| matches!(a, Action::Send { message: PeerMessage::Region(_), .. }));
+    let told =
+        stops.iter().position(|a| matches!(a, Action::Link(LinkCommand::Send { message: PeerMessage::Region(_), .. })));
     assert!(halt.is_some() && halt < told, "{stops:?}");
     daemon.handle_gone(client(1));
     let mut ends = actions(&mut daemon);
@@ -151,7 +154,7 @@ fn kernels_end_before_a_peer_is_told_to_stop_and_with_the_region() {
     daemon.handle_down(Time(1), link, Reason::PeerLost);
     ends.extend(actions(&mut daemon));
     assert!(regions(&ends).contains(&RegionCommand::Forget { region }), "{ends:?}");
-    assert!(ends.iter().any(|a| matches!(a, Action::Drop { .. })));
+    assert!(ends.iter().any(|a| matches!(a, Action::Memory(MemoryCommand::Drop { .. }))));
 }
 
 #[test]
@@ -176,7 +179,9 @@ fn an_owner_that_gets_no_descriptor_of_its_new_memory_has_no_region() {
     attached(&mut daemon, 1);
     asks(&mut daemon, 1, Request::RegionCreate { request: 1, spec: spec("a") }).unwrap();
     let made = actions(&mut daemon);
-    let region = made.iter().find_map(|a| if let Action::Make { region, .. } = a { Some(*region) } else { None });
+    let region = made
+        .iter()
+        .find_map(|a| if let Action::Memory(MemoryCommand::Make { region, .. }) = a { Some(*region) } else { None });
     daemon.on_made(Time(1), region.unwrap(), Ok(()));
     let shared = actions(&mut daemon);
     let reply = shared.into_iter().find_map(|a| if let Action::Share { reply, .. } = a { Some(reply) } else { None });
@@ -186,7 +191,11 @@ fn an_owner_that_gets_no_descriptor_of_its_new_memory_has_no_region() {
         let Action::Reply { reply: Reply::RegionOpened { result: Err(why), .. }, .. } = a else { return false };
         matches!(why, RegionRefusal::NoMemory { bytes: 4096, cause } if cause == "none left")
     };
-    assert!(refused.iter().any(is_refused) && refused.iter().any(|a| matches!(a, Action::Drop { .. })), "{refused:?}");
+    assert!(
+        refused.iter().any(is_refused)
+            && refused.iter().any(|a| matches!(a, Action::Memory(MemoryCommand::Drop { .. }))),
+        "{refused:?}"
+    );
     // The same while it moves.
     let region = make(&mut daemon, 1);
     asks(&mut daemon, 1, Request::RegionRevoke { request: 2, name: "a".into(), key: KEY, new_key: None }).unwrap();
@@ -200,5 +209,5 @@ fn an_owner_that_gets_no_descriptor_of_its_new_memory_has_no_region() {
     daemon.on_not_shared(client(1), reply.unwrap(), "none left".into());
     let ended = actions(&mut daemon);
     assert!(ended.iter().any(|a| matches!(a, Action::Reply { reply: Reply::RegionEnded { .. }, .. })), "{ended:?}");
-    assert!(ended.iter().any(|a| matches!(a, Action::Drop { .. })), "{ended:?}");
+    assert!(ended.iter().any(|a| matches!(a, Action::Memory(MemoryCommand::Drop { .. }))), "{ended:?}");
 }

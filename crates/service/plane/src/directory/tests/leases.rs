@@ -113,7 +113,11 @@ fn a_lender_is_told_of_what_another_host_gave_back_one_message_at_a_time() {
     assert_eq!(desk.far.pop(), Some(DirectoryAction::Tell { peer: stranger, message: refused }));
     desk.directory.handle_peer(T0, host, &open);
     desk.settle();
-    assert!(matches!(desk.far.pop(), Some(DirectoryAction::Grant { open: 1, .. })), "{:?}", desk.far);
+    assert!(
+        matches!(desk.far.pop(), Some(DirectoryAction::Engine(RegionCommand::Grant { open: 1, .. }))),
+        "{:?}",
+        desk.far
+    );
     let back = |key, loans| RegionMessage::LoansBack { lease, key, loans };
     let says = |loans| Reply::RegionLoansBack { open: made.open, lease, loans };
     for (peer, key) in [(stranger, OTHER_KEY), (host, KEY)] {

@@ -37,7 +37,7 @@ fn grant_of(opened: &OpenedRegion) -> RegionGrant {
 }
 
 fn grant(region: u64, register: Option<RegionAccess>, open: u64) -> DirectoryAction {
-    DirectoryAction::Grant { region, epoch: 1, register, peer: PEER, open, lane: None }
+    DirectoryAction::Engine(RegionCommand::Grant { region, epoch: 1, register, peer: PEER, open, lane: None })
 }
 
 fn opened(open: u64, result: Result<(RegionGrant, RegionLine), RegionRefusal>) -> DirectoryAction {
@@ -68,7 +68,7 @@ fn a_region_that_could_not_be_registered_is_tried_again() {
     desk.directory.on_not_registered(region);
     desk.directory.on_granted(PEER, 1, Err(full()));
     desk.directory.on_granted(PEER, 2, Err(full()));
-    let ungrant = || DirectoryAction::Ungrant { region, peer: PEER };
+    let ungrant = || DirectoryAction::Engine(RegionCommand::Ungrant { region, peer: PEER });
     let far = desk.far();
     assert!(far.contains(&opened(1, Err(full()))) && far.contains(&opened(2, Err(full()))), "{far:?}");
     assert!(far.contains(&ungrant()));
@@ -108,12 +108,12 @@ fn notifications_that_an_owner_leaves_behind_make_room_for_others() {
     desk.settle();
     desk.directory.handle_left(ClientId(1));
     let count = control::NOTIFICATIONS_UNTAKEN_MAX + 3;
-    assert_eq!(desk.far(), [DirectoryAction::NotificationsTaken { region, count }]);
+    assert_eq!(desk.far(), [DirectoryAction::Engine(RegionCommand::NotificationsTaken { region, count })]);
 }
 
 #[test]
 fn a_revoke_ends_leased_lanes_and_waits_only_for_peers_on_the_shared_one() {
-    let end_lane = |reason| DirectoryAction::EndLane { peer: PEER, lane: 70_000, reason };
+    let end_lane = |reason| DirectoryAction::Engine(RegionCommand::EndLane { peer: PEER, lane: 70_000, reason });
     for is_shared in [false, true] {
         let mut desk = desk();
         let made = desk.create(party(1, 5), spec("a", 64)).unwrap();
@@ -128,12 +128,15 @@ fn a_revoke_ends_leased_lanes_and_waits_only_for_peers_on_the_shared_one() {
         let place = |wanted: &dyn Fn(&DirectoryAction) -> bool| far.iter().position(wanted);
         let told = place(&|a| matches!(a, DirectoryAction::Tell { message: RegionMessage::Stop { .. }, .. }));
         let ended = place(&|a| *a == end_lane(control::Reason::LaneRevoked));
-        let given_up = place(&|a| *a == DirectoryAction::Deregister { region, epoch: 1 });
+        let given_up = place(&|a| *a == DirectoryAction::Engine(RegionCommand::Deregister { region, epoch: 1 }));
         assert!(told.is_some() && told < ended, "{far:?}");
         assert_eq!(given_up.is_some_and(|at| Some(at) > ended), !is_shared, "{far:?}");
         if is_shared {
             desk.directory.handle_peer(T0, PEER, &RegionMessage::Stopped { region, epoch: 1 });
-            assert!(desk.far_beside_replies().contains(&DirectoryAction::Deregister { region, epoch: 1 }));
+            assert!(
+                desk.far_beside_replies()
+                    .contains(&DirectoryAction::Engine(RegionCommand::Deregister { region, epoch: 1 }))
+            );
         }
     }
     let mut desk = desk();
@@ -156,5 +159,5 @@ fn leased_lanes_to_regions_of_a_host_are_bounded() {
     desk.directory.handle_peer(T0, PEER, &RegionMessage::Closed { open: 1 });
     desk.far();
     desk.peer_opens_by(3, RegionAccess::ALL, Some(70_004));
-    assert!(matches!(desk.far()[..], [DirectoryAction::Grant { lane: Some(70_004), .. }]));
+    assert!(matches!(desk.far()[..], [DirectoryAction::Engine(RegionCommand::Grant { lane: Some(70_004), .. })]));
 }

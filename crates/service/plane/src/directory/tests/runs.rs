@@ -28,7 +28,11 @@ fn a_run_needs_handles_that_allow_it_and_a_revoke_ends_runs_first() {
     desk.directory.handle_revoke(T0, owner, 10, ("a", KEY), None);
     assert_eq!(begin(&mut desk, user, &[runs.open]), Err(RegionRefusal::Busy), "none begins from here on");
     desk.settle();
-    assert_eq!(desk.far, [DirectoryAction::Deregister { region, epoch: 1 }], "the engine ends them");
+    assert_eq!(
+        desk.far,
+        [DirectoryAction::Engine(RegionCommand::Deregister { region, epoch: 1 })],
+        "the engine ends them"
+    );
     assert_eq!(begin(&mut desk, user, &[runs.open]), Err(RegionRefusal::Unknown));
     desk.directory.handle_moved(owner.client, made.open, 2);
     desk.settle();

@@ -51,7 +51,7 @@ fn actions(peers: &mut Peers) -> Vec<PeerAction> {
 /// The only dial among these, over which networks, and what it replaces.
 fn dial(actions: &[PeerAction]) -> Option<(LinkId, Vec<IpAddr>, u64)> {
     let of = |a: &PeerAction| match a {
-        PeerAction::Dial { link, ways, .. } => {
+        PeerAction::Link(LinkCommand::Dial { link, ways, .. }) => {
             Some((*link, ways.paths.iter().map(|path| path.own).collect(), ways.replaces))
         }
         _ => None,
@@ -100,7 +100,7 @@ fn a_silent_link_stays_until_one_over_the_other_path_is_there() {
     assert_eq!(peers.link_to(ip(0, 2)), Some(first));
     peers.handle_up(ms(410), second, peer(78, 0), over(1));
     let next = actions(&mut peers);
-    assert!(matches!(&next[0], PeerAction::Close { link, .. } if *link == first), "{next:?}");
+    assert!(matches!(&next[0], PeerAction::Link(LinkCommand::Close { link, .. }) if *link == first), "{next:?}");
     assert_eq!((lost(&next), offers(&next)), (1, vec![over(1)]));
     let (path, why) = peers.path_to(ip(0, 2)).unwrap();
     assert_eq!((Some(path), peers.path_changes()), (over(1), 1));
@@ -118,11 +118,14 @@ fn a_peer_that_speaks_again_keeps_its_link_and_tries_that_fail_come_slower() {
     let (second, ..) = dial(&actions(&mut peers)).unwrap();
     peers.handle_message(ms(320), first, control::PeerMessage::Heartbeat);
     let next = actions(&mut peers);
-    assert!(next.iter().any(|a| matches!(a, PeerAction::CancelDial { link } if *link == second)), "{next:?}");
+    assert!(
+        next.iter().any(|a| matches!(a, PeerAction::Link(LinkCommand::CancelDial { link }) if *link == second)),
+        "{next:?}"
+    );
     assert_eq!((lost(&next), peers.link_to(ip(0, 2))), (0, Some(first)));
     // The link that came up in the moment of the word is not wanted any more.
     peers.handle_up(ms(321), second, peer(78, 0), over(1));
-    assert!(matches!(actions(&mut peers)[..], [PeerAction::Close { link, .. }] if link == second));
+    assert!(matches!(actions(&mut peers)[..], [PeerAction::Link(LinkCommand::Close { link, .. })] if link == second));
 
     let mut dials = 0;
     for at in (1000..21_000).step_by(100) {
@@ -147,7 +150,7 @@ fn a_peer_that_lost_its_end_replaces_the_link_and_no_other_does() {
         peers.handle_up(ms(6), second, peer(79, replaces), over(1));
         let next = actions(&mut peers);
         let closed = if moves { first } else { second };
-        assert!(matches!(&next[0], PeerAction::Close { link, .. } if *link == closed), "{next:?}");
+        assert!(matches!(&next[0], PeerAction::Link(LinkCommand::Close { link, .. }) if *link == closed), "{next:?}");
         assert_eq!((lost(&next), offers(&next).len()), (usize::from(moves), usize::from(moves)));
         assert_eq!(peers.link_to(ip(0, 2)), Some(if moves { second } else { first }));
     }
@@ -195,6 +198,6 @@ fn the_first_path_is_tried_again_with_growing_pauses_and_taken_when_it_is_there(
     let (third, ..) = dial(&actions(&mut peers)).unwrap();
     peers.handle_up(at, third, peer(81, 0), over(0));
     let next = actions(&mut peers);
-    assert!(matches!(&next[0], PeerAction::Close { link, .. } if *link == second), "{next:?}");
+    assert!(matches!(&next[0], PeerAction::Link(LinkCommand::Close { link, .. }) if *link == second), "{next:?}");
     assert_eq!((peers.path_to(ip(0, 2)).map(|p| p.0), peers.deadline()), (over(0), None));
 }

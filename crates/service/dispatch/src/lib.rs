@@ -1,0 +1,15 @@
+//! Between what the control plane decides and what an engine does: each command as the calls of an engine that carry it
+//! out, and each word of an engine as the input of the control plane that it is.
+//!
+//! Owns the two mappings, so that the daemon (`raasd`) and the simulator (`sim`) have the same one; no I/O. It must decide
+//! nothing, and keep nothing: a driver has the queues between the two, and the engines' names of programs
+//! ([`plane::Names`]). It may use `plane` and `engine`, which know nothing of each other, and what both stand on.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap))]
+
+mod command;
+mod report;
+
+pub use command::{Command, Mapped, attach};
+pub use report::{Left, Report, hear};
