@@ -15,14 +15,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use control::{ChunkKind, Kind};
+use control::{ChunkKind, Kind, SocketTicket};
 use raas_core::{Answer, DaemonMessage, EngineEnd, News, RequestId, SessionMemory, Wake};
 use rand::rngs::StdRng;
 use shm::{Doorbell, Session, Word32};
 use verbs::{Region, Time};
 
 use crate::address::address;
-use crate::check::{AppUid, Asked, Checks, RecordId, Side};
+use crate::check::{AppUid, Asked, Checks, InRings, RecordId, Side};
 use crate::conn::{Conn, Died, Fuse, earlier};
 use crate::plan::AppPlan;
 use sockets::Sockets;
@@ -45,6 +45,15 @@ impl Wake for EngineWake {
 fn give_back(checks: &mut Checks, whose: (RecordId, Side)) {
     checks.on_abort(whose.0, whose.1);
     checks.on_closed(whose.0, whose.1);
+}
+
+/// What is known of a process that is not in.
+#[derive(Debug, Default)]
+pub(crate) struct Entering {
+    /// It brings a session along.
+    pub(crate) returns: bool,
+    /// What its daemon says before it is in.
+    pub(crate) held: Vec<Reply>,
 }
 
 /// A process.
@@ -94,6 +103,11 @@ pub(crate) struct App {
     pub(crate) life: u32,
     /// It has no daemon.
     is_away: bool,
+    /// It is on its way to its daemon, and does nothing meanwhile.
+    pub(crate) entering: Option<Entering>,
+    /// The session as the next daemon gets it, and the datagram sockets in it with what is in their rings.
+    brought: Option<Session>,
+    pub(crate) sockets_brought: Vec<(SocketTicket, InRings)>,
     /// Its rings, for the next daemon.
     chunks: BTreeMap<u32, (ChunkKind, Region)>,
     /// Ports that the next daemon is to open again, and the numbers of these requests.
@@ -154,6 +168,9 @@ impl App {
             run_at: None,
             life: 0,
             is_away: false,
+            entering: None,
+            brought: None,
+            sockets_brought: Vec::new(),
             chunks: BTreeMap::new(),
             relists: BTreeMap::new(),
             to_daemon_at: Time::ZERO,

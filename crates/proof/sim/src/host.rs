@@ -7,7 +7,7 @@ use std::time::Duration;
 use engine::{AppId, Engine, EngineConfig, LaneAt};
 use plane::{Admission, AdmissionConfig};
 use roce::{Ipv4IdMode, Nic, NicConfig, NicLimits};
-use shm::EnginePage;
+use shm::{EnginePage, SessionShape};
 use verbs::{Capabilities, Region, Time, Wire, WirePolicy};
 
 use crate::address::{UDP_PORT, address, standby};
@@ -38,13 +38,6 @@ pub(crate) struct Driven {
     pub(crate) rounds: u64,
 }
 
-impl Driven {
-    /// What the engine calls a process.
-    pub(crate) fn id_of(&self, uid: AppUid) -> Option<AppId> {
-        self.uids.iter().find(|(_, u)| **u == uid).map(|(id, _)| *id)
-    }
-}
-
 /// What is lost when a host dies.
 #[derive(Debug)]
 pub(crate) struct Running {
@@ -65,6 +58,8 @@ impl Running {
     }
 }
 
+/// Of a host without applications.
+const SLOTS: u32 = 64;
 /// More than any window.
 const RX_BUDGET_BYTES: u32 = 8 << 20;
 
@@ -88,6 +83,8 @@ pub(crate) struct Host {
     /// Hosts to which there are two paths.
     peers_with_standby: Vec<usize>,
     cut_max: usize,
+    /// Of all sessions here.
+    slots: u32,
 }
 
 impl Host {
@@ -105,6 +102,7 @@ impl Host {
             patience: plan.link_timeout,
             peers_with_standby: (0..plan.hosts.len()).filter(|other| plan.has_standby && *other != index).collect(),
             cut_max: plan.streams.cut_max,
+            slots: plan.apps.iter().filter(|app| app.host == index).map(|app| app.slots).max().unwrap_or(SLOTS),
         }
     }
 
@@ -210,7 +208,7 @@ impl Host {
         let control = ControlPlane::new(
             address(index),
             instance,
-            self.daemon.clone(),
+            (self.daemon.clone(), SessionShape::for_engines(engines, self.slots)),
             plan,
             self.patience,
             (admission, self.orphans.first_number(), mix(key ^ mix(10))),

@@ -14,6 +14,7 @@ use plane::{
     Admission, ClusterKey, ClusterKeys, DaemonConfig, Dialing, Heartbeat, Identity, Introduction, LinkId, LinkNames,
     LinkPath, Names, Opening, PairLimits, PeersConfig, Place, Seal, Strangers, TICKET_SECRET_BYTES, Tickets, Watch,
 };
+use shm::SessionShape;
 use verbs::Time;
 
 use crate::address::{PATHS, address_on, host_of, standby};
@@ -153,6 +154,8 @@ pub(crate) struct ControlPlane {
     pub(crate) by_connection: BTreeMap<u64, LinkId>,
     pub(crate) strangers: Strangers,
     pub(crate) regions: Regions,
+    /// Of its programs' sessions.
+    pub(crate) shape: SessionShape,
     /// Connections that the engines made and their processes were not told of.
     pub(crate) untold: BTreeMap<u64, (RecordId, Side)>,
     pub(crate) heartbeat: Heartbeat,
@@ -172,7 +175,7 @@ impl ControlPlane {
     pub(crate) fn new(
         address: IpAddr,
         instance: u64,
-        plan: DaemonPlan,
+        (plan, shape): (DaemonPlan, SessionShape),
         host: &HostPlan,
         patience: Duration,
         (admission, first_number, region_id): (Admission, u64, u64),
@@ -206,6 +209,7 @@ impl ControlPlane {
             makes_directs: host.bulk_bytes.is_some(),
             tcp_is_faster: host.tcp_is_faster,
             namespace: Some(NAMESPACE),
+            shape,
             // That of this host's daemons, one after the other.
             tickets: Tickets::new([own as u8; TICKET_SECRET_BYTES]),
             nobody: None,
@@ -222,6 +226,7 @@ impl ControlPlane {
             strangers: Strangers::new(plan.handshakes_max, plan.handshakes_max, BTreeMap::new()),
             regions: Regions::default(),
             untold: BTreeMap::new(),
+            shape,
             heartbeat,
             told_at: vec![Time::ZERO; plan.engines as usize],
             plan,

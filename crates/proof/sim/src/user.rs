@@ -139,6 +139,8 @@ pub(crate) struct User {
     pub(crate) life: u32,
     /// When it finds the next daemon.
     pub(crate) return_at: Time,
+    /// It is on its way to a daemon.
+    pub(crate) is_entering: bool,
     pub(crate) opened: Option<Opened>,
     pub(crate) again: Option<Again>,
     accesses: Vec<Access>,
@@ -161,14 +163,15 @@ pub(crate) struct User {
 }
 
 impl User {
-    pub(crate) fn new(client: ClientId, life: u32, session: Session) -> Self {
+    pub(crate) fn new(client: ClientId, session: Session) -> Self {
         Self {
             client,
             session,
             chunks: BTreeMap::new(),
             queue: None,
-            life,
+            life: 0,
             return_at: Time::ZERO,
+            is_entering: true,
             opened: None,
             again: None,
             accesses: Vec::new(),
@@ -440,7 +443,7 @@ impl User {
     pub(crate) fn on_returning(&mut self, client: ClientId, life: u32) -> Result<(), String> {
         let (region, shape) = (self.session.region().clone(), self.session.shape());
         self.session = Session::adopt(region, shape, life.into()).map_err(|e| e.to_string())?;
-        (self.client, self.life) = (client, life);
+        (self.client, self.is_entering) = (client, true);
         Ok(())
     }
 

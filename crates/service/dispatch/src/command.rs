@@ -21,6 +21,15 @@ pub type Mapped = Result<Region, String>;
 /// From the control plane to an engine.
 #[derive(Debug)]
 pub enum Command {
+    /// Take a program in. Answered by [`Report::Attached`].
+    Attach {
+        /// Which.
+        client: ClientId,
+        /// What the engine is to know of it.
+        program: Attach,
+        /// What it brings along from a daemon before this one.
+        returned: Option<Box<Returned>>,
+    },
     /// End a program's session.
     Detach {
         /// The program.
@@ -162,6 +171,9 @@ impl Command {
     /// Has an engine carry it out; its answer, if it has one, which comes behind every event that the engine made before.
     pub fn execute<P: Provider>(self, now: Time, engine: &mut Engine, device: &mut P) -> Option<Report> {
         match self {
+            Self::Attach { client, program, returned } => {
+                return Some(attach((now, engine, device), (client, program, returned), |_| Ok(())));
+            }
             Self::Detach { app, reason } => engine.detach(now, device, app, reason),
             Self::SetConnectTo { app, networks } => engine.set_connect_to(app, networks),
             Self::SetTenants(terms) => engine.set_tenants(terms),

@@ -114,18 +114,6 @@ pub enum Left {
         /// What it did.
         detail: String,
     },
-    /// Count the answer of an engine that was to take a program in.
-    Attached {
-        /// The program.
-        client: ClientId,
-        /// What the engine calls it, or why it did not.
-        result: Result<AppId, Reason>,
-    },
-    /// The engine has all of what the program brought along.
-    TakenBack {
-        /// The program.
-        client: ClientId,
-    },
     /// Count the answer of an engine that was to reset a lane.
     LaneWasReset {
         /// Who asked.
@@ -149,7 +137,10 @@ pub fn hear<F, S>(
         Report::Event(event) => return hear_event(daemon, names, (now, engine), event, supply),
         Report::Attached { client, result } => {
             result.iter().for_each(|app| names.add(client, engine, *app));
-            return Some(Left::Attached { client, result });
+            let is_here = daemon.on_taken(client, engine, result.map(drop));
+            forget_if_gone(daemon, names, Some(client));
+            let app = result.ok().filter(|_| !is_here)?;
+            return Some(Left::Command(Command::Detach { app, reason: Reason::PeerAppDied }));
         }
         Report::Lane { peer, lane, answer } => daemon.on_answer(now, peer, lane, answer),
         Report::StreamOfRoute { peer, number, stream } => {
@@ -248,7 +239,7 @@ fn hear_event<F, S>(
             let end = result.map_or_else(KernelEnd::Failed, KernelEnd::Answered);
             daemon.tell(of(app)?, Reply::RegionRan { request, result: Ok(end) });
         }
-        Event::TakenBack { app } => return of(app).map(|client| Left::TakenBack { client }),
+        Event::TakenBack { app } => daemon.on_taken_back(of(app)?),
         Event::AppGone { app } => {
             tracing::debug!(?app, engine, "nothing of a detached program is in use any more");
             let client = of(app)?;

@@ -11,16 +11,19 @@
 //! a grant or a place, and none makes one.
 
 mod action;
+mod attaching;
 mod engines;
 mod links;
 mod meetings;
 mod ports;
 mod programs;
 mod regions;
+mod returns;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
+use shm::SessionShape;
 use verbs::{Encrypt, Time};
 
 use crate::{
@@ -28,7 +31,10 @@ use crate::{
     Party, Peers, PeersConfig, Tickets,
 };
 pub use action::{Action, LinkCommand, MemoryCommand, ProgramCommand, RegionCommand};
+use attaching::{Adopted, Stage};
+pub use attaching::{Newcomer, ProgramRights};
 pub use meetings::SocketFacts;
+pub use returns::Brought;
 
 /// The engine that has the UD queue pair, and with it datagram sockets, operation queues and regions.
 pub const DATAGRAM_ENGINE: u32 = 0;
@@ -64,6 +70,8 @@ pub struct DaemonConfig {
     pub tcp_is_faster: bool,
     /// The daemon's network namespace; none: the kernel does not say.
     pub namespace: Option<u64>,
+    /// Of programs' sessions.
+    pub shape: SessionShape,
     /// Seals and opens the tickets of programs.
     pub tickets: Tickets,
     /// The number of all users that the daemon's user namespace does not have, which so is no one user's.
@@ -77,8 +85,7 @@ struct Program {
     uid: u32,
     /// What names the process, if that is known.
     process: Option<String>,
-    /// All engines have taken it in.
-    is_attached: bool,
+    stage: Stage,
 }
 
 /// What the configuration says of hosts.
@@ -116,7 +123,10 @@ pub struct Daemon<F, S> {
     namespace: Option<u64>,
     nobody: Option<u32>,
     tickets: Tickets,
+    shape: SessionShape,
     programs: BTreeMap<ClientId, Program>,
+    /// What was counted of what programs bring along, for engines that have not answered.
+    adopted: BTreeMap<(ClientId, u32), Adopted>,
     admission: Admission,
     pairs: Pairs<F>,
     fallbacks: Fallbacks,
@@ -150,7 +160,9 @@ impl<F, S> Daemon<F, S> {
             namespace: config.namespace,
             nobody: config.nobody,
             tickets: config.tickets,
+            shape: config.shape,
             programs: BTreeMap::new(),
+            adopted: BTreeMap::new(),
             actions: VecDeque::new(),
         }
     }
@@ -225,11 +237,6 @@ impl<F, S> Daemon<F, S> {
     /// Ports, shares and the policy.
     pub fn admission(&self) -> &Admission {
         &self.admission
-    }
-
-    /// The same, for a driver that takes in what programs bring from a daemon before this one.
-    pub fn admission_mut(&mut self) -> &mut Admission {
-        &mut self.admission
     }
 
     /// Connections of one host.

@@ -49,8 +49,8 @@ pub use admission::{
 };
 pub use cluster_key::{ClusterKey, ClusterKeys, KEY_BYTES, KEY_BYTES_MAX, KEYS_MAX};
 pub use daemon::{
-    Action, DATAGRAM_ENGINE, Daemon, DaemonConfig, LinkCommand, MemoryCommand, ProgramCommand, RegionCommand,
-    SocketFacts, Supply,
+    Action, Brought, DATAGRAM_ENGINE, Daemon, DaemonConfig, LinkCommand, MemoryCommand, Newcomer, ProgramCommand,
+    ProgramRights, RegionCommand, SocketFacts, Supply,
 };
 pub use dialing::{AfterAttempt, Dialing};
 pub use direct_proof::DirectProof;

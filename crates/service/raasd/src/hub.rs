@@ -29,10 +29,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use control::{PeerMessage, Reason, Reply};
-use engine::{AppId, IpNet, Returned, ReturnedChunk, SlotSet};
-use plane::{
-    Admission, ClientId, ConnectionOver, Daemon, DaemonConfig, LinkId, Names, PairLimits, PeersConfig, Policy,
-};
+use engine::{AppId, ReturnedChunk, SlotSet};
+use plane::{Admission, ClientId, Daemon, DaemonConfig, LinkId, Names, PairLimits, PeersConfig, Policy};
 use shm::{ClosedElsewhere, Session, SessionShape};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
@@ -96,49 +94,26 @@ enum Stage {
     Inspector,
     /// It brings a session along, and has not said all of it.
     Returning(Option<Box<ReturnedSession>>),
-    /// The engines were asked.
+    /// The engines are asked.
     Attaching(Attaching),
     Attached,
 }
 
-/// A session that a daemon before this one made.
+/// The memory of a session that a daemon before this one made.
 #[derive(Debug)]
 struct ReturnedSession {
     session: Session,
     used: SlotSet,
-    /// For each engine; the chunks come with the end.
-    engines: Vec<Returned>,
     chunks: BTreeMap<u32, ReturnedChunk>,
-    /// The engine whose connections lie in a chunk.
-    owners: BTreeMap<u32, u32>,
-    /// Slots of which tickets came.
-    ticketed: SlotSet,
 }
 
-/// What is known of a program that not all engines have answered for.
-#[derive(Debug)]
+/// What a program gets when all engines have taken it in.
+#[derive(Debug, Default)]
 struct Attaching {
     /// They go with the Welcome.
     fds: Vec<OwnedFd>,
-    /// Answers of engines that are still to come.
-    unanswered: u32,
-    /// It brought a session along: an engine that takes it in says once more when it has taken all of it back.
-    returns: bool,
-    /// An engine did not take it in.
-    refused: Option<Reason>,
-    /// What the engines were told; the policy may change before they answer.
-    networks: Option<Arc<[IpNet]>>,
-    /// For each engine.
-    adopted: Vec<Adopted>,
     /// What engines that have answered say of what it brought along: the Welcome comes first.
     held: Vec<Outgoing>,
-}
-
-/// What was counted for an engine of what a program brings along. One that does not take the program does not end it.
-#[derive(Debug, Default)]
-struct Adopted {
-    connections: Vec<ConnectionOver>,
-    sockets: usize,
 }
 
 /// A program on the control socket.
@@ -219,7 +194,7 @@ fn decisions(
     engines: u32,
     owner_uid: u32,
     (links, connect_timeout, is_softnic): (&LinkContext, Duration, bool),
-    incarnation: &Incarnation,
+    (incarnation, shape): (&Incarnation, SessionShape),
 ) -> DaemonConfig {
     let limits = &config.limits;
     let segments_max = SEGMENTS_PER_PAIR * limits.pairs_max;
@@ -252,6 +227,7 @@ fn decisions(
         makes_directs: is_softnic && config.tcp_direct,
         tcp_is_faster: is_softnic && config.run_lanes == RunLanes::Auto,
         namespace: meetings::own_namespace(),
+        shape,
         tickets: incarnation.tickets(),
         nobody: meetings::nobody(),
     }
@@ -263,7 +239,7 @@ impl Hub {
         let HubParts { mut events, mut client_inputs, mut link_inputs, mut policies, engines, config, .. } = parts;
         let owner_uid = rustix::process::geteuid().as_raw();
         let of_device = (&*parts.links, parts.connect_timeout, parts.is_softnic);
-        let decides = decisions(&config, engines.count(), owner_uid, of_device, &parts.incarnation);
+        let decides = decisions(&config, engines.count(), owner_uid, of_device, (&parts.incarnation, parts.shape));
         let mut daemon = Daemon::new(decides, parts.admission);
         daemon.begin_after(parts.incarnation.first_number());
         daemon.directory_mut().draw_from(parts.epoch);

@@ -2,27 +2,25 @@
 
 use std::net::SocketAddr;
 
-use control::{Reason, Ticket};
-use engine::{Returned, ReturnedChunk, SlotSet};
+use control::{ChunkKind, RETURNED_MAX, Reason, Ticket};
+use engine::{ReturnedChunk, SlotSet};
 use raas_core::DaemonMessage;
-use verbs::Time;
+use shm::{Session, SessionShape};
+use verbs::{Region, Time};
 
-use super::{App, Outbox, Request};
+use super::{App, Entering, Outbox, Request};
 use crate::check::Checks;
 
 impl App {
-    /// Whether it can go on with another daemon, which has so many engines.
-    pub(crate) fn may_return(&self, engines: usize) -> bool {
-        !self.left && self.session.shape().engines as usize == engines
-    }
-
     /// Whether it has not said that it leaves.
     pub(crate) fn outlives_its_daemon(&self) -> bool {
-        !self.left
+        // One that was not in has nothing to go on with.
+        !self.left && self.entering.as_ref().is_none_or(|entering| entering.returns)
     }
 
     /// Its daemon is gone. What that said before is still on its way.
     pub(crate) fn part(&mut self) {
+        self.entering = None;
         self.is_away = true;
         self.run_at = None;
     }
@@ -51,26 +49,51 @@ impl App {
         self.relists.clear();
     }
 
-    /// What it brings, for each engine. `open`: what a daemon finds in a ticket.
-    pub(crate) fn bring(&mut self, open: impl Fn(&[u8]) -> Option<Ticket>) -> Result<Vec<Returned>, String> {
-        let shape = self.session.shape();
-        let used: SlotSet = self.client.used_slots().collect();
-        let mut engines = vec![Returned { used, ..Returned::default() }; shape.engines as usize];
-        for sealed in self.client.live_tickets() {
-            let ticket = open(&sealed).ok_or("a ticket that no daemon of the host gave to it")?;
-            let engine = engines.get_mut((ticket.slot() / shape.slots_per_engine()) as usize);
-            let engine = engine.ok_or("a ticket of no engine")?;
-            match ticket {
-                Ticket::Lane(ticket) => engine.connections.push(ticket),
-                Ticket::Socket(ticket) => engine.sockets.push(ticket),
+    /// What it says of its session to a daemon that started in this life of its host. `open`: what a daemon finds in a
+    /// ticket.
+    pub(crate) fn bring(
+        &mut self,
+        life: u32,
+        open: impl Fn(&[u8]) -> Option<Ticket>,
+    ) -> Result<Vec<control::Request>, String> {
+        let SessionShape { slots, engines } = self.session.shape();
+        let session = Session::adopt(self.session.region().clone(), self.session.shape(), life.into());
+        self.brought = Some(session.map_err(|e| e.to_string())?);
+        let tickets: Vec<Vec<u8>> = self.client.live_tickets();
+        self.sockets_brought.clear();
+        for sealed in &tickets {
+            let ticket = open(sealed).ok_or("a ticket that no daemon of the host gave to it, or one for another")?;
+            if let Ticket::Socket(socket) = ticket {
+                self.sockets_brought.push((socket, self.rings_of(&socket)?));
             }
         }
-        for (&chunk, (kind, region)) in &self.chunks {
-            let has = |engine: &Returned| engine.tickets().any(|ticket| ticket.is_in(chunk));
-            let owner = engines.iter().position(has).unwrap_or(0);
-            engines[owner].chunks.push(ReturnedChunk { chunk, kind: *kind, region: region.clone() });
-        }
-        Ok(engines)
+        (self.life, self.entering) = (life, Some(Entering { returns: true, held: Vec::new() }));
+        let chunk = |(chunk, (kind, region)): (&u32, &(ChunkKind, Region))| {
+            let bytes = region.len();
+            control::Request::ReturnChunk { chunk: *chunk, kind: *kind, bytes }
+        };
+        let session = control::Request::Return { slots, engines, session_bytes: 0, next_chunk: 0, used: Vec::new() };
+        let chunks = self.chunks.iter().map(chunk);
+        let parts = tickets
+            .chunks(RETURNED_MAX)
+            .map(|tickets| control::Request::ReturnConnections { tickets: tickets.to_vec() });
+        Ok(std::iter::once(session).chain(chunks).chain(parts).chain([control::Request::ReturnEnd]).collect())
+    }
+
+    /// The slots that it uses.
+    pub(crate) fn used(&self) -> SlotSet {
+        self.client.used_slots().collect()
+    }
+
+    /// One of its chunks.
+    pub(crate) fn chunk(&self, number: u32) -> Option<ReturnedChunk> {
+        let (kind, region) = self.chunks.get(&number)?;
+        Some(ReturnedChunk { chunk: number, kind: *kind, region: region.clone() })
+    }
+
+    /// Its session as its daemon gets it.
+    pub(crate) fn session_for_daemon(&mut self) -> Session {
+        self.brought.take().unwrap_or_else(|| self.session.clone())
     }
 
     /// It goes on with a daemon that started in this life of its host.

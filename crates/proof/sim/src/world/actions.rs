@@ -4,7 +4,9 @@
 
 use control::{Connection, PeerMessage, Reply};
 use dispatch::{Command, Mapped};
-use plane::{Action, ClientId, DATAGRAM_ENGINE, LinkCommand, MemoryCommand, ProgramCommand, RegionCommand, Supply};
+use plane::{
+    Action, ClientId, DATAGRAM_ENGINE, LinkCommand, MemoryCommand, ProgramCommand, ProgramRights, RegionCommand, Supply,
+};
 use rand::RngExt;
 use rand::rngs::StdRng;
 
@@ -94,8 +96,16 @@ impl World {
             Action::DialDirect { peer, number, token, connection } => {
                 self.dial_direct(host, PeerOffer { peer, number, token, connection });
             }
-            action @ Action::NoRow { .. } => {
-                self.checks.fail(self.now, "set-up", format!("host {host}: {action:?}, for which no program asks"));
+            Action::Attach { client, rights, brought } => self.ask_engines(host, client, &rights, brought),
+            Action::Rights { client, rights } => self.tell_rights(host, client, &rights),
+            Action::Welcome { client } => self.welcome(host, client),
+            Action::Refused { client, reason, words } => self.refuse_program(host, client, reason, &words),
+            Action::Warn { client, words } => {
+                self.checks.fail(
+                    self.now,
+                    "set-up",
+                    format!("host {host}, program {client:?}, which keeps to the rules: {words}"),
+                );
             }
         }
     }
@@ -138,6 +148,14 @@ impl World {
                     self.end_link(host, link);
                 }
             }
+        }
+    }
+
+    fn tell_rights(&mut self, host: usize, client: ClientId, rights: &ProgramRights) {
+        for at in self.engines_of(host) {
+            let app = self.up(host).and_then(|running| running.control.names.app(client, at.engine));
+            let networks = rights.networks.clone();
+            app.into_iter().for_each(|app| self.command(at, Command::SetConnectTo { app, networks: networks.clone() }));
         }
     }
 

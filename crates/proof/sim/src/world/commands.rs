@@ -4,11 +4,12 @@
 //! Owns that order: nothing is said to an engine beside its queue. What a command does, and what a report is to the control
 //! plane, is the shipped crate `dispatch`'s.
 
-use control::{Reason, Reply};
+use control::Reply;
 use dispatch::{Command, Left, Report};
 use plane::{LaneCommand, ProgramCommand};
 
 use super::actions::Seeded;
+use super::users::is_user;
 use super::{Event, World};
 use crate::address::At;
 use crate::links::Input;
@@ -24,6 +25,7 @@ impl World {
             | Command::Program { command: ProgramCommand::OpenOperations { queue: number, .. }, .. } => {
                 running.control.numbers.insert(*number);
             }
+            Command::Attach { returned: Some(returned), .. } => running.control.numbers.extend(numbers_of(returned)),
             Command::Admit { answer: Ok(admitted), .. } => _ = running.control.numbers.insert(admitted.connection),
             _ => {}
         }
@@ -55,15 +57,29 @@ impl World {
             Command::Region { command: plane::RegionCommand::Grant { region, lane: None, .. }, .. } => Some(region),
             _ => None,
         };
+        let brought: Vec<u64> = match &*command {
+            Command::Attach { returned: Some(returned), .. } => numbers_of(returned).collect(),
+            _ => Vec::new(),
+        };
         let report = command.execute(now, &mut driven.engine, &mut driven.tap);
+        if let Some(Report::Attached { client, result }) = &report {
+            while driven.engine.run_returns(&mut driven.tap) {}
+            if let Ok(app) = result
+                && !is_user(*client)
+            {
+                driven.uids.insert(*app, client.0 as u32);
+                self.note_sockets(at, client.0 as u32);
+            } else if result.is_err() {
+                brought.iter().for_each(|number| self.take_number(at.host, *number));
+            }
+        }
         if let Some((lane, command)) = lane {
             self.on_lane_command((at, lane), &command, report.as_ref());
         }
         if let (Some(region), Some(Report::RegionGranted { result: Err(why), .. })) = (grants, &report) {
             self.checks.fail(now, "set-up", format!("region {region} of host {} is not granted: {why}", at.host));
         }
-        // The answer comes after every event that the engine made before.
-        self.after_engine(at);
+        // The answer comes after every event that the engine made before, and before those that it made now.
         report.into_iter().for_each(|report| self.report(at, report));
         self.after_command(at);
     }
@@ -97,16 +113,12 @@ impl World {
             }
         }
     }
+}
 
-    /// All engines end a program's session.
-    pub(super) fn detach(&mut self, host: usize, client: plane::ClientId) {
-        for at in self.engines_of(host) {
-            let app = self.up(host).and_then(|running| running.control.names.app(client, at.engine));
-            if let Some(app) = app {
-                self.command(at, Command::Detach { app, reason: Reason::PeerAppDied });
-            }
-        }
-    }
+/// Numbers of what a program brings along.
+fn numbers_of(returned: &engine::Returned) -> impl Iterator<Item = u64> {
+    let sockets = returned.sockets.iter().map(|ticket| ticket.id);
+    returned.connections.iter().map(|ticket| ticket.id).chain(sockets)
 }
 
 /// Whether the control plane made the connection of itself: two processes of one host have it.

@@ -2,11 +2,11 @@
 
 use control::{ChunkKind, Kind, Reason};
 use dispatch::{Command, Report};
-use engine::{AppId, Attach, RingSize, TenantPlace};
-use plane::{ClientId, Party, ProgramFacts};
+use engine::{AppId, Attach, Returned, RingSize, TenantPlace};
+use plane::{Brought, ClientId, Newcomer, Party, ProgramFacts, ProgramRights};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use shm::{Session, SessionShape};
+use shm::Session;
 use verbs::{Region, Time};
 
 use super::actions::name_of_listen;
@@ -14,9 +14,10 @@ use super::restarts::process_of;
 use super::users::is_user;
 use super::{Event, World};
 use crate::address::At;
-use crate::app::{App, Reply, Request};
+use crate::app::{App, Entering, Reply, Request};
 use crate::check::{AppUid, RecordId, Side};
 use crate::content::mix;
+use crate::regions::UID;
 
 impl World {
     // ---- processes come
@@ -40,7 +41,7 @@ impl World {
         let timeout = self.hosts[host].plan.connect_timeout;
         let life = self.life(host);
         let Some(running) = self.up(host) else { return };
-        let shape = SessionShape::for_engines(running.engines.len() as u32, plan.slots);
+        let shape = running.control.shape;
         let session = Region::anonymous(Session::bytes(shape) as usize)
             .map_err(|e| e.to_string())
             .and_then(|region| Session::format(region, shape, life.into()).map_err(|e| e.to_string()));
@@ -48,39 +49,107 @@ impl World {
             Ok(session) => session,
             Err(why) => return self.checks.fail(now, "set-up", format!("no session: {why}")),
         };
-        if let Err(why) = self.take_in(host, uid, &session) {
-            return self.checks.fail(now, "set-up", format!("application {uid} was not taken in: {why}"));
-        }
-        let Some(running) = self.up(host) else { return };
         let engine_sleeps = (0..running.engines.len() as u32).map(|n| running.page.engine_sleep(n)).collect();
         let mut app = App::new((uid, index), &plan, session, engine_sleeps, timeout, rng);
         app.life = life;
+        app.entering = Some(Entering::default());
         running.apps.insert(uid, app);
         self.trace.note(now, "application {} on {} starts, plan {}", &[uid.into(), host as u64, index as u64]);
+        if let Err(why) = self.take_in(host, uid, false) {
+            self.checks.fail(now, "set-up", format!("application {uid} was not taken in: {why}"));
+        }
+    }
+
+    /// A process comes to its daemon.
+    pub(super) fn take_in(&mut self, host: usize, uid: AppUid, returns: bool) -> Result<(), Reason> {
+        let party = Party { client: ClientId(uid.into()), pid: 1000 + uid, uid: UID };
+        let facts = ProgramFacts { uid: UID, ..ProgramFacts::default() };
+        let newcomer = Newcomer { party, facts, process: Some(process_of(uid)), returns };
+        let Some(running) = self.up(host) else { return Err(Reason::DaemonLost) };
+        running.control.daemon.handle_attach(newcomer)?;
+        self.settle_plane(host);
+        Ok(())
+    }
+
+    /// The engines are to take a program in, with its session.
+    pub(super) fn ask_engines(
+        &mut self,
+        host: usize,
+        client: ClientId,
+        rights: &ProgramRights,
+        brought: Option<Vec<Brought>>,
+    ) {
+        if is_user(client) {
+            return self.ask_engines_for_user(host, client, rights, brought);
+        }
+        let uid = client.0 as u32;
+        let Some(app) = self.hosts[host].app_mut(uid) else { return };
+        let used = app.used();
+        let mut of = |brought: Brought| {
+            let Brought { chunks, connections, sockets, refused } = brought;
+            let chunks = chunks.into_iter().filter_map(|number| app.chunk(number)).collect();
+            Returned { used: used.clone(), chunks, connections, sockets, refused }
+        };
+        let returned: Vec<Returned> = brought.into_iter().flatten().map(&mut of).collect();
+        let session = app.session_for_daemon();
+        let program = |session: Session| Attach {
+            pid: 1000 + uid,
+            uid: UID,
+            name: format!("app{uid}"),
+            session,
+            connect_to: rights.networks.clone(),
+            // Of this table: policies of plans have one tenant.
+            tenant: TenantPlace((uid % 3) as u16),
+        };
+        let mut returned = returned.into_iter().map(Box::new);
+        for at in self.engines_of(host) {
+            let (program, returned) = (program(session.clone()), returned.next());
+            self.command(at, Command::Attach { client, program, returned });
+        }
+    }
+
+    /// A program has its session.
+    pub(super) fn welcome(&mut self, host: usize, client: ClientId) {
+        if is_user(client) {
+            return self.welcome_user(host, client);
+        }
+        let (now, life, uid) = (self.now, self.life(host), client.0 as u32);
+        let Some(app) = self.up(host).and_then(|running| running.apps.get_mut(&uid)) else { return };
+        let Some(Entering { returns, held }) = app.entering.take() else { return };
+        if returns {
+            app.on_returned(life);
+            self.trace.note(now, "application {} on {} comes back", &[uid.into(), host as u64]);
+        }
+        held.into_iter().for_each(|reply| self.on_reply(host, life, uid, reply));
         self.wake_app(host, uid);
     }
 
-    /// The daemon takes a process in.
-    pub(super) fn take_in(&mut self, host: usize, uid: AppUid, session: &Session) -> Result<(), Reason> {
-        let Some(running) = self.up(host) else { return Err(Reason::DaemonLost) };
-        let attach = || Attach {
-            pid: 1000 + uid,
-            uid: 1,
-            name: format!("app{uid}"),
-            session: session.clone(),
-            connect_to: None,
-            tenant: TenantPlace((uid % 3) as u16),
-        };
-        let (client, control) = (ClientId(uid.into()), &mut running.control);
-        let facts = ProgramFacts { uid: 1, ..ProgramFacts::default() };
-        control.daemon.handle_attach(Party { client, pid: 1000 + uid, uid: 1 }, facts, Some(process_of(uid)))?;
-        for (number, driven) in (0..).zip(&mut running.engines) {
-            let id = driven.engine.attach(attach())?;
-            driven.uids.insert(id, uid);
-            control.names.add(client, number, id);
+    /// A program gets no session.
+    pub(super) fn refuse_program(&mut self, host: usize, client: ClientId, reason: Reason, words: &str) {
+        if is_user(client) {
+            return self.refuse_user(host, client);
         }
-        control.daemon.on_attached(client);
-        Ok(())
+        let uid = client.0 as u32;
+        self.leave(host, client);
+        let app = self.up(host).and_then(|running| running.apps.remove(&uid));
+        let Some(app) = app else { return };
+        if app.entering.as_ref().is_none_or(|entering| !entering.returns) {
+            let detail = format!("application {uid} was not taken in: {reason}, {words}");
+            return self.checks.fail(self.now, "set-up", detail);
+        }
+        self.end_orphan(app);
+    }
+
+    /// A program is gone.
+    pub(super) fn leave(&mut self, host: usize, client: ClientId) {
+        let Some(running) = self.up(host) else { return };
+        running.control.daemon.handle_gone(client);
+        for at in self.engines_of(host) {
+            let app = self.up(host).and_then(|running| running.control.names.app(client, at.engine));
+            if let Some(app) = app {
+                self.command(at, Command::Detach { app, reason: Reason::PeerAppDied });
+            }
+        }
     }
 
     // ---- requests
@@ -144,8 +213,7 @@ impl World {
         if running.control.daemon.party(client).is_none() {
             return;
         }
-        running.control.daemon.handle_gone(client);
-        self.detach(host, client);
+        self.leave(host, client);
         self.settle_plane(host);
         self.checks.causes.on_owner_gone(now, uid);
     }
@@ -169,6 +237,9 @@ impl World {
         let now = self.now;
         // What a daemon said before it was killed is read all the same.
         let Some(app) = self.hosts[host].app_mut(uid).filter(|app| app.life == life) else { return };
+        if let Some(entering) = &mut app.entering {
+            return entering.held.push(reply);
+        }
         app.on_reply(now, reply, &mut self.checks);
         self.wake_app(host, uid);
     }
@@ -251,8 +322,6 @@ impl World {
                 let detail = format!("host {host} saw {peer} send from port {found}, but each host sends from its own");
                 self.checks.fail(now, "unexplained", detail);
             }
-            // What a program brings is taken back at once.
-            engine::Event::TakenBack { .. } => return,
             engine::Event::AppGone { app } => {
                 let Some(running) = self.up(host) else { return };
                 if let Some(uid) = running.engine(engine).and_then(|d| d.uids.remove(app))

@@ -284,11 +284,6 @@ impl World {
         self.engine_at(at, self.now + ROUND);
     }
 
-    /// The control plane may have called any engine of a host.
-    pub(super) fn after_commands(&mut self, host: usize) {
-        self.engines_of(host).into_iter().for_each(|at| self.after_command(at));
-    }
-
     pub(super) fn on_timer(&mut self, at: At, life: u32) {
         let now = self.now;
         let Some(running) = self.up_in(at.host, life) else { return };
@@ -335,6 +330,9 @@ impl World {
         }
         let Some(app) = self.hosts[host].app_mut(uid).filter(|a| a.run_at == Some(now)) else { return };
         app.run_at = None;
+        if app.entering.is_some() {
+            return;
+        }
         if self.hosts[host].orphans.apps.contains_key(&uid) {
             return self.run_orphan(host, uid);
         }

@@ -211,7 +211,8 @@ impl World {
     fn set_policy(&mut self, host: usize, connections_max: Option<u32>) {
         let policy = Policy::new(Vec::new(), Rights { connections_max, ..Rights::default() });
         let (Ok(policy), Some(running)) = (policy, self.up(host)) else { return };
-        running.control.daemon.admission_mut().set_policy(policy);
+        running.control.daemon.set_policy(policy);
+        self.settle_plane(host);
         if connections_max.is_some() {
             self.checks.causes.on_policy(host);
         }

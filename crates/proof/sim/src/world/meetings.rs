@@ -7,24 +7,23 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use control::{MeetProof, MeetStep, MeetingPlace, Reason, Rendezvous, Reply, Request, TcpEnd};
-use engine::{AppId, Attach, TenantPlace};
 use plane::{ClientId, SocketFacts};
-use shm::{Session, SessionShape};
+use shm::Session;
 use verbs::{Encrypt, Region, Time};
 
 use super::event::MeetingStep;
-use super::regions::of_regions;
 use super::{Event, World};
 use crate::address::address;
 use crate::content::mix;
 use crate::links::NAMESPACE;
 use crate::plan::MeetingPlan;
-use crate::regions::UID;
 
 /// What each end calls its one request.
 const REQUEST: u64 = 1;
 /// The port at which ends that accepted take streams.
 const STREAM_PORT: u16 = 7;
+/// Until a program looks again whether it is attached.
+const PAUSE: Duration = Duration::from_millis(1);
 /// A host without a daemon is not asked again for so long, after so long a dial.
 const ABSENT: Duration = Duration::from_secs(45);
 
@@ -35,6 +34,8 @@ pub(super) struct End {
     side: usize,
     host: usize,
     life: u32,
+    /// It is attached.
+    is_in: bool,
     /// Where it hears words.
     port: Option<u16>,
     answer: Option<Result<(), Reason>>,
@@ -54,7 +55,7 @@ impl Meetings {
         self.ends.contains_key(&client)
     }
 
-    fn remove(&mut self, client: ClientId) -> Option<End> {
+    pub(super) fn remove(&mut self, client: ClientId) -> Option<End> {
         let end = self.ends.remove(&client)?;
         self.clients.remove(&(end.meeting, end.side));
         Some(end)
@@ -94,6 +95,10 @@ impl World {
         match step {
             MeetingStep::Ask => {}
             MeetingStep::GiveUp { dies: true } => self.end_meeting(client),
+            // It asks first.
+            MeetingStep::GiveUp { dies: false } if !end.is_in => {
+                self.queue.push(self.now + PAUSE, Event::Meeting { meeting, side, step });
+            }
             MeetingStep::GiveUp { dies: false } => {
                 end.gave_up = true;
                 self.ask_of_regions(host, client, Request::Unmeet { request: REQUEST });
@@ -112,31 +117,29 @@ impl World {
     fn ask_for_meeting(&mut self, meeting: usize, side: usize) {
         let plan = &self.plan.meetings[meeting];
         let host = plan.hosts[side];
-        let Some(app) = self.attach_for_meeting(host) else { return };
+        let Some(shape) = self.up(host).map(|running| running.control.shape) else { return };
+        let session = Region::anonymous(Session::bytes(shape) as usize).ok();
+        let Some(session) = session.and_then(|region| Session::format(region, shape, 1).ok()) else { return };
         let client = self.users.next_client();
-        if !self.take_program(host, client, Some(app)) {
-            self.users.forget(client);
-            return;
-        }
-        let end = End { meeting, side, host, life: self.life(host), port: None, answer: None, gave_up: false };
+        let life = self.life(host);
+        let end = End { meeting, side, host, life, is_in: false, port: None, answer: None, gave_up: false };
         self.meetings.ends.insert(client, end);
         self.meetings.clients.insert((meeting, side), client);
-        let end = match side {
-            0 => TcpEnd::Connected,
-            _ => TcpEnd::Accepted(Rendezvous { port: STREAM_PORT, token: self.token(meeting) }),
-        };
-        self.ask_of_regions(host, client, Request::Meet { request: REQUEST, end });
+        if !self.take_program(host, client, Some(session), None) {
+            self.meetings.remove(client);
+            self.users.forget(client);
+        }
     }
 
-    fn attach_for_meeting(&mut self, host: usize) -> Option<AppId> {
-        let (now, at) = (self.now, of_regions(host));
-        let shape = SessionShape::for_engines(1, 1);
-        let session = Region::anonymous(Session::bytes(shape) as usize).ok()?;
-        let session = Session::format(session, shape, 1).ok()?;
-        let driven = self.driven(at)?;
-        driven.tap.now = now;
-        let name = "meeting".into();
-        driven.engine.attach(Attach { pid: 1, uid: UID, name, session, connect_to: None, tenant: TenantPlace(0) }).ok()
+    /// The program is attached.
+    pub(super) fn ask_to_meet(&mut self, host: usize, client: ClientId) {
+        let Some(end) = self.meetings.ends.get_mut(&client) else { return };
+        end.is_in = true;
+        let end = match (end.meeting, end.side) {
+            (_, 0) => TcpEnd::Connected,
+            (meeting, _) => TcpEnd::Accepted(Rendezvous { port: STREAM_PORT, token: self.token(meeting) }),
+        };
+        self.ask_of_regions(host, client, Request::Meet { request: REQUEST, end });
     }
 
     /// The program dies.

@@ -3,8 +3,10 @@
 //! Owns nothing.
 
 use control::{Reply, Request};
-use engine::AppId;
-use plane::{ClientId, Party, ProgramFacts};
+use dispatch::Command;
+use engine::{Attach, Returned, SlotSet, TenantPlace};
+use plane::{Brought, ClientId, Newcomer, Party, ProgramFacts, ProgramRights};
+use shm::{Session, SessionShape};
 
 use super::{Event, World};
 use crate::address::At;
@@ -33,30 +35,76 @@ impl World {
         self.ask_plane(host, client, *request);
     }
 
-    /// The daemon takes a program in, with the name that its engine has for it if it has a session. False: it does not.
-    pub(super) fn take_program(&mut self, host: usize, client: ClientId, app: Option<AppId>) -> bool {
-        let Some(running) = self.up(host) else { return false };
-        let control = &mut running.control;
+    /// A program comes to its daemon, with a session if it has one, in which these slots are `used` if it brings it along
+    /// from the daemon before. False: it may not.
+    pub(super) fn take_program(
+        &mut self,
+        host: usize,
+        client: ClientId,
+        session: Option<Session>,
+        used: Option<SlotSet>,
+    ) -> bool {
         let facts = ProgramFacts { uid: UID, ..ProgramFacts::default() };
-        if control.daemon.handle_attach(Party { client, pid: 1, uid: UID }, facts, None).is_err() {
+        let party = Party { client, pid: 1, uid: UID };
+        let newcomer = Newcomer { party, facts, process: None, returns: used.is_some() };
+        let Some(running) = self.up(host) else { return false };
+        if running.control.daemon.handle_attach(newcomer).is_err() {
             return false;
         }
-        control.daemon.on_attached(client);
-        app.into_iter().for_each(|app| control.names.add(client, of_regions(host).engine, app));
+        let said = session.as_ref().filter(|_| used.is_some()).map(|session| {
+            let SessionShape { slots, engines } = session.shape();
+            Request::Return { slots, engines, session_bytes: 0, next_chunk: 0, used: Vec::new() }
+        });
+        session.into_iter().for_each(|session| {
+            self.users.sessions.insert(client, (session, used.clone().unwrap_or_default()));
+        });
+        self.settle_plane(host);
+        for request in said.into_iter().flat_map(|said| [said, Request::ReturnEnd]) {
+            self.ask_plane(host, client, request);
+        }
         true
+    }
+
+    /// As for an application. One without a session is nothing to an engine.
+    pub(super) fn ask_engines_for_user(
+        &mut self,
+        host: usize,
+        client: ClientId,
+        rights: &ProgramRights,
+        brought: Option<Vec<Brought>>,
+    ) {
+        let of_session = self.users.sessions.remove(&client);
+        for at in self.engines_of(host) {
+            let Some((session, used)) = &of_session else {
+                let Some(running) = self.up(host) else { return };
+                running.control.daemon.on_taken(client, at.engine, Ok(()));
+                continue;
+            };
+            let program = Attach {
+                pid: 1,
+                uid: UID,
+                name: format!("program {}", client.0),
+                session: session.clone(),
+                connect_to: rights.networks.clone(),
+                tenant: TenantPlace::default(),
+            };
+            let returned = brought.as_ref().map(|_| Box::new(Returned { used: used.clone(), ..Returned::default() }));
+            self.command(at, Command::Attach { client, program, returned });
+        }
     }
 
     /// A program is gone: it left, or died.
     pub(super) fn leave_regions(&mut self, host: usize, client: ClientId) {
+        let is_owner = self.users.owners.values().any(|owner| owner.client == client);
         let Some(running) = self.up(host) else { return };
-        let (engines, control) = (running.engines.len() as u32, &mut running.control);
-        if control.daemon.party(client).is_none() {
+        if running.control.daemon.party(client).is_none() {
             return;
         }
-        control.daemon.handle_gone(client);
-        let of_none: Vec<u32> = (0..engines).filter(|engine| control.names.app(client, *engine).is_none()).collect();
-        of_none.into_iter().for_each(|engine| control.daemon.on_program_gone(client, engine));
-        self.detach(host, client);
+        self.leave(host, client);
+        for at in self.engines_of(host).into_iter().filter(|_| is_owner) {
+            let Some(running) = self.up(host) else { return };
+            running.control.daemon.on_program_gone(client, at.engine);
+        }
         self.settle_plane(host);
     }
 

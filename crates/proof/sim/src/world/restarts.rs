@@ -5,15 +5,12 @@
 
 use std::time::Duration;
 
-use control::{SocketTicket, Ticket};
-use engine::Returned;
 use plane::{ClientId, Holder, TICKET_SECRET_BYTES, Tickets};
-use shm::Session;
 
 use super::{Event, World};
 use crate::address::{At, address};
 use crate::app::App;
-use crate::check::{AppUid, InRings};
+use crate::check::AppUid;
 use crate::regions::UID;
 
 /// Longest pause before a process finds the next daemon.
@@ -103,11 +100,6 @@ impl World {
         let now = self.now;
         let Some(mut app) = self.hosts[host].orphans.apps.remove(&uid) else { return };
         app.lose_requests(now, &mut self.checks);
-        let engines = self.hosts[host].running.as_ref().map_or(0, |running| running.engines.len());
-        if !app.may_return(engines) {
-            // The library gives the session up, and with it all connections to other hosts.
-            return self.end_orphan(app);
-        }
         let tickets = Tickets::new([host as u8; TICKET_SECRET_BYTES]);
         let process = process_of(uid);
         let stranger = Holder { uid: UID + 1, process: Some("another") };
@@ -115,67 +107,29 @@ impl World {
             let own = Holder { uid: UID, process: Some(&process) };
             tickets.open(own, sealed).filter(|_| tickets.open(stranger, sealed).is_none())
         };
-        let brought = app.bring(open).and_then(|brought| {
-            let sockets: Vec<SocketTicket> = brought.iter().flat_map(|engine| engine.sockets.iter().copied()).collect();
-            let sockets = sockets.into_iter().map(|socket| Ok((socket, app.rings_of(&socket)?)));
-            let sockets = sockets.collect::<Result<Vec<_>, String>>()?;
-            let region = app.session.region().clone();
-            let session = Session::adopt(region, app.session.shape(), life.into()).map_err(|e| e.to_string())?;
-            Ok((session, brought, sockets))
-        });
-        let (session, brought, sockets) = match brought {
-            Ok(brought) => brought,
+        let says = match app.bring(life, open) {
+            Ok(says) => says,
             Err(why) => return self.checks.fail(now, "set-up", format!("application {uid} brings nothing: {why}")),
         };
-        if self.take_in(host, uid, &session).is_err() {
-            return self.end_orphan(app);
-        }
-        self.trace.note(now, "application {} on {} comes back", &[uid.into(), host as u64]);
-        app.on_returned(life);
-        if let Some(running) = self.up(host) {
-            running.apps.insert(uid, app);
-        }
-        for (engine, returned) in (0..).zip(brought) {
-            self.take_back(host, uid, engine, returned);
-        }
-        self.note_sockets(host, sockets);
-        self.after_commands(host);
-        self.wake_app(host, uid);
-    }
-
-    /// As the daemon's hub does with tickets: what is not admitted ends with the rest of what the program leaves.
-    fn take_back(&mut self, host: usize, uid: AppUid, engine: u32, mut returned: Returned) {
-        let now = self.now;
         let Some(running) = self.up(host) else { return };
-        let control = &mut running.control;
-        let (admission, numbers) = (control.daemon.admission_mut(), &mut control.numbers);
-        let client = ClientId(uid.into());
-        let (admitted, refused): (Vec<_>, Vec<_>) = std::mem::take(&mut returned.connections)
-            .into_iter()
-            .partition(|ticket| admission.adopt(client, ticket.peer.ip(), engine, ticket.is_outgoing).is_ok());
-        returned.connections = admitted;
-        returned.refused = refused.into_iter().map(Ticket::Lane).collect();
-        for socket in std::mem::take(&mut returned.sockets) {
-            match admission.adopt_socket(client, socket.local.port()) {
-                Ok(()) => returned.sockets.push(socket),
-                Err(_) => returned.refused.push(Ticket::Socket(socket)),
-            }
+        running.apps.insert(uid, app);
+        if self.take_in(host, uid, true).is_err() {
+            let app = self.up(host).and_then(|running| running.apps.remove(&uid));
+            return app.into_iter().for_each(|app| self.end_orphan(app));
         }
-        numbers.extend(returned.connections.iter().map(|ticket| ticket.id));
-        numbers.extend(returned.sockets.iter().map(|ticket| ticket.id));
-        let Some(driven) = running.engines.get_mut(engine as usize) else { return };
-        let Some(id) = driven.id_of(uid) else { return };
-        driven.tap.now = now;
-        driven.engine.take_back(now, &mut driven.tap, id, returned);
-        while driven.engine.run_returns(&mut driven.tap) {}
+        says.into_iter().for_each(|request| self.ask_plane(host, ClientId(uid.into()), request));
     }
 
-    /// Tells the judge which datagram sockets the first engine, which has the datagrams, took over.
-    fn note_sockets(&mut self, host: usize, sockets: Vec<(SocketTicket, InRings)>) {
-        let Some(driven) = self.driven(At { host, engine: 0 }) else { return };
+    /// Tells the judge which datagram sockets the first engine, which has the datagrams, took over of a process.
+    pub(super) fn note_sockets(&mut self, at: At, uid: AppUid) {
+        if at.engine != 0 {
+            return;
+        }
+        let sockets = self.hosts[at.host].app_mut(uid).map(|app| std::mem::take(&mut app.sockets_brought));
+        let Some(driven) = self.driven(at) else { return };
         let taken: Vec<u64> = driven.engine.datagram_sockets().iter().map(|row| row.id).collect();
-        for (socket, in_rings) in sockets {
-            let (at, port) = ((host, socket.id), socket.local.port());
+        for (socket, in_rings) in sockets.into_iter().flatten() {
+            let (at, port) = ((at.host, socket.id), socket.local.port());
             match taken.contains(&socket.id) {
                 true => self.checks.datagrams.on_socket_back(at, port, in_rings),
                 false => self.checks.datagrams.on_socket_not_taken(at, port),

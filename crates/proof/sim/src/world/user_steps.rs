@@ -6,23 +6,20 @@
 use std::time::Duration;
 
 use control::{OpenedRegion, RegionAccess, RegionPath, RegionRefusal, Reply, Request};
-use engine::{Attach, Returned, TenantPlace};
 use raas_core::{RegionIdentity, RegionMade, RegionPlace, is_loss, may_change};
 use rand::RngExt;
-use shm::{Session, SessionShape};
+use shm::Session;
 use verbs::Region;
 
 use super::owners::NAME;
 use super::regions::of_regions;
 use super::{Event, World};
 use crate::address::address;
-use crate::regions::{Shared, UID};
+use crate::regions::Shared;
 use crate::user::{Opened, Origin, Reach, User};
 
 /// Longest pause between two looks of a program, unless its plan says a longer one.
 const GAP_MAX: Duration = Duration::from_millis(20);
-/// Slots of a program's session.
-const SLOTS: u32 = 64;
 
 impl World {
     /// A program looks at what is new, and goes on.
@@ -35,12 +32,13 @@ impl World {
         }
         let is_up = self.up(host).is_some();
         if is_up && !self.users.live.contains_key(&user) {
-            self.attach_user(host, life, user);
+            self.attach_user(host, user);
         }
         let Some(mut live) = self.users.live.remove(&user) else { return };
         let plan = self.plan.users[user].clone();
         let mut has_news = self.look(host, user, &mut live);
-        if is_up && live.life != life && self.now >= live.return_at && !self.return_user(host, user, &mut live) {
+        let finds = is_up && live.life != life && !live.is_entering && self.now >= live.return_at;
+        if finds && !self.return_user(host, user, &mut live) {
             // As if it had died: another one takes its place.
             self.users.done.insert(user, live.done);
             self.users.forget(live.client);
@@ -104,44 +102,18 @@ impl World {
         })
     }
 
-    fn attach_user(&mut self, host: usize, life: u32, user: usize) {
-        let shape = SessionShape::for_engines(1, SLOTS);
+    fn attach_user(&mut self, host: usize, user: usize) {
+        let Some(shape) = self.up(host).map(|running| running.control.shape) else { return };
         let session = Region::anonymous(Session::bytes(shape) as usize).ok();
         let Some(session) = session.and_then(|region| Session::format(region, shape, 1).ok()) else { return };
         let client = self.users.next_client();
-        let mut made = User::new(client, life, session);
+        let mut made = User::new(client, session.clone());
         made.done = self.users.done.get(&user).copied().unwrap_or(0);
-        if self.take_user(host, user, &mut made, None) {
-            self.trace.note(self.now, "program {} on {} uses regions", &[user as u64, host as u64]);
-            self.users.live.insert(user, made);
-        } else {
+        self.users.live.insert(user, made);
+        if !self.take_program(host, client, Some(session), None) {
+            self.users.live.remove(&user);
             self.users.forget(client);
         }
-    }
-
-    /// The daemon takes a program in, with what it `brings`. False: the table may be full of those that died.
-    fn take_user(&mut self, host: usize, user: usize, live: &mut User, brings: Option<Returned>) -> bool {
-        let (now, at) = (self.now, of_regions(host));
-        let attach = Attach {
-            pid: 1,
-            uid: UID,
-            name: format!("user{user}"),
-            session: live.session().clone(),
-            connect_to: None,
-            tenant: TenantPlace::default(),
-        };
-        let Some(driven) = self.driven(at) else { return false };
-        driven.tap.now = now;
-        let Ok(app) = driven.engine.attach(attach) else { return false };
-        brings.into_iter().for_each(|brings| driven.engine.take_back(now, &mut driven.tap, app, brings));
-        while driven.engine.run_returns(&mut driven.tap) {}
-        let client = live.client;
-        if !self.take_program(host, client, Some(app)) {
-            return false;
-        }
-        let request = live.next_request();
-        self.ask_of_regions(host, client, Request::OpenOperations { request, ring_bytes: 4096 });
-        true
     }
 
     /// A program comes back, with its session. False: the daemon does not take it.
@@ -161,8 +133,7 @@ impl World {
             self.checks.fail(now, "set-up", format!("program {user} on host {host} brings nothing: {why}"));
             return false;
         }
-        let returned = Returned { used: used.into_iter().collect(), ..Returned::default() };
-        let is_taken = self.take_user(host, user, live, Some(returned));
+        let is_taken = self.take_program(host, client, Some(live.session().clone()), Some(used.into_iter().collect()));
         self.users.forget(before);
         if is_taken {
             self.trace.note(now, "program {} on {} comes back", &[user as u64, host as u64]);

@@ -7,8 +7,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use control::{Reply, Request};
+use engine::SlotSet;
 use plane::ClientId;
 use rand::rngs::StdRng;
+use shm::Session;
 use verbs::{Region, Time};
 
 use super::owners::{Left, Owner};
@@ -35,6 +37,8 @@ pub(super) struct Users {
     last_client: u64,
     /// Programs that are there, and when the last message to the daemon, and to the program, arrives.
     sockets: BTreeMap<ClientId, (Time, Time)>,
+    /// Of programs that are on their way to their daemon, with the slots in use.
+    pub(super) sessions: BTreeMap<ClientId, (Session, SlotSet)>,
     /// By host.
     pub(super) owners: BTreeMap<usize, Owner>,
     pub(super) left: Vec<Left>,
@@ -48,8 +52,19 @@ pub(super) struct Users {
 
 impl Users {
     pub(super) fn new(rng: StdRng) -> Self {
-        let (sockets, owners, revokes, live, done) = Default::default();
-        Self { rng, last_client: CLIENTS, sockets, owners, left: Vec::new(), revokes, live, done, is_over: false }
+        let (sockets, sessions, owners, revokes, live, done) = Default::default();
+        Self {
+            rng,
+            last_client: CLIENTS,
+            sockets,
+            sessions,
+            owners,
+            left: Vec::new(),
+            revokes,
+            live,
+            done,
+            is_over: false,
+        }
     }
 
     pub(super) fn next_client(&mut self) -> ClientId {
@@ -62,6 +77,7 @@ impl Users {
     /// The program hears nothing more that is said to it by this name.
     pub(super) fn forget(&mut self, client: ClientId) {
         self.sockets.remove(&client);
+        self.sessions.remove(&client);
     }
 
     /// When a message to the program arrives, which is not there before `at`. None: the program is gone.
@@ -126,7 +142,11 @@ impl World {
             }
             if let Some(client) = self.users.live.get(&user).map(|live| live.client) {
                 let at = self.return_at(client);
-                self.users.live.get_mut(&user).into_iter().for_each(|live| live.return_at = at);
+                self.users
+                    .live
+                    .get_mut(&user)
+                    .into_iter()
+                    .for_each(|live| (live.return_at, live.is_entering) = (at, false));
             }
             self.look_soon(host, life, user);
         }
@@ -162,6 +182,31 @@ impl World {
             }
             stays
         });
+    }
+
+    /// A program has its session.
+    pub(super) fn welcome_user(&mut self, host: usize, client: ClientId) {
+        if self.meetings.has(client) {
+            return self.ask_to_meet(host, client);
+        }
+        let life = self.life(host);
+        let Some((user, live)) = self.users.live.iter_mut().find(|(_, user)| user.client == client) else { return };
+        let user = *user;
+        (live.life, live.is_entering) = (life, false);
+        let request = live.next_request();
+        self.trace.note(self.now, "program {} on {} uses regions", &[user as u64, host as u64]);
+        self.ask_of_regions(host, client, Request::OpenOperations { request, ring_bytes: 4096 });
+    }
+
+    /// A program gets no session: the tables may be full of those that died. Another one takes its place.
+    pub(super) fn refuse_user(&mut self, host: usize, client: ClientId) {
+        self.leave(host, client);
+        self.users.forget(client);
+        self.meetings.remove(client);
+        let user = self.users.live.iter().find(|(_, user)| user.client == client).map(|(user, _)| *user);
+        if let Some((user, live)) = user.and_then(|user| self.users.live.remove_entry(&user)) {
+            self.users.done.insert(user, live.done);
+        }
     }
 
     /// Ring memory of one of these programs.

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use control::{CHALLENGE_BYTES, Kind, PeerMessage, Reason, RegionAccess, RegionGrant, Reply};
 use verbs::Time;
 
-use crate::{ClientId, Handed, KeptRegion, LaneCommand, LinkId, Ways};
+use crate::{Brought, ClientId, Handed, KeptRegion, LaneCommand, LinkId, ProgramRights, Ways};
 
 /// What the driver does. `F` is a descriptor that one program has for another, `S` a TCP connection for a stream.
 #[derive(Debug)]
@@ -57,12 +57,47 @@ pub enum Action<F, S> {
         /// The TCP connection.
         socket: S,
     },
-    /// For the log: a program has so many connections over kernel TCP that one has no row.
-    NoRow {
-        /// Whose it is.
+    /// For the log.
+    Warn {
+        /// About which program.
         client: ClientId,
-        /// Its other end.
-        peer: SocketAddr,
+        /// What it did.
+        words: String,
+    },
+    /// Have all engines take a program in. Each answers by [`Daemon::on_taken`], and, where the program brings a session
+    /// along, by [`Daemon::on_taken_back`]; or [`Daemon::on_not_asked`] follows.
+    ///
+    /// [`Daemon::on_taken`]: crate::Daemon::on_taken
+    /// [`Daemon::on_taken_back`]: crate::Daemon::on_taken_back
+    /// [`Daemon::on_not_asked`]: crate::Daemon::on_not_asked
+    Attach {
+        /// Which.
+        client: ClientId,
+        /// What it may.
+        rights: ProgramRights,
+        /// For each engine, of the session that it brings along; none: it gets a new one.
+        brought: Option<Vec<Brought>>,
+    },
+    /// Tell all engines that have taken a program in what it may now.
+    Rights {
+        /// Which.
+        client: ClientId,
+        /// What.
+        rights: ProgramRights,
+    },
+    /// A program has its session. Nothing is said to it before.
+    Welcome {
+        /// Which.
+        client: ClientId,
+    },
+    /// A program does not get one. It is gone when it was told, and [`Daemon::handle_gone`](crate::Daemon::handle_gone) follows.
+    Refused {
+        /// Which.
+        client: ClientId,
+        /// What it is told.
+        reason: Reason,
+        /// For the log.
+        words: String,
     },
 
     // ---- engines

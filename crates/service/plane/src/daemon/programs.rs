@@ -1,43 +1,27 @@
-//! Programs: they come, ask and go.
+//! Programs: they ask and go.
 //!
 //! Owns which of them all engines have taken in: an engine is asked for nothing of another one.
 
-use control::{Connection, NotTaken, Reason, Request, Ticket};
+use control::{Connection, NotTaken, Request};
 use verbs::Time;
 
+use super::attaching::Stage;
+use super::returns::RETURNED_ROW;
 use super::{Action, Daemon, Program, ProgramCommand, Supply};
-use crate::{ClientId, Connect, Holder, Listen, Party, ProgramFacts, SegmentLost};
+use crate::{ClientId, Connect, Holder, Listen, SegmentLost};
 
-/// Rows of connections that programs brought back have the connections' numbers with this bit.
-const RETURNED_ROW: u64 = 1 << 61;
+/// What a program is told that asks too early.
+const NOT_ATTACHED: &str = "only an attached application may ask for this";
 
 impl<F, S> Daemon<F, S> {
-    // ---- they come and go
-
-    /// A program wants to attach; `process` names its process, if that is known. An error: it may not.
-    pub fn handle_attach(&mut self, party: Party, facts: ProgramFacts, process: Option<String>) -> Result<(), Reason> {
-        let Party { client, pid, uid } = party;
-        self.admission.attach(client, facts)?;
-        self.programs.insert(client, Program { pid, uid, process, is_attached: false });
-        Ok(())
-    }
-
-    /// All engines have taken the program in.
-    pub fn on_attached(&mut self, client: ClientId) {
-        if let Some(program) = self.programs.get_mut(&client) {
-            program.is_attached = true;
-        }
-    }
-
-    /// No engine was asked to take the program in, and none will be.
-    pub fn on_not_attached(&mut self, client: ClientId) {
-        self.programs.remove(&client);
-        self.admission.on_not_attached(client);
-    }
+    // ---- they go
 
     /// A program is gone. The driver has the engines detach it, and [`Daemon::on_program_gone`] comes of each.
     pub fn handle_gone(&mut self, client: ClientId) {
-        self.programs.remove(&client);
+        // The engines answer for one that they were asked about.
+        if let Some(Program { stage: Stage::Returning(_), .. }) = self.programs.remove(&client) {
+            self.forget_unasked(client);
+        }
         self.admission.handle_left(client);
         self.pairs.handle_gone(client);
         self.meetings.handle_gone(client);
@@ -48,7 +32,7 @@ impl<F, S> Daemon<F, S> {
     }
 
     pub(super) fn is_attached(&self, client: ClientId) -> bool {
-        self.programs.get(&client).is_some_and(|program| program.is_attached)
+        self.programs.get(&client).is_some_and(|program| matches!(program.stage, Stage::Attached))
     }
 
     /// Nothing is asked of an engine for a program that it does not have.
@@ -67,11 +51,6 @@ impl<F, S> Daemon<F, S> {
         self.reply(client, reply);
     }
 
-    /// What a ticket says that a program brings. None: no daemon of this socket gave it to its user or process.
-    pub fn open_ticket(&self, client: ClientId, sealed: &[u8]) -> Option<Ticket> {
-        self.tickets.open(self.holder(client)?, sealed)
-    }
-
     /// A connection with its ticket sealed for the program that gets it.
     pub(super) fn sealed(&self, client: ClientId, mut connection: Connection) -> Connection {
         let ticket = std::mem::take(&mut connection.ticket);
@@ -81,7 +60,7 @@ impl<F, S> Daemon<F, S> {
         connection
     }
 
-    fn holder(&self, client: ClientId) -> Option<Holder<'_>> {
+    pub(super) fn holder(&self, client: ClientId) -> Option<Holder<'_>> {
         let Program { uid, process, .. } = self.programs.get(&client)?;
         Some(Holder { uid: *uid, process: process.as_deref() })
     }
@@ -101,9 +80,12 @@ impl<F, S> Daemon<F, S> {
         request: Request,
         supply: &mut dyn Supply<F>,
     ) -> Result<Option<Request>, String> {
-        let Some(party) = self.party(client).filter(|_| self.is_attached(client)) else {
-            return Err("only an attached application may ask for this".into());
-        };
+        let Some(party) = self.party(client) else { return Err(NOT_ATTACHED.into()) };
+        match self.programs.get(&client).map(|program| &program.stage) {
+            Some(Stage::Attached) => {}
+            Some(Stage::Returning(_)) => return self.handle_returning(party, request),
+            Some(Stage::Attaching(_)) | None => return Err(NOT_ATTACHED.into()),
+        }
         match request {
             Request::Listen { request, port, backlog, ring_bytes, kind } => {
                 self.listen(client, request, Listen { port, backlog, ring_bytes, kind });
@@ -128,22 +110,22 @@ impl<F, S> Daemon<F, S> {
             }
             Request::TcpOpened { number, local, peer } => {
                 if !self.fallbacks.handle_opened(party, number, (local, peer))? {
-                    self.actions.push_back(Action::NoRow { client, peer });
+                    let words =
+                        format!("too many connections over kernel TCP: `raas ss` leaves the one with {peer} out");
+                    self.actions.push_back(Action::Warn { client, words });
                 }
             }
             Request::TcpClosed { number } => self.fallbacks.handle_closed(client, number),
             Request::MeetProof { request, proof } => self.meet_proof(client, request, proof, supply),
             Request::Unmeet { request } => self.unmeet(client, request),
+            Request::Return { .. }
+            | Request::ReturnChunk { .. }
+            | Request::ReturnConnections { .. }
+            | Request::ReturnPairs { .. }
+            | Request::ReturnEnd => return Err("it brings a session along, and has one".into()),
             of_regions => return self.handle_region_request(now, party, of_regions),
         }
         Ok(None)
-    }
-
-    /// A connection with another program of this host, from the time of a daemon before this one, that a program brings
-    /// along: its number, ends, and bytes written and read. An error is what the program did wrong.
-    pub fn handle_returned_pair(&mut self, party: Party, end: &control::ReturnedEnd) -> Result<(), String> {
-        let row = (end.connection | RETURNED_ROW, (end.local, end.peer), (end.tx_bytes, end.rx_bytes));
-        self.fallbacks.handle_returned(party, row).map(drop)
     }
 
     /// What it cannot take, for want of a descriptor, is used for nothing.

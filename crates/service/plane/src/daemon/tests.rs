@@ -1,6 +1,7 @@
 //! What one machine sets another to, and that it ends.
 
 mod regions;
+mod returns;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -16,6 +17,7 @@ use crate::{AdmissionConfig, BulkOf, Identity, LinkId, Policy, ProgramFacts, Reg
 
 const OWN: u8 = 1;
 const PEER: u8 = 2;
+const SHAPE: SessionShape = SessionShape { slots: 64, engines: 2 };
 const IN: LinkId = LinkId::FIRST_ACCEPTED;
 
 fn ip(n: u8) -> IpAddr {
@@ -78,6 +80,7 @@ fn daemon_with(encrypt: Encrypt, paths: &[u8]) -> Machine {
         makes_directs: true,
         tcp_is_faster: false,
         namespace: Some(1),
+        shape: SHAPE,
         tickets: Tickets::new([7; crate::TICKET_SECRET_BYTES]),
         nobody: None,
     };
@@ -89,14 +92,29 @@ fn client(n: u64) -> ClientId {
     ClientId(n)
 }
 
-fn comes(daemon: &mut Machine, n: u64) -> Result<(), Reason> {
+fn newcomer(n: u64, returns: bool) -> Newcomer {
     let party = Party { client: client(n), pid: n as u32, uid: 1000 };
-    daemon.handle_attach(party, ProgramFacts { uid: 1000, ..ProgramFacts::default() }, None)
+    let facts = ProgramFacts { uid: 1000, ..ProgramFacts::default() };
+    Newcomer { party, facts, process: None, returns }
+}
+
+fn comes(daemon: &mut Machine, n: u64) -> Result<(), Reason> {
+    daemon.handle_attach(newcomer(n, false))
 }
 
 fn attached(daemon: &mut Machine, n: u64) {
     comes(daemon, n).unwrap();
-    daemon.on_attached(client(n));
+    taken(daemon, n);
+    assert!(matches!(actions(daemon)[..], [Action::Attach { .. }, Action::Welcome { .. }]));
+}
+
+fn taken(daemon: &mut Machine, n: u64) {
+    (0..2).for_each(|engine| assert!(daemon.on_taken(client(n), engine, Ok(()))));
+}
+
+fn leaves(daemon: &mut Machine, n: u64) {
+    daemon.handle_gone(client(n));
+    (0..2).for_each(|engine| daemon.on_program_gone(client(n), engine));
 }
 
 fn asks(daemon: &mut Machine, n: u64, request: Request) -> Result<Option<Request>, String> {
@@ -165,7 +183,7 @@ fn an_engine_is_asked_nothing_of_a_program_that_it_does_not_have() {
     comes(&mut daemon, 1).unwrap();
     let path = || Request::DatagramPath { request: 3, to: ip(PEER) };
     assert!(asks(&mut daemon, 1, path()).is_err(), "not all engines have it");
-    daemon.on_attached(client(1));
+    taken(&mut daemon, 1);
     assert!(matches!(asks(&mut daemon, 1, path()), Ok(None)));
     assert!(matches!(asks(&mut daemon, 1, Request::CancelConnect { request: 4 }), Ok(None)));
     let engines: Vec<u32> = actions(&mut daemon)
@@ -178,7 +196,8 @@ fn an_engine_is_asked_nothing_of_a_program_that_it_does_not_have() {
     assert!(actions(&mut daemon).is_empty());
     // What is for a driver comes back.
     attached(&mut daemon, 2);
-    assert!(matches!(asks(&mut daemon, 2, Request::ReturnEnd), Ok(Some(Request::ReturnEnd))));
+    let meet = Request::Meet { request: 5, end: TcpEnd::Connected };
+    assert!(matches!(asks(&mut daemon, 2, meet), Ok(Some(Request::Meet { .. }))));
 }
 
 #[test]
@@ -192,7 +211,8 @@ fn a_connect_of_another_host_finds_no_program_that_is_on_its_way_out() {
     assert!(daemon.on_connect_request(&asked).is_ok());
     assert_eq!(daemon.admission().connections(), 1);
     // A daemon forgets that the engines have it before its ports are free.
-    daemon.programs.get_mut(&client(1)).unwrap().is_attached = false;
+    let stage = daemon.attaching(client(1), false);
+    daemon.programs.get_mut(&client(1)).unwrap().stage = stage;
     assert_eq!(daemon.on_connect_request(&asked).err(), Some(Reason::NoListener));
     assert_eq!(daemon.admission().connections(), 1, "its number is given back");
 }
@@ -395,7 +415,8 @@ fn a_policy_takes_regions_away_from_what_is_asked_then() {
     assert!(actions(&mut daemon).iter().any(|a| matches!(a, Action::Memory(MemoryCommand::Make { .. }))));
     for regions in [RegionRight::None, RegionRight::Open] {
         let policy = Policy::new(Vec::new(), Rights { regions, ..Rights::default() }).unwrap();
-        daemon.admission_mut().set_policy(policy);
+        daemon.set_policy(policy);
+        actions(&mut daemon);
         asks(&mut daemon, 1, create(2, "b")).unwrap();
         let refused = actions(&mut daemon);
         let is_refused = matches!(
@@ -427,10 +448,14 @@ fn whatever_comes_in_whatever_order_it_settles() {
             let n = draw(4);
             let program = daemon.party(client(n)).is_some();
             match draw(14) {
-                0 if !program && comes(&mut daemon, n).is_ok() => daemon.on_attached(client(n)),
+                0 if !program && comes(&mut daemon, n).is_ok() => {
+                    for engine in 0..2 {
+                        let result = if draw(20) == 0 { Err(Reason::LocalLimit) } else { Ok(()) };
+                        daemon.on_taken(client(n), engine, result);
+                    }
+                }
                 1 if program => {
-                    daemon.handle_gone(client(n));
-                    daemon.on_not_attached(client(n));
+                    leaves(&mut daemon, n);
                 }
                 2 => {
                     let instance = 8 + draw(3);
@@ -519,8 +544,7 @@ fn whatever_comes_in_whatever_order_it_settles() {
             assert!(settled.is_ok(), "seed {seed}, step {step}: {settled:?}");
         }
         for n in 0..4 {
-            daemon.handle_gone(client(n));
-            daemon.on_not_attached(client(n));
+            leaves(&mut daemon, n);
         }
         links.into_iter().for_each(|link| daemon.handle_down(Time(1), link, Reason::PeerLost));
         settle(&mut daemon, &mut draw).unwrap();
@@ -542,6 +566,7 @@ fn settle(daemon: &mut Machine, draw: &mut dyn FnMut(u64) -> u64) -> Result<(), 
                 daemon.on_region_opened(open, if draw(2) == 0 { Ok(draw(9) as u32) } else { Err(Reason::LocalLimit) });
             }
             Action::Program { client, .. } => assert!(daemon.is_attached(client)),
+            Action::Refused { client, .. } => leaves(daemon, client.0),
             Action::Region(RegionCommand::Stop { peer, region, epoch }) => {
                 daemon.on_region_stopped(peer, region, epoch);
             }

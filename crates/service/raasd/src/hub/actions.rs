@@ -44,11 +44,15 @@ impl Hub {
             Action::Started { to, incoming, from, connected } => self.start_pair((to, &incoming), (from, &connected)),
             Action::Share { client, reply, memory } => self.share_region(client, reply, memory),
             Action::Give { client, connection, slot, socket } => self.give_direct(client, connection, slot, socket),
-            Action::NoRow { client, peer } => {
+            Action::Warn { client, words } => {
                 if let (Some(left_out), Some(party)) = (self.may_log(), self.daemon.party(client)) {
-                    tracing::warn!(pid = party.pid, %peer, left_out, "too many connections over kernel TCP: `raas ss` leaves one out");
+                    tracing::warn!(pid = party.pid, uid = party.uid, left_out, "a program: {words}");
                 }
             }
+            Action::Attach { client, rights, brought } => self.attach(client, &rights, brought),
+            Action::Rights { client, rights } => self.tell_rights(client, &rights),
+            Action::Welcome { client } => self.on_welcome(client),
+            Action::Refused { client, reason, words } => self.refuse(client, reason, &words),
             Action::Program { engine, client, command } => self.command_program(engine, client, command),
             Action::Lane { engine, lane, command } => self.command(engine, Command::Lane { lane, command }),
             Action::AskRoute { peer, number, lane, route } => {

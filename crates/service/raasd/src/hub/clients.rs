@@ -7,12 +7,13 @@ use std::sync::Arc;
 use control::{APP_VERSION, ChunkKind, Reason, Reply, Request, Role};
 use dispatch::Command;
 use engine::{AppId, Attach, Returned, RingSize};
-use plane::{ClientId, PAIR_SLOTS, Party};
+use plane::{Brought, ClientId, Newcomer, PAIR_SLOTS, Party, ProgramRights};
 use receivers::Verdict;
 use shm::{Pair, Segment, Session, SessionShape, Sharing, WakeSocket};
 use tokio::sync::Notify;
 
 use super::actions::System;
+use super::tenants::place_of;
 use super::{Attaching, Client, Hub, Stage};
 use crate::client_socket::{ClientInput, Entering, NotQueued, OutQueue, Outgoing, ProgramIdentity};
 use crate::command::{self, AppWake};
@@ -26,6 +27,13 @@ fn make_segment(name: &str, bytes: u64) -> Result<Segment, shm::SegmentError> {
         segment.allocate(bytes)?;
     }
     Ok(segment)
+}
+
+/// What a program is told that does not get a session.
+fn refused(reason: Reason) -> Reply {
+    let detail = reason.to_string();
+    let (layout, release) = (shm::LAYOUT_VERSION, env!("CARGO_PKG_VERSION").into());
+    Reply::Refused { version: APP_VERSION, layout, release, reason, detail }
 }
 
 impl Hub {
@@ -73,85 +81,76 @@ impl Hub {
         (out, hung_up): (OutQueue, Arc<Notify>),
         entering: Entering,
     ) {
-        let stage = match who.role {
-            Role::Inspector => Stage::Inspector,
-            Role::Returning => match self.admit_returning(client, &who) {
-                Ok(()) => Stage::Returning(None),
-                Err(reason) => {
-                    out.send_last(Outgoing::new(&self.refused(reason), Vec::new()));
-                    return;
-                }
-            },
-            Role::Application => match self.admit_program(client, &who) {
-                Ok(fds) => {
-                    let (unanswered, networks) = (self.engines.count(), self.networks_of(client));
-                    Stage::Attaching(Attaching {
-                        fds,
-                        unanswered,
-                        returns: false,
-                        refused: None,
-                        networks,
-                        adopted: Vec::new(),
-                        held: Vec::new(),
-                    })
-                }
-                Err(reason) => {
-                    out.send_last(Outgoing::new(&self.refused(reason), Vec::new()));
-                    return;
-                }
-            },
+        let (stage, entering) = match who.role {
+            Role::Inspector => (Stage::Inspector, None),
+            // One that brings a session along goes on at its own pace.
+            Role::Returning => (Stage::Returning(None), None),
+            Role::Application => (Stage::Attaching(Attaching::default()), Some(entering)),
         };
-        let inspector = matches!(stage, Stage::Inspector);
+        let is_inspector = matches!(stage, Stage::Inspector);
+        if !is_inspector {
+            let ProgramIdentity { pid, uid, facts, process, role, .. } = who.clone();
+            let (party, returns) = (Party { client, pid, uid }, role == Role::Returning);
+            if let Err(reason) = self.daemon.handle_attach(Newcomer { party, facts, process, returns }) {
+                if let Some(left_out) = self.may_log() {
+                    tracing::warn!(pid, %reason, left_out, "no more programs are taken in");
+                }
+                out.send_last(Outgoing::new(&refused(reason), Vec::new()));
+                return;
+            }
+        }
         let question = QuestionPlace::default();
-        // One that brings a session along goes on at its own pace.
-        let entering = matches!(stage, Stage::Attaching(_)).then_some(entering);
         self.clients.insert(client, Client { who, out, hung_up, stage, next_chunk: 0, question, entering });
-        if inspector {
+        if is_inspector {
             self.send(client, self.welcome(client, true), Vec::new());
         }
     }
 
-    /// Takes a program in, if it may come; says which descriptors it gets.
-    fn admit_program(&mut self, client: ClientId, who: &ProgramIdentity) -> Result<Vec<OwnedFd>, Reason> {
-        let pid = who.pid;
-        self.admit_returning(client, who)?;
-        self.make_session(client, who).map_err(|error| {
-            self.daemon.on_not_attached(client);
-            if let Some(left_out) = self.may_log() {
-                tracing::warn!(pid, %error, left_out, "no session for a program");
+    /// Has the engines take a program in, with its session.
+    pub(super) fn attach(&mut self, client: ClientId, rights: &ProgramRights, brought: Option<Vec<Brought>>) {
+        let Some(place) = self.clients.get_mut(&client) else { return };
+        let who = place.who.clone();
+        let returned = match &mut place.stage {
+            Stage::Returning(returned) => returned.take(),
+            _ => None,
+        };
+        let asked = match (returned, brought) {
+            (Some(returned), Some(brought)) => {
+                let (session, returned) = returned.shared(brought);
+                self.ask_engines(client, &who, (&session, rights), returned)
             }
-            Reason::LocalLimit
-        })
-    }
-
-    /// Takes a program in that has its session.
-    fn admit_returning(&mut self, client: ClientId, who: &ProgramIdentity) -> Result<(), Reason> {
-        let party = Party { client, pid: who.pid, uid: who.uid };
-        self.daemon.handle_attach(party, who.facts.clone(), who.process.clone()).inspect_err(|reason| {
-            if let Some(left_out) = self.may_log() {
-                tracing::warn!(pid = who.pid, %reason, left_out, "no more programs are taken in");
-            }
-        })
+            _ => self.make_session(client, &who, rights),
+        };
+        match (asked, self.clients.get_mut(&client)) {
+            (Ok(fds), Some(place)) => place.stage = Stage::Attaching(Attaching { fds, held: Vec::new() }),
+            (Ok(_), None) => {}
+            (Err(error), _) => self.daemon.on_not_asked(client, error.to_string()),
+        }
     }
 
     /// Makes the session and asks the engines; says which descriptors the program gets.
-    fn make_session(&mut self, client: ClientId, who: &ProgramIdentity) -> io::Result<Vec<OwnedFd>> {
+    fn make_session(
+        &mut self,
+        client: ClientId,
+        who: &ProgramIdentity,
+        rights: &ProgramRights,
+    ) -> io::Result<Vec<OwnedFd>> {
         let other = |e: &dyn std::fmt::Display| io::Error::other(e.to_string());
         let bytes = Session::bytes(self.shape);
         let segment = make_segment("raas-session", bytes).map_err(|e| other(&e))?;
         let session_fd = segment.fd().try_clone_to_owned()?;
         let session = Session::format(segment.into_region(), self.shape, self.epoch).map_err(|e| other(&e))?;
         let mut fds = vec![session_fd];
-        fds.extend(self.ask_engines(client, who, &session, Vec::new())?);
+        fds.extend(self.ask_engines(client, who, (&session, rights), Vec::new())?);
         Ok(fds)
     }
 
     /// Asks the engines to take a program in; says which descriptors it gets beside its session's.
-    pub(super) fn ask_engines(
+    fn ask_engines(
         &mut self,
         client: ClientId,
         who: &ProgramIdentity,
-        session: &Session,
+        (session, rights): (&Session, &ProgramRights),
         returned: Vec<Returned>,
     ) -> io::Result<Vec<OwnedFd>> {
         let mut fds = vec![self.engine_page.as_fd().try_clone_to_owned()?];
@@ -165,7 +164,7 @@ impl Hub {
         let mut returned = returned.into_iter().map(Box::new);
         for (engine, heard) in (0..).zip(wakes) {
             let (session, wake) = (session.clone(), AppWake { heard, told: Arc::clone(&told) });
-            let (connect_to, tenant) = (self.networks_of(client), self.tenant_place(client));
+            let (connect_to, tenant) = (rights.networks.clone(), place_of(rights));
             let attach = Attach { pid: who.pid, uid: who.uid, name: who.name.clone(), session, connect_to, tenant };
             let command = command::Command::Attach { client, attach, wake, returned: returned.next() };
             self.engines.queue(engine, command);
@@ -190,77 +189,35 @@ impl Hub {
         }
     }
 
-    pub(super) fn refused(&self, reason: Reason) -> Reply {
-        Reply::Refused {
-            version: APP_VERSION,
-            layout: shm::LAYOUT_VERSION,
-            release: env!("CARGO_PKG_VERSION").into(),
-            reason,
-            detail: reason.to_string(),
-        }
-    }
-
-    /// An engine's answer to an attach. A program is attached when all engines have taken it in.
-    pub(super) fn on_attached(&mut self, id: ClientId, engine: u32, result: Result<AppId, Reason>) {
-        if result.is_err() {
-            if let Some(Client { stage: Stage::Attaching(attaching), .. }) = self.clients.get_mut(&id)
-                && let Some(place) = attaching.adopted.get_mut(engine as usize)
-            {
-                let adopted = std::mem::take(place);
-                self.forget_adopted(id, adopted);
-            }
-            self.daemon.on_program_gone(id, engine);
-        }
-        let Some(Client { stage: Stage::Attaching(attaching), .. }) = self.clients.get(&id) else {
-            // It left meanwhile.
-            if let Ok(app) = result {
-                self.command(engine, Command::Detach { app, reason: Reason::PeerAppDied });
-            }
-            return;
-        };
-        let answers = if attaching.returns && result.is_err() { 2 } else { 1 };
-        self.on_answered(id, answers, result.err());
-    }
-
-    /// Engines have taken a program in, or have taken back what it brought along.
-    pub(super) fn on_answered(&mut self, id: ClientId, answers: u32, refused: Option<Reason>) {
-        let client = self.clients.get_mut(&id);
-        let Some(Client { stage: Stage::Attaching(attaching), who, .. }) = client else { return };
-        attaching.unanswered = attaching.unanswered.saturating_sub(answers);
-        attaching.refused = attaching.refused.or(refused);
-        if attaching.unanswered > 0 {
-            return;
-        }
-        let (fds, refused) = (std::mem::take(&mut attaching.fds), attaching.refused);
-        let (told, held) = (attaching.networks.take(), std::mem::take(&mut attaching.held));
-        let networks = self.daemon.admission().tenant_of(id).and_then(|(_, rights)| rights.connect.clone());
-        let left_out = self.log.take(std::time::Instant::now());
-        let ProgramIdentity { pid, uid, name, .. } = who;
-        if let Some(reason) = refused {
-            if let Some(left_out) = left_out {
-                tracing::warn!(pid, %reason, left_out, "the engines take no more programs");
-            }
-            if let Some(client) = self.clients.get(&id) {
-                client.out.send_last(Outgoing::new(&self.refused(reason), Vec::new()));
-            }
-            return self.forget(id);
-        }
+    /// A program has its session.
+    pub(super) fn on_welcome(&mut self, id: ClientId) {
+        let left_out = self.may_log();
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        let ProgramIdentity { pid, uid, name, .. } = &client.who;
         if let Some(left_out) = left_out {
             tracing::info!(pid, uid, name, left_out, "a program attached");
         }
-        if let Some(client) = self.clients.get_mut(&id) {
-            (client.stage, client.entering) = (Stage::Attached, None);
+        client.entering = None;
+        if let Stage::Attaching(Attaching { fds, held }) = std::mem::replace(&mut client.stage, Stage::Attached) {
+            self.send(id, self.welcome(id, false), fds);
+            held.into_iter().for_each(|outgoing| self.send_shared(id, outgoing));
         }
-        self.daemon.on_attached(id);
-        if networks != told {
-            self.command_all_of(id, |app| Command::SetConnectTo { app, networks: networks.clone() });
+    }
+
+    /// A program does not get a session.
+    pub(super) fn refuse(&mut self, id: ClientId, reason: Reason, why: &str) {
+        let left_out = self.may_log();
+        let Some(client) = self.clients.get(&id) else { return };
+        if let Some(left_out) = left_out {
+            let (pid, uid) = (client.who.pid, client.who.uid);
+            tracing::warn!(pid, uid, %reason, why, left_out, "a program is not taken in");
         }
-        self.send(id, self.welcome(id, false), fds);
-        held.into_iter().for_each(|outgoing| self.send_shared(id, outgoing));
+        client.out.send_last(Outgoing::new(&refused(reason), Vec::new()));
+        self.forget(id);
     }
 
     /// A command to all engines about a program that they have taken in.
-    fn command_all_of(&mut self, client: ClientId, command: impl Fn(AppId) -> Command) {
+    pub(super) fn command_all_of(&mut self, client: ClientId, command: impl Fn(AppId) -> Command) {
         for engine in 0..self.engines.count() {
             if let Some(app) = self.names.app(client, engine) {
                 self.command(engine, command(app));
@@ -272,7 +229,9 @@ impl Hub {
 
     /// An error is what the program did wrong.
     fn on_request(&mut self, id: ClientId, request: Request, with: With) -> Result<(), String> {
-        let Some(client) = self.clients.get(&id) else { return Ok(()) };
+        if !self.clients.contains_key(&id) {
+            return Ok(());
+        }
         match request {
             Request::Inspect { request, query, from } => return self.on_question(id, request, query, from),
             Request::ResetLane { request, peer } => {
@@ -286,12 +245,8 @@ impl Hub {
             Request::Lookup { request, name } => return self.on_lookup(id, request, &name),
             _ => {}
         }
-        if let Stage::Returning(_) = client.stage {
-            let party = Party { client: id, pid: client.who.pid, uid: client.who.uid };
-            return self.on_return(party, request, with);
-        }
         if let Request::NotTaken { what, limit } = &request
-            && let Stage::Attached = client.stage
+            && let Some(Client { stage: Stage::Attached, .. }) = self.clients.get(&id)
         {
             self.log_own_limit(id, what, *limit);
         }
@@ -314,11 +269,7 @@ impl Hub {
             }
             Request::RegionRun { request, open, others, bytes } => self.on_run(id, request, (open, others), bytes),
             Request::Hello { .. } => Err("Hello a second time".into()),
-            Request::Return { .. }
-            | Request::ReturnChunk { .. }
-            | Request::ReturnConnections { .. }
-            | Request::ReturnPairs { .. }
-            | Request::ReturnEnd => Err("it brings a session along, and has one".into()),
+            Request::Return { .. } | Request::ReturnChunk { .. } => self.on_return(id, request, with),
             // The machine that decides gives back no other one.
             _ => Err("a request that nothing in this daemon answers".into()),
         }
@@ -446,16 +397,8 @@ impl Hub {
     /// Removes a program that has ended. An engine that detached it by itself takes no notice.
     pub(super) fn forget(&mut self, id: ClientId) {
         let Some(client) = self.clients.remove(&id) else { return };
-        if let Stage::Returning(returned) = client.stage {
-            returned.into_iter().for_each(|returned| self.not_adopted(id, &returned.engines));
-            self.daemon.on_not_attached(id);
-        }
         self.daemon.handle_gone(id);
-        for engine in 0..self.engines.count() {
-            if let Some(app) = self.names.app(id, engine) {
-                self.command(engine, Command::Detach { app, reason: Reason::PeerAppDied });
-            }
-        }
+        self.command_all_of(id, |app| Command::Detach { app, reason: Reason::PeerAppDied });
         self.questions.handle_gone(id, client.who.uid);
         self.installs.handle_gone(id, client.who.uid);
         shm::give_heap_back_soon();

@@ -3,30 +3,30 @@
 //! Owns what an engine is told of a program's rights. It must never take away what a program has: a policy judges what
 //! is asked for from then on.
 
-use std::sync::Arc;
-
 use control::TenantRow;
 use dispatch::Command;
-use engine::{IpNet, TenantPlace, TenantTerms};
-use plane::{ClientId, Policy, Tenant, TenantUse};
+use engine::{TenantPlace, TenantTerms};
+use plane::{ClientId, Policy, ProgramRights, Tenant, TenantUse};
 
 use super::Hub;
+
+/// Where the engines find a program's tenant.
+pub(super) fn place_of(rights: &ProgramRights) -> TenantPlace {
+    TenantPlace(u16::try_from(rights.tenant).unwrap_or_default())
+}
 
 impl Hub {
     /// Another policy is in force.
     pub(super) fn on_policy(&mut self, policy: Policy) {
-        self.daemon.admission_mut().set_policy(policy);
+        self.daemon.set_policy(policy);
         self.tell_tenants();
-        let clients: Vec<ClientId> = self.clients.keys().copied().collect();
-        for client in clients {
-            let (networks, place) = (self.networks_of(client), self.tenant_place(client));
-            for engine in 0..self.engines.count() {
-                if let Some(app) = self.names.app(client, engine) {
-                    self.command(engine, Command::SetConnectTo { app, networks: networks.clone() });
-                    self.command(engine, Command::SetTenant { app, place });
-                }
-            }
-        }
+    }
+
+    /// What engines that have taken a program in know of its rights.
+    pub(super) fn tell_rights(&mut self, client: ClientId, rights: &ProgramRights) {
+        let place = place_of(rights);
+        self.command_all_of(client, |app| Command::SetConnectTo { app, networks: rights.networks.clone() });
+        self.command_all_of(client, |app| Command::SetTenant { app, place });
     }
 
     /// Tells the engines how the tenants are served. Each engine has its part of a rate, and of the
@@ -45,16 +45,6 @@ impl Hub {
         for engine in 0..engines {
             self.command(engine, Command::SetTenants(terms.clone()));
         }
-    }
-
-    /// Where the engines find a program's tenant.
-    pub(super) fn tenant_place(&self, client: ClientId) -> TenantPlace {
-        TenantPlace(u16::try_from(self.daemon.admission().tenant_place(client)).unwrap_or_default())
-    }
-
-    /// Networks that a program may connect to; none: all that the configuration allows.
-    pub(super) fn networks_of(&self, client: ClientId) -> Option<Arc<[IpNet]>> {
-        self.daemon.admission().tenant_of(client).and_then(|(_, rights)| rights.connect.clone())
     }
 
     /// The tenants with what they have; for one user, those of its programs.

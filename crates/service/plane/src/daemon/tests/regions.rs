@@ -162,7 +162,8 @@ fn the_policy_has_a_word_of_its_own_for_leased_lanes() {
     let mut daemon = daemon(Encrypt::Off);
     attached(&mut daemon, 1);
     let policy = Policy::new(Vec::new(), Rights { leased_lanes: false, ..Rights::default() }).unwrap();
-    daemon.admission_mut().set_policy(policy);
+    daemon.set_policy(policy);
+    actions(&mut daemon);
     for (request, leased_lane) in [(1, true), (2, false)] {
         let (host, name, key, access) = (ip(PEER), "far".into(), KEY, RegionAccess::READ);
         let open = Request::RegionOpen { request, host, name, key, access, lease: None, leased_lane };
