@@ -513,6 +513,11 @@ impl Directory {
         (self.entries.len(), self.programs.values().map(BTreeMap::len).sum(), self.stamps.in_use())
     }
 
+    /// Handles that are counted for users.
+    pub fn places_taken(&self) -> u64 {
+        self.user_handles.taken()
+    }
+
     // ---- small parts
 
     fn named(&self, name: &str) -> Option<&Entry> {

@@ -11,6 +11,14 @@ use crate::{
     SegmentLost,
 };
 
+/// What another host hears that is refused: the shares of this host's users and tenants are none of its own.
+fn for_peer(reason: Reason) -> Reason {
+    match reason {
+        Reason::LocalLimit | Reason::UserConnections | Reason::TenantLimit => Reason::PeerLimit,
+        other => other,
+    }
+}
+
 impl<F, S> Daemon<F, S> {
     pub(super) fn listen(&mut self, client: ClientId, request: u64, listen: Listen) {
         let result = self.admission.listen(client, listen);
@@ -119,7 +127,7 @@ impl<F, S> Daemon<F, S> {
 
     /// Another host asks for a connection. The driver tells the engine the answer.
     pub fn on_connect_request(&mut self, asked: &ConnectRequest) -> Result<Admitted, Reason> {
-        let admitted = self.admission.handle_connect_request(asked)?;
+        let admitted = self.admission.handle_connect_request(asked).map_err(for_peer)?;
         if self.is_attached(admitted.client) {
             return Ok(admitted);
         }

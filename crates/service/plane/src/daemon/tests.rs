@@ -218,6 +218,21 @@ fn a_connect_of_another_host_finds_no_program_that_is_on_its_way_out() {
 }
 
 #[test]
+fn another_host_hears_of_no_share_that_is_not_its_own() {
+    let mut daemon = daemon(Encrypt::Off);
+    let rights = Rights { connections_max: Some(0), ..Rights::default() };
+    daemon.set_policy(Policy::new(Vec::new(), rights).unwrap());
+    attached(&mut daemon, 1);
+    let port = Request::Listen { request: 4, port: 80, backlog: 9, ring_bytes: 0, kind: Kind::Stream };
+    asks(&mut daemon, 1, port).unwrap();
+    let kind = Kind::Stream.code();
+    let asked = crate::ConnectRequest { engine: 1, from: ip(PEER), to_port: 80, kind, ring_bytes: 4096 };
+    assert_eq!(daemon.on_connect_request(&asked).err(), Some(Reason::PeerLimit));
+    let unheard = crate::ConnectRequest { to_port: 81, ..asked };
+    assert_eq!(daemon.on_connect_request(&unheard).err(), Some(Reason::NoListener));
+}
+
+#[test]
 fn no_stream_of_an_encrypted_lane_gets_a_connection_in_the_clear() {
     for (encrypt, is_offered) in [(Encrypt::Off, true), (Encrypt::Preferred, false), (Encrypt::Required, false)] {
         let mut daemon = daemon(encrypt);
