@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use control::{ChunkKind, Kind, SocketTicket};
+use control::{ChunkKind, SocketTicket};
 use raas_core::{Answer, DaemonMessage, EngineEnd, News, RequestId, SessionMemory, Wake};
 use rand::rngs::StdRng;
 use shm::{Doorbell, Session, Word32};
@@ -24,7 +24,7 @@ use verbs::{Region, Time};
 use crate::address::address;
 use crate::check::{AppUid, Asked, Checks, InRings, RecordId, Side};
 use crate::conn::{Conn, Died, Fuse, earlier};
-use crate::plan::AppPlan;
+use crate::plan::{AppPlan, kind_of};
 use sockets::Sockets;
 
 pub use messages::Answers;
@@ -376,7 +376,7 @@ impl App {
     ) -> Result<(), Died> {
         while let Some(index) = self.to_listen.pop() {
             let l = &self.plan.listens[index];
-            let (id, _) = self.client.listen(l.port, l.backlog, l.ring_bytes, Kind::Stream);
+            let (id, _) = self.client.listen(l.port, l.backlog, l.ring_bytes, kind_of(l.port));
             self.listens.insert(l.port, id);
             out.requests.push(Request::Listen { port: l.port, backlog: l.backlog, ring_bytes: l.ring_bytes });
         }
@@ -386,7 +386,7 @@ impl App {
             self.to_connect.pop();
             let c = &self.plan.connects[index];
             let socket = SocketAddr::new(address_of(c.to), c.port);
-            let (id, _) = self.client.connect(socket, c.ring_bytes, Kind::Stream);
+            let (id, _) = self.client.connect(socket, c.ring_bytes, kind_of(c.port));
             let (request, to) = (id.number(), (c.to, c.port));
             self.requests.insert(request, id);
             checks.causes.on_asked(to);

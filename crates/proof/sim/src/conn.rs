@@ -7,7 +7,7 @@ use std::io::IoSlice;
 use std::time::Duration;
 
 use control::Reason;
-use raas_core::{Connection, Direct, End, Endpoint, Key, Reserved, Rx, Side as ReadOrWrite, Tx};
+use raas_core::{Connection, Direct, End, Endpoint, Key, MESSAGE_HEADER_BYTES, Reserved, Rx, Side as ReadOrWrite, Tx};
 use rand::RngExt;
 use rand::rngs::StdRng;
 use verbs::Time;
@@ -88,6 +88,16 @@ impl Script {
     }
 }
 
+impl Script {
+    /// Of messages that may be lost nothing is told but their numbers and the end.
+    fn of(mut self, is_unreliable: bool) -> Self {
+        if is_unreliable && !matches!(self.ending, Ending::Abort | Ending::CloseAfterWrite) {
+            self.ending = Ending::ReadToEnd;
+        }
+        self
+    }
+}
+
 /// What a step of a connection led to.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
@@ -127,11 +137,18 @@ pub(crate) struct Conn {
     eof: bool,
     told_stop: bool,
     pub(crate) closed: bool,
+    /// Its messages may be lost.
+    is_unreliable: bool,
 }
 
 impl Conn {
     /// Plays a script over a connection that the client core took into use; says its slot too.
-    pub(crate) fn new(connection: Connection, whose: (RecordId, Side), talk: &Talk, rng: &mut StdRng) -> (u32, Self) {
+    pub(crate) fn new(
+        connection: Connection,
+        (whose, is_unreliable): ((RecordId, Side), bool),
+        talk: &Talk,
+        rng: &mut StdRng,
+    ) -> (u32, Self) {
         let Connection { endpoint, rx, tx } = connection;
         let slot = arm(&endpoint);
         let conn = Self {
@@ -140,7 +157,7 @@ impl Conn {
             endpoint,
             rx,
             writing: Writing::Free(Box::new(tx)),
-            script: Script::draw(talk, rng),
+            script: Script::draw(talk, rng).of(is_unreliable),
             accepted: whose.1 == Side::Connector,
             sent: 0,
             received: 0,
@@ -151,6 +168,7 @@ impl Conn {
             eof: false,
             told_stop: false,
             closed: false,
+            is_unreliable,
         };
         (slot, conn)
     }
@@ -274,6 +292,12 @@ impl Conn {
                 }
                 return;
             }
+            if self.is_unreliable {
+                if !self.read_message(now, checks, buf) {
+                    return;
+                }
+                continue;
+            }
             let want = (self.script.read_max as usize).min(buf.len());
             let Ok(count) = self.rx.take(&self.endpoint, &mut buf[..want]) else {
                 return checks.fail(now, "order", "the engine published an impossible cursor".into());
@@ -292,6 +316,14 @@ impl Conn {
             if self.next_write > now {
                 progress.again = earlier(progress.again, self.next_write);
                 return;
+            }
+            if self.is_unreliable {
+                if !self.write_message(now, checks, buf) {
+                    // Who waits for room for a whole message looks again.
+                    progress.again = earlier(progress.again, now + LENT);
+                    return;
+                }
+                continue;
             }
             let left = self.script.to_write - self.sent;
             let want = left.min(self.script.write_max.into()).min(buf.len() as u64) as usize;
@@ -320,6 +352,52 @@ impl Conn {
             self.sent += count as u64;
             self.next_write = now + self.script.write_gap;
         }
+    }
+
+    /// Reads a whole message. False: there is none.
+    fn read_message(&mut self, now: Time, checks: &mut Checks, buf: &mut [u8]) -> bool {
+        let there = self.unread(now, checks);
+        let mut header = [0; MESSAGE_HEADER_BYTES];
+        if there < header.len() as u64 || self.rx.peek_ahead(0, &mut header) < header.len() {
+            return false;
+        }
+        let bytes = header.len() + u32::from_le_bytes(header) as usize;
+        if there < bytes as u64 || bytes > buf.len() {
+            checks.fail(now, "messages", format!("{there} bytes of a message of {bytes} lie in a ring"));
+            return false;
+        }
+        if self.rx.take(&self.endpoint, &mut buf[..bytes]) != Ok(bytes) {
+            checks.fail(now, "order", "the engine published an impossible cursor".into());
+            return false;
+        }
+        checks.on_message(now, self.record, self.side, &buf[header.len()..bytes]);
+        self.received += bytes as u64;
+        self.next_read = now + self.script.read_gap;
+        true
+    }
+
+    /// Writes a whole message. False: there is no room, or the connection has ended.
+    fn write_message(&mut self, now: Time, checks: &mut Checks, buf: &mut [u8]) -> bool {
+        let count = checks.fill_message(self.record, self.side, buf);
+        self.ask_for_a_verb();
+        let Writing::Free(tx) = &mut self.writing else { return false };
+        let header = (count as u32).to_le_bytes();
+        let bytes = header.len() + count;
+        if !tx.room(&self.endpoint).is_ok_and(|room| room >= bytes as u64) {
+            return false;
+        }
+        match tx.try_write(&self.endpoint, &[IoSlice::new(&header), IoSlice::new(&buf[..count])]) {
+            Ok(Some(written)) if written == bytes => {}
+            Ok(written) => {
+                checks.fail(now, "messages", format!("{written:?} bytes of {bytes} found the room that there was"));
+                return false;
+            }
+            Err(_) => return false,
+        }
+        checks.on_message_sent(self.record, self.side);
+        self.sent = (self.sent + bytes as u64).min(self.script.to_write);
+        self.next_write = now + self.script.write_gap;
+        true
     }
 
     /// Names another verb now and then.

@@ -149,7 +149,7 @@ impl Host {
             ring_bytes_default: plan.ring_bytes_default,
             ring_bytes_grown: plan.ring_bytes_grown,
             connections_max: plan.connections_max,
-            user_share: control::UserShare::ALL,
+            user_share: plan.user_share,
             ring_memory_per_app_max: plan.ring_memory_per_app_max,
             lanes_max: plan.lanes_max,
             lane_credits: plan.lane_credits,
@@ -199,8 +199,7 @@ impl Host {
             connections_max: plan.connections_max,
             connections_per_app_max: plan.connections_max,
             lanes_max: plan.lanes_max,
-            // Users' shares refuse what the plan's limits allow; they are judged in tests of their own.
-            user_share: control::UserShare::ALL,
+            user_share: plan.user_share,
             ..AdmissionConfig::new(vec![address(index)])
         };
         let mut admission = Admission::new(admission, mix(key ^ mix(8)) as u16).map_err(|e| e.to_string())?;

@@ -3,7 +3,7 @@
 //! Owns what the daemon's tasks own: which stage each link is in, and its timer. It must never decide what `plane`
 //! decides.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -11,8 +11,9 @@ use control::{CHALLENGE_BYTES, PeerMessage, Reason};
 use dispatch::Report;
 use engine::AppId;
 use plane::{
-    Admission, ClusterKey, ClusterKeys, DaemonConfig, Dialing, Heartbeat, Identity, Introduction, LinkId, LinkNames,
-    LinkPath, Names, Opening, PairLimits, PeersConfig, Place, Seal, Strangers, TICKET_SECRET_BYTES, Tickets, Watch,
+    Admission, ClientId, ClusterKey, ClusterKeys, DaemonConfig, Dialing, Heartbeat, Identity, Introduction, LinkId,
+    LinkNames, LinkPath, Names, Opening, PairLimits, PeersConfig, Place, Seal, Strangers, TICKET_SECRET_BYTES, Tickets,
+    Watch,
 };
 use shm::SessionShape;
 use verbs::Time;
@@ -148,8 +149,10 @@ pub(crate) struct ControlPlane {
     pub(crate) daemon: plane::Daemon<(), SimSocket>,
     /// Programs by the engines' names.
     pub(crate) names: Names<AppId>,
-    /// Numbers of connections and sockets that the engine got and did not give back.
-    pub(crate) numbers: BTreeSet<u64>,
+    /// Numbers of connections and sockets that the engine got and did not give back; of a connection the user.
+    pub(crate) numbers: BTreeMap<u64, Option<u32>>,
+    /// Handles to regions that programs have: whose they are, and whether they are to regions of other hosts.
+    pub(crate) handles: BTreeMap<(ClientId, u64), (u32, bool)>,
     pub(crate) links: BTreeMap<LinkId, Link>,
     pub(crate) by_connection: BTreeMap<u64, LinkId>,
     pub(crate) strangers: Strangers,
@@ -201,7 +204,7 @@ impl ControlPlane {
         let config = DaemonConfig {
             peers,
             pairs: PAIR_LIMITS,
-            directory: regions::limits(),
+            directory: regions::limits(host.handles_per_user_max),
             listen: address,
             addresses: vec![address],
             encrypt: host.encrypt,
@@ -220,7 +223,8 @@ impl ControlPlane {
         Self {
             daemon,
             names: Names::default(),
-            numbers: BTreeSet::new(),
+            numbers: BTreeMap::new(),
+            handles: BTreeMap::new(),
             links: BTreeMap::new(),
             by_connection: BTreeMap::new(),
             strangers: Strangers::new(plan.handshakes_max, plan.handshakes_max, BTreeMap::new()),

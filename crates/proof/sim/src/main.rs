@@ -82,6 +82,9 @@ struct Sweep {
     total_handles_reopened: u64,
     total_ends_met: u64,
     total_ends_on_tcp: u64,
+    /// Messages that could be lost: sent, and received.
+    total_messages_sent: u64,
+    total_messages_received: u64,
 }
 
 fn main() -> ExitCode {
@@ -178,6 +181,8 @@ fn sweep(args: &Args) -> anyhow::Result<bool> {
         total_handles_reopened: totals.operations[5],
         total_ends_met: totals.operations[6],
         total_ends_on_tcp: totals.operations[7],
+        total_messages_sent: totals.operations[8],
+        total_messages_received: totals.operations[9],
         outcome,
     };
     print(args, &sweep, &sweep.outcome)?;
@@ -187,7 +192,7 @@ fn sweep(args: &Args) -> anyhow::Result<bool> {
              checked; failures, each with a cause: {:?}; {} datagrams sent, {} taken, drops: {:?}; \
              {} sockets came back, and took {} datagrams afterwards; {} operations on regions, and {} of which nobody knows, \
              {} refused, {} words undecided; {} regions came back, and {} handles went on; {} ends of TCP connections met, \
-             and {} stayed",
+             and {} stayed; {} messages that could be lost were sent, and {} came",
             sweep.count,
             sweep.first_seed,
             sweep.seconds,
@@ -210,6 +215,8 @@ fn sweep(args: &Args) -> anyhow::Result<bool> {
             sweep.total_handles_reopened,
             sweep.total_ends_met,
             sweep.total_ends_on_tcp,
+            sweep.total_messages_sent,
+            sweep.total_messages_received,
         );
     }
     Ok(sweep.outcome.violations.is_empty())
@@ -229,8 +236,8 @@ struct Totals {
     /// Datagram sockets that went on with the next daemon, and what they took of it.
     returned: (u64, u64),
     /// Operations on regions: done, not known, refused; words of which the judge does not know; regions and handles that
-    /// went on.
-    operations: [u64; 8],
+    /// went on; ends of TCP connections; messages that could be lost.
+    operations: [u64; 10],
     /// The lowest seed with a violation.
     worst: Option<Outcome>,
     last: Option<Outcome>,
@@ -257,12 +264,14 @@ impl Totals {
             outcome.handles_reopened,
             outcome.ends_met,
             outcome.ends_on_tcp,
+            outcome.messages_sent,
+            outcome.messages_received,
         ]);
         outcome.datagram_drops.iter().for_each(|(k, n)| *self.datagram_drops.entry(k).or_default() += n);
         self.keep(outcome);
     }
 
-    fn add_operations(&mut self, operations: [u64; 8]) {
+    fn add_operations(&mut self, operations: [u64; 10]) {
         self.operations.iter_mut().zip(operations).for_each(|(sum, more)| *sum += more);
     }
 

@@ -9,6 +9,7 @@ mod user;
 
 use std::time::Duration;
 
+use control::{Kind, UserShare};
 use engine::{TenantTerms, Thresholds};
 use netmodel::QueueShape;
 use plane::SpreadBy;
@@ -18,6 +19,14 @@ use verbs::{Encrypt, PathMtu, Status, Time, Wire, WirePolicy};
 pub use meeting::MeetingPlan;
 pub use socket::SocketPlan;
 pub use user::UserPlan;
+
+/// Ports at which processes listen for messages that may be lost.
+pub(crate) const UNRELIABLE_PORTS: std::ops::Range<u16> = 2000..2100;
+
+/// What the connections of a listener's port carry.
+pub(crate) fn kind_of(port: u16) -> Kind {
+    if UNRELIABLE_PORTS.contains(&port) { Kind::Unreliable } else { Kind::Stream }
+}
 
 /// A whole run.
 #[derive(Debug, Clone)]
@@ -44,6 +53,8 @@ pub struct Plan {
     pub apps: Vec<AppPlan>,
     /// Programs that use regions of other hosts.
     pub users: Vec<UserPlan>,
+    /// Whose programs they all are: of so many users in turn.
+    pub uids: u32,
     /// Programs under `raas run`.
     pub meetings: Vec<MeetingPlan>,
     /// Longest time that a message between the control plane and its links, or its engine, takes.
@@ -73,6 +84,10 @@ pub struct HostPlan {
     pub ring_bytes_grown: u32,
     /// Connections of the host.
     pub connections_max: u32,
+    /// What of connections and lanes one user may have.
+    pub user_share: UserShare,
+    /// Handles to regions of one user's programs: to those of this host, and as many to others.
+    pub handles_per_user_max: u64,
     /// Peer hosts.
     pub lanes_max: u32,
     /// Ring memory of one application.
@@ -153,6 +168,8 @@ impl Default for HostPlan {
             ring_bytes_default: 16 << 10,
             ring_bytes_grown: 64 << 10,
             connections_max: 4096,
+            user_share: UserShare::ALL,
+            handles_per_user_max: u64::MAX,
             lanes_max: 8,
             ring_memory_per_app_max: 256 << 20,
             connect_timeout: Duration::from_secs(10),
@@ -531,10 +548,16 @@ impl Plan {
             queue_delay_max: Duration::from_micros(2),
             apps: Vec::new(),
             users: Vec::new(),
+            uids: 1,
             meetings: Vec::new(),
             faults: Vec::new(),
             quiet_at: Time::ZERO + Duration::from_secs(1),
         }
+    }
+
+    /// Whether processes connect for messages that may be lost.
+    pub fn has_unreliable(&self) -> bool {
+        self.apps.iter().flat_map(|app| &app.connects).any(|connect| kind_of(connect.port) == Kind::Unreliable)
     }
 
     /// Whether a limit may be met, so that refusals for its sake are right.

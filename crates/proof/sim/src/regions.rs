@@ -16,7 +16,7 @@ const REGIONS_MAX: u32 = 16;
 const WORD_BYTES: u64 = 8;
 /// `FUTEX_OWNER_DIED` of the kernel.
 const OWNER_DIED: u32 = 0x4000_0000;
-/// The user of all programs that use regions.
+/// The first user.
 pub(crate) const UID: u32 = 1;
 
 /// Memory that goes with a message to a program.
@@ -39,9 +39,10 @@ impl Shared {
 }
 
 /// Bounds of what programs may have.
-pub(crate) fn limits() -> DirectoryConfig {
+pub(crate) fn limits(handles_per_user_max: u64) -> DirectoryConfig {
     DirectoryConfig {
         regions_max: REGIONS_MAX,
+        handles_per_user_max: handles_per_user_max.min(DirectoryConfig::default().handles_per_user_max),
         // The engine's tables bound them here.
         leased_lanes_per_user_max: DirectoryConfig::default().leased_lanes_max,
         ..DirectoryConfig::default()

@@ -56,6 +56,10 @@ pub struct Outcome {
     pub ends_met: u64,
     /// Those that stayed.
     pub ends_on_tcp: u64,
+    /// Messages that could be lost: sent.
+    pub messages_sent: u64,
+    /// Those that came.
+    pub messages_received: u64,
     /// Words of regions whose history was too long to judge.
     pub words_undecided: u64,
     /// Packets sent.
@@ -125,6 +129,8 @@ pub fn run_plan(plan: Plan, steps: Option<u64>, trace: Trace) -> Outcome {
         handles_reopened: world.checks().handles_reopened,
         ends_met: world.checks().ends_met,
         ends_on_tcp: world.checks().ends_on_tcp,
+        messages_sent: world.checks().messages_sent,
+        messages_received: world.checks().messages_received,
         words_undecided: world.checks().histories.undecided,
         packets,
         packets_lost,

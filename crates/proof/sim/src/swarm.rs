@@ -9,9 +9,11 @@ mod daemons;
 mod directs;
 mod engines;
 mod meetings;
+mod messages;
 mod paths;
 mod policies;
 mod restarts;
+mod shares;
 mod silence;
 mod sockets;
 mod switches;
@@ -77,6 +79,7 @@ impl Plan {
             queue_delay_max: Duration::ZERO,
             apps: Vec::new(),
             users: Vec::new(),
+            uids: 1,
             meetings: Vec::new(),
             faults: Vec::new(),
             quiet_at: Time::ZERO + Duration::from_micros(quiet_us),
@@ -88,9 +91,11 @@ impl Plan {
         faults(&mut plan, quiet_us, rng);
         sockets::draw(&mut plan, quiet_us);
         daemons::draw(&mut plan, quiet_us);
+        messages::draw(&mut plan, quiet_us);
         wires::draw(&mut plan, quiet_us);
         ciphers::draw(&mut plan);
         tenants::draw(&mut plan);
+        shares::draw(&mut plan);
         engines::draw(&mut plan);
         users::draw(&mut plan, quiet_us);
         choices::draw(&mut plan);

@@ -20,8 +20,8 @@ use records::RecordLimit;
 use roce::Nic;
 use verbs::Provider as _;
 use verbs::{
-    AcceptAttr, AsyncEvent, Endpoint, Gid, Link as Connected, OfferAttr, Psn, QpModify, QpState, QpStatus, Qpn, RecvWr,
-    Rkey, RoceEndpoint, SendWr, Time, VerbsError, Wire, WirePolicy,
+    AcceptAttr, AsyncEvent, Endpoint, Gid, Link as Connected, OfferAttr, Psn, QpModify, QpState, QpStatus, QpType, Qpn,
+    RecvWr, Rkey, RoceEndpoint, SendWr, Time, VerbsError, Wire, WirePolicy,
 };
 use wires::{
     Choice, FPDU_BYTES, HELLO_BYTES, KeyUse, Sealed, Secrets, TOKEN_BYTES, TcpPart, Telling, Token, Unreached, Wires,
@@ -160,9 +160,12 @@ impl TcpSide {
         let mut token = [0; TOKEN_BYTES];
         self.rng.fill_bytes(&mut token);
         let token = Token(token);
-        self.offers.insert(qpn, Offer { token, early: None });
+        if qp_type == QpType::Rc {
+            self.offers.insert(qpn, Offer { token, early: None });
+        }
         let encryption = self.secrets.offer(qpn, attr.encrypt);
-        let tcp = TcpPart {
+        // RDMA over TCP is reliable.
+        let tcp = (qp_type == QpType::Rc).then_some(TcpPart {
             qpn,
             gid,
             port: UDP_PORT,
@@ -176,8 +179,9 @@ impl TcpSide {
             mtu,
             encryption,
             seals_packets: true,
-        };
-        let wires = Wires { roce: Some(roce), tcp: Some(tcp), sealed: None }.allowed(self.policy).allowed(attr.wire);
+        });
+        let sealed = encryption.filter(|_| tcp.is_none());
+        let wires = Wires { roce: Some(roce), tcp, sealed }.allowed(self.policy).allowed(attr.wire);
         let none = VerbsError::NoCommonWire { own: self.policy.to_string(), peer: attr.wire.to_string() };
         wires.to_endpoint().unwrap_or(Err(none))
     }

@@ -126,6 +126,10 @@ impl World {
         };
         let waits = world.plan.hosts.iter().map(|host| host.peer_return).min().unwrap_or_default();
         world.checks.causes.set_peer_return(waits);
+        let takes_roce = |host: &crate::plan::HostPlan| host.wire.allows(verbs::Wire::Roce);
+        let without =
+            (0..).zip(&world.plan.hosts).filter(|(_, host)| !takes_roce(host)).map(|(host, _)| host).collect();
+        world.checks.causes.set_without_unreliable(without);
         world.trace.text(world.now, || format!("{:#?}", world.plan));
         for host in 0..world.hosts.len() {
             world.start_host(host);

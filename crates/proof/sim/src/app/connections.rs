@@ -53,7 +53,8 @@ impl App {
         whose: (RecordId, Side),
         checks: &mut Checks,
     ) -> Option<u32> {
-        let (slot, conn) = Conn::new(connection, whose, &self.plan.talk, &mut self.rng);
+        let (slot, conn) =
+            Conn::new(connection, (whose, checks.is_unreliable(whose.0)), &self.plan.talk, &mut self.rng);
         let old = self.conns.insert(slot, conn);
         if old.is_some_and(|c| !c.closed) {
             checks.fail(now, "connect", format!("slot {slot} was given to two connections"));

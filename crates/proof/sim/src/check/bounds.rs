@@ -24,6 +24,9 @@ pub(crate) struct Limits {
 
 /// Regions that a lane's frames, and the buffers of its operations, take.
 const REGIONS_PER_LANE: usize = 2;
+/// Memory for pieces of messages that may be lost, which an engine keeps, and places of a peer's WRITEs.
+const REGIONS_OF_PIECES: usize = 2;
+const REGIONS_PER_UC_QP: usize = 1;
 /// Memory regions of the UD queue pair: receives and sends.
 const REGIONS_PER_UD_QP: usize = 2;
 
@@ -78,7 +81,11 @@ impl Checks {
         bound("connections", connections, limits.connections_max.into());
         bound("lanes", lanes.len() as u64 - leased, limits.lanes_max.into());
         bound("receives", totals.srq_free, limits.receives_max);
-        bound("queue pairs", tap.qps.len() as u64, u64::from(limits.lanes_max) + leased + u64::from(totals.ud_qps));
+        // For messages that may be lost a lane has one beside its own.
+        let unreliable = counter(&totals, "uc_qps");
+        bound("queue pairs for messages", unreliable, lanes.len() as u64);
+        let queue_pairs = u64::from(limits.lanes_max) + leased + unreliable + u64::from(totals.ud_qps);
+        bound("queue pairs", tap.qps.len() as u64, queue_pairs);
         for app in &apps {
             bound("ring memory of one application", app.pinned_bytes, limits.ring_memory_per_app_max);
         }
@@ -90,7 +97,7 @@ impl Checks {
             let detail = format!("host {host}: {} regions registered, the engine counts {}", tap.mrs.len(), totals.mrs);
             self.fail(now, "release", detail);
         }
-        let qps = totals.rc_qps + totals.ud_qps;
+        let qps = totals.rc_qps + totals.ud_qps + unreliable as u32;
         if tap.qps.len() as u64 != u64::from(qps) {
             let detail = format!("host {host}: {} queue pairs, the engine counts {qps}", tap.qps.len());
             self.fail(now, "release", detail);
@@ -113,13 +120,16 @@ impl Checks {
         left("connections of lanes", lanes.iter().map(|l| l.connections as usize).sum(), 0);
         let totals = engine.totals();
         let in_use = lanes.iter().filter(|l| l.qpn.is_some_and(|qpn| qpn != 0)).count();
-        left("queue pairs", tap.qps.len(), in_use + totals.ud_qps as usize);
+        let unreliable = counter(&totals, "uc_qps") as usize;
+        left("queue pairs", tap.qps.len(), in_use + unreliable + totals.ud_qps as usize);
         // Buffers of receives that no lane needs any more stay registered for the next one.
         let of_receives =
             totals.counters.iter().find(|(name, _)| *name == "srq_regions").map_or(0, |(_, count)| *count);
         let regions_max = limits.lanes_max as usize * REGIONS_PER_LANE
             + of_receives as usize
-            + totals.ud_qps as usize * REGIONS_PER_UD_QP;
+            + totals.ud_qps as usize * REGIONS_PER_UD_QP
+            + REGIONS_OF_PIECES
+            + unreliable * REGIONS_PER_UC_QP;
         left("regions beyond those of lanes", tap.mrs.len().saturating_sub(regions_max), 0);
         let granted: u64 = lanes.iter().map(|l| l.granted).sum();
         if totals.srq_free < granted {

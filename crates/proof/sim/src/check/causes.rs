@@ -56,6 +56,7 @@ struct Listener {
 #[derive(Debug)]
 pub(crate) struct Causes {
     has_tight_limits: bool,
+    without_unreliable: BTreeSet<usize>,
     listeners: BTreeMap<(usize, u16), Vec<Listener>>,
     connects: BTreeMap<(usize, u16), u32>,
     /// By the host whose end was lost, and the peer.
@@ -96,6 +97,7 @@ impl Causes {
     pub(crate) fn new(has_tight_limits: bool) -> Self {
         Self {
             has_tight_limits,
+            without_unreliable: BTreeSet::new(),
             listeners: BTreeMap::new(),
             connects: BTreeMap::new(),
             lane_losses: BTreeMap::new(),
@@ -162,6 +164,11 @@ impl Causes {
         for listener in self.listeners.iter_mut().filter(|((at, _), _)| *at == host).flat_map(|(_, all)| all) {
             listener.until.get_or_insert(now);
         }
+    }
+
+    /// Hosts whose lanes take RDMA over TCP alone.
+    pub(crate) fn set_without_unreliable(&mut self, hosts: BTreeSet<usize>) {
+        self.without_unreliable = hosts;
     }
 
     /// Connections wait for so long when the other end cannot be reached.
@@ -398,15 +405,21 @@ impl Causes {
             Reason::LocalLimit if is_local && self.segments_refused.contains(&host) => true,
             // Its listener has gone.
             Reason::PeerAppDied if is_local => !self.was_always_listening(host, port, asked.at),
+            Reason::NoUnreliable => [asked.from, host].iter().any(|host| self.without_unreliable.contains(host)),
             Reason::NoListener => !self.was_always_listening(host, port, asked.at),
             Reason::BacklogFull => {
                 let aimed = self.connects.get(&(host, port)).copied().unwrap_or(0);
                 let listeners = self.listeners.get(&(host, port));
                 listeners.is_some_and(|l| l.iter().any(|l| aimed > l.backlog))
             }
-            Reason::TenantLimit => self.policies.contains(&asked.from) || self.policies.contains(&host),
+            Reason::TenantLimit => self.policies.contains(&asked.from),
+            Reason::PeerLimit if self.policies.contains(&host) => true,
             // Also what a connect hears whose lanes made room for other hosts' too often.
-            Reason::LocalLimit | Reason::PeerLimit | Reason::UserLanes | Reason::UserDials => self.has_tight_limits,
+            Reason::LocalLimit
+            | Reason::PeerLimit
+            | Reason::UserConnections
+            | Reason::UserLanes
+            | Reason::UserDials => self.has_tight_limits,
             Reason::TimedOut => {
                 let lost = self.harms_since(asked.from, host, before(asked.at, LOOK_BACK)) > 0;
                 let broken = self.was_broken(asked.from, host);

@@ -94,6 +94,10 @@ pub struct Checks {
     /// See `ends_met`.
     pub ends_on_tcp: u64,
     seed: u64,
+    /// Messages that could be lost: sent, and received.
+    pub messages_sent: u64,
+    /// See `messages_sent`.
+    pub messages_received: u64,
     /// Bytes read and found right.
     pub bytes_checked: u64,
     /// Failures that a fault explains, by reason.
@@ -118,6 +122,8 @@ impl Checks {
             ends_met: 0,
             ends_on_tcp: 0,
             seed,
+            messages_sent: 0,
+            messages_received: 0,
             bytes_checked: 0,
             explained: BTreeMap::new(),
         }

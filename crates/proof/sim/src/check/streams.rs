@@ -1,11 +1,16 @@
 //! Promises about the bytes of a connection: in order, each once, none of another connection; an end of the stream only
 //! where the writer ended it, a reset only for a reason.
 
-use control::Reason;
+use control::{Kind, Reason};
 use verbs::Time;
 
 use super::{AppUid, Checks, Ports, RecordId, Side};
 use crate::content;
+use crate::plan::kind_of;
+
+/// A message begins with its number, and has up to so many bytes more: several pieces.
+const MESSAGE_BYTES_MIN: usize = 8;
+const MESSAGE_BYTES_MORE: u64 = 3000;
 
 /// One end.
 #[derive(Debug, Default)]
@@ -22,6 +27,9 @@ struct End {
     dead: bool,
     eof: bool,
     reset: Option<Reason>,
+    /// Messages that may be lost: how many it sent, and the number of the last one that it received.
+    messages_sent: u64,
+    message_received: u64,
 }
 
 /// A connection with both ends.
@@ -46,6 +54,11 @@ impl Record {
 
     pub(crate) fn id(&self) -> RecordId {
         self.id
+    }
+
+    /// It carries messages that may be lost.
+    fn is_unreliable(&self) -> bool {
+        kind_of(self.ports.3) == Kind::Unreliable
     }
 
     pub(crate) fn is_joined(&self) -> bool {
@@ -88,6 +101,10 @@ impl Record {
                 if !reader.eof {
                     return Some(format!("{} never saw the end, after {} bytes", self.name(side), reader.read));
                 }
+                // What was on its way when the writer ended may be lost.
+                if self.is_unreliable() {
+                    return None;
+                }
                 (Some(reader.read) != writer.fin_at)
                     .then(|| format!("{} read {} of {:?} bytes", self.name(side), reader.read, writer.fin_at))
             })
@@ -112,6 +129,50 @@ impl Checks {
     /// What `side` writes at `offset`, into `out`.
     pub(crate) fn fill(&self, id: RecordId, side: Side, offset: u64, out: &mut [u8]) {
         content::fill(self.record(id).key_of(side), offset, out);
+    }
+
+    // ---- messages that may be lost
+
+    /// Whether a connection carries them.
+    pub(crate) fn is_unreliable(&self, id: RecordId) -> bool {
+        self.record(id).is_unreliable()
+    }
+
+    /// The next message of `side`: its number, and bytes that follow from it. How long it is.
+    pub(crate) fn fill_message(&self, id: RecordId, side: Side, out: &mut [u8]) -> usize {
+        let record = self.record(id);
+        let number = record.ends[side as usize].messages_sent + 1;
+        let key = content::mix(record.key_of(side) ^ number);
+        let count = (MESSAGE_BYTES_MIN + (key % MESSAGE_BYTES_MORE) as usize).min(out.len());
+        out[..MESSAGE_BYTES_MIN].copy_from_slice(&number.to_le_bytes());
+        content::fill(key, 0, &mut out[MESSAGE_BYTES_MIN..count]);
+        count
+    }
+
+    /// It is in the ring.
+    pub(crate) fn on_message_sent(&mut self, id: RecordId, side: Side) {
+        let end = self.ends(id, side).0;
+        end.messages_sent += 1;
+        end.written += 1;
+        self.messages_sent += 1;
+    }
+
+    /// `side` received a message: one that the other end sent, whole, behind all that came before.
+    pub(crate) fn on_message(&mut self, now: Time, id: RecordId, side: Side, bytes: &[u8]) {
+        self.bytes_checked += bytes.len() as u64;
+        let (reader, writer) = self.ends(id, side);
+        let number = bytes.first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
+        let (last, sent) = (reader.message_received, writer.messages_sent);
+        reader.message_received = number;
+        let key = content::mix(self.record(id).key_of(side.other()) ^ number);
+        let is_whole = bytes.len() == MESSAGE_BYTES_MIN + (key % MESSAGE_BYTES_MORE) as usize
+            && content::first_difference(key, 0, &bytes[MESSAGE_BYTES_MIN..]).is_none();
+        if number <= last || number > sent || !is_whole {
+            let name = self.record(id).name(side);
+            let detail = format!("{name}: message {number} of {sent} behind {last}, whole: {is_whole}");
+            self.fail(now, "messages", detail);
+        }
+        self.messages_received += 1;
     }
 
     pub(crate) fn on_written(&mut self, id: RecordId, side: Side, bytes: u64) {
@@ -187,7 +248,8 @@ impl Checks {
         let (reader, writer) = self.ends(id, side);
         reader.eof = true;
         let (read, fin_at, written) = (reader.read, writer.fin_at, writer.written);
-        if fin_at != Some(read) {
+        let is_right = if self.record(id).is_unreliable() { fin_at.is_some() } else { fin_at == Some(read) };
+        if !is_right {
             let said = fin_at.map_or("did not end it".to_owned(), |at| format!("ended it at {at}"));
             let name = self.record(id).name(side);
             self.fail(now, "exactly-once", format!("{name}: end of stream at {read}, the writer {said} ({written})"));

@@ -2,7 +2,7 @@
 //!
 //! Owns how long everything takes. It must decide nothing.
 
-use control::{Connection, PeerMessage, Reply};
+use control::{Connection, PeerMessage, Reason, Reply};
 use dispatch::{Command, Mapped};
 use plane::{
     Action, ClientId, DATAGRAM_ENGINE, LinkCommand, MemoryCommand, ProgramCommand, ProgramRights, RegionCommand, Supply,
@@ -211,6 +211,10 @@ impl World {
                 self.checks.causes.on_listening(self.now, uid, (host, port), backlog);
             }
             Reply::Connected { request, result: Err(reason) } => {
+                if *reason == Reason::UserConnections {
+                    let party = self.up(host).and_then(|running| running.control.daemon.party(client));
+                    party.into_iter().for_each(|party| self.judge_share(host, party.uid, true));
+                }
                 let words = [*request, uid.into(), reason.code().into()];
                 self.trace.note(self.now, "connect {} of {} is refused, {}", &words);
             }

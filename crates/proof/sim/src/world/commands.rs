@@ -4,7 +4,7 @@
 //! Owns that order: nothing is said to an engine beside its queue. What a command does, and what a report is to the control
 //! plane, is the shipped crate `dispatch`'s.
 
-use control::Reply;
+use control::{Reply, UserShare};
 use dispatch::{Command, Left, Report};
 use plane::{LaneCommand, ProgramCommand};
 
@@ -18,21 +18,53 @@ impl World {
     pub(super) fn command(&mut self, at: At, command: Command) {
         let delay = self.some(self.plan.queue_delay_max);
         let (due, life) = (self.now + delay, self.life(at.host));
+        self.note_numbers(at, &command);
         let Some(running) = self.up(at.host) else { return };
-        match &command {
-            Command::Program { command: ProgramCommand::Connect { connection: number, .. }, .. }
-            | Command::Program { command: ProgramCommand::Bind { socket: number, .. }, .. }
-            | Command::Program { command: ProgramCommand::OpenOperations { queue: number, .. }, .. } => {
-                running.control.numbers.insert(*number);
-            }
-            Command::Attach { returned: Some(returned), .. } => running.control.numbers.extend(numbers_of(returned)),
-            Command::Admit { answer: Ok(admitted), .. } => _ = running.control.numbers.insert(admitted.connection),
-            _ => {}
-        }
         let Some(told_at) = running.control.told_at.get_mut(at.engine as usize) else { return };
         *told_at = due.max(*told_at);
         let due = *told_at;
         self.queue.push(due, Event::Command { at, life, command: Box::new(command) });
+    }
+
+    /// What an engine gets a number for comes back once.
+    fn note_numbers(&mut self, at: At, command: &Command) {
+        use ProgramCommand::{Bind, Connect, OpenOperations};
+        let (connections, sockets, app): (Vec<u64>, Vec<u64>, _) = match command {
+            Command::Program { app, command: Connect { connection, .. }, .. } => (vec![*connection], vec![], Ok(*app)),
+            Command::Program { app, command: Bind { socket: queue, .. } | OpenOperations { queue, .. }, .. } => {
+                (vec![], vec![*queue], Ok(*app))
+            }
+            Command::Admit { answer: Ok(admitted), .. } => (vec![admitted.connection], vec![], Ok(admitted.app)),
+            Command::Attach { client, returned: Some(returned), .. } => {
+                let lanes = returned.connections.iter().map(|ticket| ticket.id).collect();
+                (lanes, returned.sockets.iter().map(|ticket| ticket.id).collect(), Err(*client))
+            }
+            _ => return,
+        };
+        let Some(running) = self.up(at.host) else { return };
+        let control = &mut running.control;
+        let client = app.map_or_else(Some, |app| control.names.program(at.engine, app));
+        let uid = client.and_then(|client| control.daemon.party(client)).map(|party| party.uid);
+        control.numbers.extend(connections.into_iter().map(|number| (number, uid)));
+        control.numbers.extend(sockets.into_iter().map(|number| (number, None)));
+        if let Some(uid) = uid {
+            self.judge_share(at.host, uid, false);
+        }
+    }
+
+    /// A user has no more connections than its share, and is refused one only where it has as many.
+    pub(super) fn judge_share(&mut self, host: usize, uid: u32, is_refused: bool) {
+        let plan = &self.hosts[host].plan;
+        let max = plan.user_share.of_table(plan.connections_max) as usize;
+        if plan.user_share == UserShare::ALL {
+            return;
+        }
+        let Some(running) = self.up(host) else { return };
+        let held = running.control.numbers.values().filter(|of| **of == Some(uid)).count();
+        if held > max || (is_refused && held < max) {
+            let detail = format!("user {uid} of host {host} has {held} connections of {max}, refused: {is_refused}");
+            self.checks.fail(self.now, "shares", detail);
+        }
     }
 
     pub(super) fn on_command(&mut self, at: At, life: u32, command: Box<Command>) {

@@ -1,6 +1,6 @@
 //! The daemons' work for their own applications: sessions, requests, chunks, and what the engine has to say.
 
-use control::{ChunkKind, Kind, Reason};
+use control::{ChunkKind, Reason};
 use dispatch::{Command, Report};
 use engine::{AppId, Attach, Returned, RingSize, TenantPlace};
 use plane::{Brought, ClientId, Newcomer, Party, ProgramFacts, ProgramRights};
@@ -17,6 +17,7 @@ use crate::address::At;
 use crate::app::{App, Entering, Reply, Request};
 use crate::check::{AppUid, RecordId, Side};
 use crate::content::mix;
+use crate::plan::kind_of;
 use crate::regions::UID;
 
 impl World {
@@ -60,10 +61,17 @@ impl World {
         }
     }
 
+    /// Whose a process is.
+    pub(super) fn user_of(&self, host: usize, uid: AppUid) -> u32 {
+        let app = self.hosts[host].apps().find(|app| app.uid == uid);
+        UID + app.map_or(0, |app| app.plan_index as u32 % self.plan.uids)
+    }
+
     /// A process comes to its daemon.
     pub(super) fn take_in(&mut self, host: usize, uid: AppUid, returns: bool) -> Result<(), Reason> {
-        let party = Party { client: ClientId(uid.into()), pid: 1000 + uid, uid: UID };
-        let facts = ProgramFacts { uid: UID, ..ProgramFacts::default() };
+        let user = self.user_of(host, uid);
+        let party = Party { client: ClientId(uid.into()), pid: 1000 + uid, uid: user };
+        let facts = ProgramFacts { uid: user, ..ProgramFacts::default() };
         let newcomer = Newcomer { party, facts, process: Some(process_of(uid)), returns };
         let Some(running) = self.up(host) else { return Err(Reason::DaemonLost) };
         running.control.daemon.handle_attach(newcomer)?;
@@ -83,6 +91,7 @@ impl World {
             return self.ask_engines_for_user(host, client, rights, brought);
         }
         let uid = client.0 as u32;
+        let user = self.user_of(host, uid);
         let Some(app) = self.hosts[host].app_mut(uid) else { return };
         let used = app.used();
         let mut of = |brought: Brought| {
@@ -94,7 +103,7 @@ impl World {
         let session = app.session_for_daemon();
         let program = |session: Session| Attach {
             pid: 1000 + uid,
-            uid: UID,
+            uid: user,
             name: format!("app{uid}"),
             session,
             connect_to: rights.networks.clone(),
@@ -144,6 +153,7 @@ impl World {
     pub(super) fn leave(&mut self, host: usize, client: ClientId) {
         let Some(running) = self.up(host) else { return };
         running.control.daemon.handle_gone(client);
+        running.control.handles.retain(|(of, _), _| *of != client);
         for at in self.engines_of(host) {
             let app = self.up(host).and_then(|running| running.control.names.app(client, at.engine));
             if let Some(app) = app {
@@ -167,7 +177,7 @@ impl World {
             Request::Bye => return self.kill(host, uid),
             Request::Listen { port, backlog, ring_bytes } => {
                 let request = name_of_listen(port, backlog);
-                control::Request::Listen { request, port, backlog, ring_bytes, kind: Kind::Stream }
+                control::Request::Listen { request, port, backlog, ring_bytes, kind: kind_of(port) }
             }
             Request::Unlisten { port } => {
                 self.checks.causes.on_unlistened(now, host, port);
@@ -175,7 +185,7 @@ impl World {
             }
             Request::Accepted { port, connection } => control::Request::Accepted { port, connection },
             Request::Connect { request, to, ring_bytes } => {
-                control::Request::Connect { request, to, ring_bytes, kind: Kind::Stream }
+                control::Request::Connect { request, to, ring_bytes, kind: kind_of(to.port()) }
             }
             Request::Bind { request, port, ring_bytes } => control::Request::BindDatagram { request, port, ring_bytes },
             Request::Cancel { request } => control::Request::CancelConnect { request },
@@ -187,6 +197,11 @@ impl World {
     /// A program asks its daemon for something. One that is gone by now is not heard.
     pub(super) fn ask_plane(&mut self, host: usize, client: ClientId, request: control::Request) {
         let now = self.now;
+        if let control::Request::RegionClose { open, .. } = &request
+            && let Some(running) = self.up(host)
+        {
+            running.control.handles.remove(&(client, *open));
+        }
         let taken = self.with_plane(host, |daemon, supply| {
             daemon.party(client).map(|_| daemon.handle_request(now, client, request, supply))
         });
@@ -346,7 +361,7 @@ impl World {
 
     /// Each number that the engine got comes back once.
     pub(super) fn take_number(&mut self, host: usize, number: u64) {
-        if self.up(host).is_some_and(|r| !r.control.numbers.remove(&number)) {
+        if self.up(host).is_some_and(|r| r.control.numbers.remove(&number).is_none()) {
             let detail = format!("host {host}: number {number} is over twice, or was never the engine's");
             self.checks.fail(self.now, "release", detail);
         }

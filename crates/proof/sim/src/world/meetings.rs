@@ -17,6 +17,7 @@ use crate::address::address;
 use crate::content::mix;
 use crate::links::NAMESPACE;
 use crate::plan::MeetingPlan;
+use crate::regions::UID;
 
 /// What each end calls its one request.
 const REQUEST: u64 = 1;
@@ -125,7 +126,7 @@ impl World {
         let end = End { meeting, side, host, life, is_in: false, port: None, answer: None, gave_up: false };
         self.meetings.ends.insert(client, end);
         self.meetings.clients.insert((meeting, side), client);
-        if !self.take_program(host, client, Some(session), None) {
+        if !self.take_program(host, (client, UID), Some(session), None) {
             self.meetings.remove(client);
             self.users.forget(client);
         }

@@ -16,7 +16,7 @@ use verbs::{Region, Time};
 
 use super::event::OwnerStep;
 use super::{Event, World};
-use crate::regions::Shared;
+use crate::regions::{Shared, UID};
 use crate::user::WORDS;
 
 /// Bytes of a region.
@@ -115,7 +115,7 @@ fn spec(key: RegionKey) -> RegionSpec {
         key,
         huge_pages: false,
         outlives: false,
-        other_users: false,
+        other_users: true,
     }
 }
 
@@ -147,7 +147,7 @@ impl World {
             next_request: 0,
         };
         self.users.owners.insert(host, owner);
-        if !self.take_program(host, client, None, None) {
+        if !self.take_program(host, (client, UID), None, None) {
             return self.checks.fail(self.now, "set-up", format!("host {host} does not take its owner in"));
         }
         self.make_region(host);
@@ -357,7 +357,7 @@ impl World {
         // One thread brings regions back: what it does for the daemon before is done first.
         self.follow_region(host, true);
         let client = self.users.next_client();
-        if !self.take_program(host, client, None, None) {
+        if !self.take_program(host, (client, UID), None, None) {
             return self.checks.fail(self.now, "set-up", format!("host {host} does not take its owner in"));
         }
         let Some(owner) = self.users.owners.get_mut(&host) else { return };

@@ -2,7 +2,7 @@
 //!
 //! Owns nothing.
 
-use control::{Reply, Request};
+use control::{RegionRefusal, Reply, Request};
 use dispatch::Command;
 use engine::{Attach, Returned, SlotSet, TenantPlace};
 use plane::{Brought, ClientId, Newcomer, Party, ProgramFacts, ProgramRights};
@@ -10,7 +10,7 @@ use shm::{Session, SessionShape};
 
 use super::{Event, World};
 use crate::address::At;
-use crate::regions::{Regions, Shared, UID};
+use crate::regions::{Regions, Shared};
 
 /// The engine of a host that has the regions and the operations: the first.
 pub(super) const fn of_regions(host: usize) -> At {
@@ -40,12 +40,12 @@ impl World {
     pub(super) fn take_program(
         &mut self,
         host: usize,
-        client: ClientId,
+        (client, uid): (ClientId, u32),
         session: Option<Session>,
         used: Option<SlotSet>,
     ) -> bool {
-        let facts = ProgramFacts { uid: UID, ..ProgramFacts::default() };
-        let party = Party { client, pid: 1, uid: UID };
+        let facts = ProgramFacts { uid, ..ProgramFacts::default() };
+        let party = Party { client, pid: 1, uid };
         let newcomer = Newcomer { party, facts, process: None, returns: used.is_some() };
         let Some(running) = self.up(host) else { return false };
         if running.control.daemon.handle_attach(newcomer).is_err() {
@@ -74,6 +74,7 @@ impl World {
         brought: Option<Vec<Brought>>,
     ) {
         let of_session = self.users.sessions.remove(&client);
+        let uid = self.up(host).and_then(|running| running.control.daemon.party(client)).map_or(0, |party| party.uid);
         for at in self.engines_of(host) {
             let Some((session, used)) = &of_session else {
                 let Some(running) = self.up(host) else { return };
@@ -82,7 +83,7 @@ impl World {
             };
             let program = Attach {
                 pid: 1,
-                uid: UID,
+                uid,
                 name: format!("program {}", client.0),
                 session: session.clone(),
                 connect_to: rights.networks.clone(),
@@ -108,7 +109,33 @@ impl World {
         self.settle_plane(host);
     }
 
+    /// What programs hold, as their daemon tells them: a user has no more than its share, and is refused a handle to a region
+    /// of its host only where it has as many.
+    fn note_handles(&mut self, host: usize, client: ClientId, reply: &Reply) {
+        let max = self.hosts[host].plan.handles_per_user_max;
+        let asked = self.users.live.values().find(|user| user.client == client).and_then(|user| user.asked);
+        let is_far = asked.is_some_and(|(_, origin)| origin.owner != host);
+        let Some(running) = self.up(host) else { return };
+        let control = &mut running.control;
+        let Some(uid) = control.daemon.party(client).map(|party| party.uid) else { return };
+        let mut is_refused = false;
+        match reply {
+            Reply::RegionOpened { result: Ok(opened), .. } => {
+                _ = control.handles.insert((client, opened.open), (uid, is_far))
+            }
+            Reply::RegionOpened { result: Err(RegionRefusal::TooMany { .. }), .. } if !is_far => is_refused = true,
+            Reply::RegionEnded { open, .. } => _ = control.handles.remove(&(client, *open)),
+            _ => return,
+        }
+        let held = control.handles.values().filter(|of| **of == (uid, is_far)).count() as u64;
+        if held > max || (is_refused && held < max) {
+            let detail = format!("user {uid} of host {host} has {held} handles of {max}, refused: {is_refused}");
+            self.checks.fail(self.now, "shares", detail);
+        }
+    }
+
     pub(super) fn send_of_regions(&mut self, host: usize, client: ClientId, reply: Reply, memory: Option<Shared>) {
+        self.note_handles(host, client, &reply);
         let delay = self.plan.daemon_delay_max;
         let at = self.now + self.some(delay);
         if let Some(at) = self.users.hears_at(client, at) {
@@ -123,11 +150,12 @@ impl World {
         let (directory, memories) = (control.daemon.directory(), control.regions.count());
         let (regions, leases) = (directory.in_use(), directory.leases_in_use());
         let foreign = control.daemon.foreign_handles();
-        let is_empty = (regions, leases, foreign, memories) == ((0, 0, 0), (0, 0), 0, 0);
+        let places = directory.places_taken();
+        let is_empty = (regions, leases, foreign, memories, places) == ((0, 0, 0), (0, 0), 0, 0, 0);
         (!is_empty).then(|| {
             format!(
                 "regions, handles, stamps {regions:?}, leases {leases:?}, handles to other hosts {foreign}, memories \
-                 {memories}"
+                 {memories}, places of users {places}"
             )
         })
     }

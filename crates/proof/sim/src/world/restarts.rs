@@ -101,10 +101,11 @@ impl World {
         let Some(mut app) = self.hosts[host].orphans.apps.remove(&uid) else { return };
         app.lose_requests(now, &mut self.checks);
         let tickets = Tickets::new([host as u8; TICKET_SECRET_BYTES]);
+        let user = UID + app.plan_index as u32 % self.plan.uids;
         let process = process_of(uid);
-        let stranger = Holder { uid: UID + 1, process: Some("another") };
+        let stranger = Holder { uid: UID + 100, process: Some("another") };
         let open = |sealed: &[u8]| {
-            let own = Holder { uid: UID, process: Some(&process) };
+            let own = Holder { uid: user, process: Some(&process) };
             tickets.open(own, sealed).filter(|_| tickets.open(stranger, sealed).is_none())
         };
         let says = match app.bring(life, open) {

@@ -15,7 +15,7 @@ use super::owners::NAME;
 use super::regions::of_regions;
 use super::{Event, World};
 use crate::address::address;
-use crate::regions::Shared;
+use crate::regions::{Shared, UID};
 use crate::user::{Opened, Origin, Reach, User};
 
 /// Longest pause between two looks of a program, unless its plan says a longer one.
@@ -102,15 +102,20 @@ impl World {
         })
     }
 
+    /// Whose a program is.
+    fn user_of_plan(&self, user: usize) -> u32 {
+        UID + user as u32 % self.plan.uids
+    }
+
     fn attach_user(&mut self, host: usize, user: usize) {
         let Some(shape) = self.up(host).map(|running| running.control.shape) else { return };
         let session = Region::anonymous(Session::bytes(shape) as usize).ok();
         let Some(session) = session.and_then(|region| Session::format(region, shape, 1).ok()) else { return };
-        let client = self.users.next_client();
+        let (client, uid) = (self.users.next_client(), self.user_of_plan(user));
         let mut made = User::new(client, session.clone());
         made.done = self.users.done.get(&user).copied().unwrap_or(0);
         self.users.live.insert(user, made);
-        if !self.take_program(host, client, Some(session), None) {
+        if !self.take_program(host, (client, uid), Some(session), None) {
             self.users.live.remove(&user);
             self.users.forget(client);
         }
@@ -128,12 +133,13 @@ impl World {
             }
         };
         let before = live.client;
-        let client = self.users.next_client();
+        let (client, uid) = (self.users.next_client(), self.user_of_plan(user));
         if let Err(why) = live.on_returning(client, life) {
             self.checks.fail(now, "set-up", format!("program {user} on host {host} brings nothing: {why}"));
             return false;
         }
-        let is_taken = self.take_program(host, client, Some(live.session().clone()), Some(used.into_iter().collect()));
+        let is_taken =
+            self.take_program(host, (client, uid), Some(live.session().clone()), Some(used.into_iter().collect()));
         self.users.forget(before);
         if is_taken {
             self.trace.note(now, "program {} on {} comes back", &[user as u64, host as u64]);
