@@ -24,6 +24,8 @@ use promises::{Promise, Promises};
 use serving::{Seen, Serving};
 use speeds::Speeds;
 
+/// Ports that a row uses.
+const PORTS_OF_A_WAY: u16 = 3;
 /// A client, on a machine that is busy too.
 const CLIENT_LIMIT: Duration = Duration::from_secs(300);
 /// The same with `--full`.
@@ -185,15 +187,17 @@ fn environment(command: &mut Command, args: &Args, dir: &Path) {
 
 /// One server, one client.
 fn attempt(args: &Args, entry: &Entry, place: &Place, dir: &Path) -> Result<Found> {
+    // Servers of the way before may still be ending.
+    let port = entry.port + PORTS_OF_A_WAY * place.way as u16;
     let script = |end: End, script: Script| {
         let mut command = place.script(end, &entry.script(script));
         environment(&mut command, args, dir);
-        command.env("ADDRESS", place.server()).env("PORT", entry.port.to_string()).env("WAY", place.way.name());
+        command.env("ADDRESS", place.server()).env("PORT", port.to_string()).env("WAY", place.way.name());
         command
     };
     let log = dir.join(format!("server-{}.log", place.way.name()));
     let mut serving = Serving::start(&mut script(End::Server, Script::Server), &log)?;
-    place.wait_port(entry.port, || serving.has_ended()).map_err(|error| error.context(serving.last_words()))?;
+    place.wait_port(port, || serving.has_ended()).map_err(|error| error.context(serving.last_words()))?;
     let limit = if args.full { CLIENT_LIMIT_FULL } else { CLIENT_LIMIT };
     let watch = serving::watch(place);
     let ended = child::run_quiet(&mut script(End::Client, Script::Client), limit)?;

@@ -14,7 +14,7 @@ pub(super) const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../te
 const BEFORE: &str = ". $FILES/shell.sh\n";
 /// The first program has this port and those that follow.
 const PORT_FIRST: u16 = 21_000;
-const PORTS_OF_ONE: u16 = 20;
+const PORTS_OF_ONE: u16 = 24;
 
 /// A program of the table.
 #[derive(Debug, Deserialize)]
@@ -117,7 +117,7 @@ mod tests {
         };
         let entries: &'static [Entry] = parse(&(row("a", "") + &row("b", "quick = true"))).unwrap().leak();
         assert_eq!(entries[1].needs(), [("a", "a"), ("/b/c", "d")]);
-        assert_eq!((entries[0].is_quick(), entries[1].is_quick(), entries[1].port), (false, true, 21_020));
+        assert_eq!((entries[0].is_quick(), entries[1].is_quick(), entries[1].port), (false, true, 21_024));
         assert!(entries[0].script(Script::Client).ends_with("\nc"));
         for wrong in [row("a", "") + &row("a", ""), row("a", "qick = true"), "program = []\nx".into()] {
             assert!(parse(&wrong).is_err(), "{wrong}");
