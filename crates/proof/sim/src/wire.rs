@@ -160,12 +160,10 @@ impl TcpSide {
         let mut token = [0; TOKEN_BYTES];
         self.rng.fill_bytes(&mut token);
         let token = Token(token);
-        if qp_type == QpType::Rc {
-            self.offers.insert(qpn, Offer { token, early: None });
-        }
         let encryption = self.secrets.offer(qpn, attr.encrypt);
-        // RDMA over TCP is reliable.
-        let tcp = (qp_type == QpType::Rc).then_some(TcpPart {
+        let is_reliable = qp_type == QpType::Rc;
+        is_reliable.then(|| self.offers.insert(qpn, Offer { token, early: None }));
+        let tcp = is_reliable.then_some(TcpPart {
             qpn,
             gid,
             port: UDP_PORT,

@@ -9,7 +9,9 @@
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap))]
 
 mod command;
+mod hear;
 mod report;
 
 pub use command::{Command, Mapped, attach};
-pub use report::{Left, Report, hear};
+pub use hear::{Left, hear};
+pub use report::Report;

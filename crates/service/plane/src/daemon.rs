@@ -16,6 +16,7 @@ mod engines;
 mod links;
 mod meetings;
 mod ports;
+mod program;
 mod programs;
 mod regions;
 mod returns;
@@ -30,11 +31,10 @@ use crate::{
     Admission, ClientId, Directory, DirectoryConfig, Directs, Fallbacks, Foreign, Meetings, OwnEnds, PairLimits, Pairs,
     Party, Peers, PeersConfig, Tickets,
 };
-pub use action::{Action, LinkCommand, MemoryCommand, ProgramCommand, RegionCommand};
-use attaching::{Adopted, Stage};
-pub use attaching::{Newcomer, ProgramRights};
+pub use action::Action;
+pub use attaching::Newcomer;
 pub use meetings::SocketFacts;
-pub use returns::Brought;
+use program::{Adopted, Program};
 
 /// The engine that has the UD queue pair, and with it datagram sockets, operation queues and regions.
 pub const DATAGRAM_ENGINE: u32 = 0;
@@ -76,16 +76,6 @@ pub struct DaemonConfig {
     pub tickets: Tickets,
     /// The number of all users that the daemon's user namespace does not have, which so is no one user's.
     pub nobody: Option<u32>,
-}
-
-/// A program that has a session, or is about to.
-#[derive(Debug)]
-struct Program {
-    pid: u32,
-    uid: u32,
-    /// What names the process, if that is known.
-    process: Option<String>,
-    stage: Stage,
 }
 
 /// What the configuration says of hosts.

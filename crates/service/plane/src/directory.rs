@@ -34,7 +34,7 @@ use verbs::Time;
 
 use crate::{ClientId, MemoryCommand, Party, RegionCommand, UserPlaces};
 pub(crate) use action::DirectoryAction;
-pub use action::{Handed, KeptRegion};
+pub use action::Handed;
 use handles::{Handle, Handles};
 pub(crate) use leases::Lessee;
 use leases::{Lease, Leases};

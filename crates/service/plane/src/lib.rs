@@ -13,6 +13,7 @@
 
 mod admission;
 mod cluster_key;
+mod commands;
 mod daemon;
 mod dialing;
 mod direct_proof;
@@ -48,13 +49,13 @@ pub use admission::{
     ConnectionOver, Listen, SpreadBy, TenantUse,
 };
 pub use cluster_key::{ClusterKey, ClusterKeys, KEY_BYTES, KEY_BYTES_MAX, KEYS_MAX};
-pub use daemon::{
-    Action, Brought, DATAGRAM_ENGINE, Daemon, DaemonConfig, LinkCommand, MemoryCommand, Newcomer, ProgramCommand,
-    ProgramRights, RegionCommand, SocketFacts, Supply,
+pub use commands::{
+    Brought, KeptRegion, LinkCommand, MemoryCommand, ProgramCommand, ProgramRights, RegionCommand, Ways,
 };
+pub use daemon::{Action, DATAGRAM_ENGINE, Daemon, DaemonConfig, Newcomer, SocketFacts, Supply};
 pub use dialing::{AfterAttempt, Dialing};
 pub use direct_proof::DirectProof;
-pub use directory::{Directory, DirectoryConfig, Handed, KeptRegion};
+pub use directory::{Directory, DirectoryConfig, Handed};
 pub(crate) use directory::{DirectoryAction, Lessee, RegionWish, TenantShare};
 pub(crate) use directs::DirectAction;
 pub use directs::{BulkOf, DirectCounters, DirectHello, Directs, OFFER_TIME};
@@ -71,7 +72,7 @@ pub use own_ends::OwnEnds;
 pub use pairs::{CONNECTING_END, PAIR_SLOTS, PairLimits, Pairs};
 pub(crate) use pairs::{LocalConnect, PairAction, SegmentLost};
 pub(crate) use peers::PeerAction;
-pub use peers::{PATH_MISSES, PeerPaths, PeerSources, Peers, PeersConfig, Verdict, Ways};
+pub use peers::{PATH_MISSES, PeerPaths, PeerSources, Peers, PeersConfig, Verdict};
 pub use policy::{NameTwice, OTHERS, Policy, ProgramFacts, RegionRight, Rights, Selector, Tenant, WEIGHT_MAX};
 pub use seal::{SEAL_BYTES, SEALED_MESSAGE_BYTES_MAX, Seal, SealError};
 pub use side::Side;

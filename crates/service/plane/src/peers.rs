@@ -20,11 +20,11 @@ use control::{LEASED_LANE_FIRST, MeetMessage, PeerMessage, Reason, RegionMessage
 use verbs::Time;
 
 use crate::lane_round::LaneRound;
-use crate::{Identity, LaneCommand, LinkCommand, LinkId, LinkPath};
+use crate::{Identity, LaneCommand, LinkCommand, LinkId, LinkPath, Ways};
 use paths::Paths;
 use redials::Redials;
 
-pub use paths::{PATH_MISSES, Ways};
+pub use paths::PATH_MISSES;
 
 /// Pause before the next dial to a peer that said that a link exists, or that it dials itself.
 const REDIAL: Duration = Duration::from_millis(100);

@@ -10,7 +10,6 @@ use plane::{
 use rand::RngExt;
 use rand::rngs::StdRng;
 
-use super::commands::is_of_pair;
 use super::event::PeerOffer;
 use super::regions::of_regions;
 use super::users::is_user;
@@ -233,6 +232,15 @@ impl World {
             self.queue.push(at, Event::OfPlane { host, life, app: uid, reply: Box::new(reply) });
         }
     }
+}
+
+/// Whether the control plane made the connection of itself: two processes of one host have it.
+fn is_of_pair(reply: &Reply) -> bool {
+    let connection = match reply {
+        Reply::Connected { result: Ok(connection), .. } | Reply::Incoming { connection, .. } => connection,
+        _ => return false,
+    };
+    matches!(connection.path, control::Path::Shm { .. })
 }
 
 /// What a process calls its request for a port, so that the answer says which.

@@ -4,7 +4,7 @@
 //! Owns that order: nothing is said to an engine beside its queue. What a command does, and what a report is to the control
 //! plane, is the shipped crate `dispatch`'s.
 
-use control::{Reply, UserShare};
+use control::UserShare;
 use dispatch::{Command, Left, Report};
 use plane::{LaneCommand, ProgramCommand};
 
@@ -151,13 +151,4 @@ impl World {
 fn numbers_of(returned: &engine::Returned) -> impl Iterator<Item = u64> {
     let sockets = returned.sockets.iter().map(|ticket| ticket.id);
     returned.connections.iter().map(|ticket| ticket.id).chain(sockets)
-}
-
-/// Whether the control plane made the connection of itself: two processes of one host have it.
-pub(super) fn is_of_pair(reply: &Reply) -> bool {
-    let connection = match reply {
-        Reply::Connected { result: Ok(connection), .. } | Reply::Incoming { connection, .. } => connection,
-        _ => return false,
-    };
-    matches!(connection.path, control::Path::Shm { .. })
 }

@@ -3,14 +3,11 @@
 //! Owns how far each is, and what was counted for an engine of what a program brings along. An engine that does not take a
 //! program in does not end that, so whatever becomes of the program it is given back here.
 
-use std::sync::Arc;
-
 use control::Reason;
-use ipnet::IpNet;
 
-use super::returns::Brings;
-use super::{Action, Daemon, Program};
-use crate::{ClientId, ConnectionOver, Party, Policy, ProgramFacts};
+use super::program::{Adopted, Attaching, Program, Stage};
+use super::{Action, Daemon};
+use crate::{ClientId, Party, Policy, ProgramFacts, ProgramRights};
 
 /// A program at the control socket.
 #[derive(Debug, Clone)]
@@ -23,46 +20,6 @@ pub struct Newcomer {
     pub process: Option<String>,
     /// It brings the session along that it has from a daemon before this one.
     pub returns: bool,
-}
-
-/// What engines know of a program's rights.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ProgramRights {
-    /// Networks to whose hosts it may connect; none: all that the configuration allows.
-    pub networks: Option<Arc<[IpNet]>>,
-    /// Place of its tenant in the policy.
-    pub tenant: usize,
-}
-
-/// How far a program is.
-#[derive(Debug)]
-pub(super) enum Stage {
-    /// It brings a session along, and has not said all of it.
-    Returning(Box<Brings>),
-    /// The engines are asked.
-    Attaching(Attaching),
-    /// All engines have taken it in.
-    Attached,
-}
-
-/// What is known of a program that not all engines have answered for.
-#[derive(Debug)]
-pub(super) struct Attaching {
-    /// Answers of engines that are still to come.
-    unanswered: u32,
-    /// It brought a session along: an engine that takes it in says once more when it has taken all of it back.
-    returns: bool,
-    /// An engine did not take it in.
-    refused: Option<Reason>,
-    /// As the engines were told.
-    rights: ProgramRights,
-}
-
-/// What was counted for an engine of what a program brings along.
-#[derive(Debug, Default)]
-pub(super) struct Adopted {
-    pub(super) connections: Vec<ConnectionOver>,
-    pub(super) sockets: usize,
 }
 
 impl<F, S> Daemon<F, S> {

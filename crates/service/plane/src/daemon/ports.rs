@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use control::{Connection, Reason, Reply};
 use verbs::Time;
 
-use super::{Action, DATAGRAM_ENGINE, Daemon, ProgramCommand, Supply};
+use super::{Action, DATAGRAM_ENGINE, Daemon, Supply};
 use crate::{
     Admitted, ClientId, Connect, ConnectRequest, Connecting, ConnectionOver, Listen, LocalConnect, PairAction, Party,
-    SegmentLost,
+    ProgramCommand, SegmentLost,
 };
 
 /// What another host hears that is refused: the shares of this host's users and tenants are none of its own.

@@ -5,10 +5,10 @@
 use control::{Connection, NotTaken, Request};
 use verbs::Time;
 
-use super::attaching::Stage;
+use super::program::{Program, Stage};
 use super::returns::RETURNED_ROW;
-use super::{Action, Daemon, Program, ProgramCommand, Supply};
-use crate::{ClientId, Connect, Holder, Listen, SegmentLost};
+use super::{Action, Daemon, Supply};
+use crate::{ClientId, Connect, Holder, Listen, ProgramCommand, SegmentLost};
 
 /// What a program is told that asks too early.
 const NOT_ATTACHED: &str = "only an attached application may ask for this";

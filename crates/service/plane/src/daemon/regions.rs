@@ -6,9 +6,10 @@ use std::sync::Arc;
 use control::{LEASED_LANE_FIRST, REGION_EPOCH_MAX, Reason, RegionGrant, RegionMessage, RegionRefusal, Reply, Request};
 use verbs::Time;
 
-use super::{Action, DATAGRAM_ENGINE, Daemon, ProgramCommand, RegionCommand};
+use super::{Action, DATAGRAM_ENGINE, Daemon};
 use crate::{
-    ClientId, DirectoryAction, Foreign, ForeignAction, Lessee, Party, RegionRight, RegionWish, Rights, TenantShare,
+    ClientId, DirectoryAction, Foreign, ForeignAction, Lessee, Party, ProgramCommand, RegionCommand, RegionRight,
+    RegionWish, Rights, TenantShare,
 };
 
 impl<F, S> Daemon<F, S> {

@@ -3,68 +3,15 @@
 //! Owns what each has said of its session, and in which order it may: first that there is one, then chunks, tickets and
 //! pairs, then the end. It must believe no ticket whose seal was not checked. The memory is the driver's.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use control::{LaneTicket, RETURNED_MAX, Reason, Request, ReturnedEnd, SocketTicket, Ticket};
+use control::{RETURNED_MAX, Reason, Request, ReturnedEnd, Ticket};
 use shm::SessionShape;
 
-use super::attaching::Stage;
-use super::{Action, DATAGRAM_ENGINE, Daemon, Program};
-use crate::{ClientId, ConnectionOver, Party};
+use super::program::{Program, Stage};
+use super::{Action, DATAGRAM_ENGINE, Daemon};
+use crate::{Brought, ClientId, ConnectionOver, Party};
 
-/// Chunks of one session.
-const CHUNKS_MAX: usize = 4096;
 /// Rows of connections that programs brought back have the connections' numbers with this bit.
 pub(super) const RETURNED_ROW: u64 = 1 << 61;
-
-/// What a program brings along for one engine.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Brought {
-    /// Numbers of the chunks in which its connections lie. The first engine has those without any, which it drops.
-    pub chunks: Vec<u32>,
-    /// Connections through lanes, each of which is counted.
-    pub connections: Vec<LaneTicket>,
-    /// Datagram sockets, in the same way.
-    pub sockets: Vec<SocketTicket>,
-    /// What is not admitted. It ends with the rest of what the program leaves.
-    pub refused: Vec<Ticket>,
-}
-
-/// What a program has said so far.
-#[derive(Debug, Default)]
-pub(super) struct Brings {
-    /// For each engine; empty: it has not said that it has a session.
-    engines: Vec<Brought>,
-    chunks: BTreeSet<u32>,
-    /// The engine whose connections lie in a chunk.
-    owners: BTreeMap<u32, u32>,
-    /// Slots of which tickets came.
-    ticketed: BTreeSet<u32>,
-}
-
-impl Brings {
-    fn has_session(&self) -> bool {
-        !self.engines.is_empty()
-    }
-
-    fn add_chunk(&mut self, number: u32) -> Result<(), String> {
-        if !self.has_session() {
-            return Err("a chunk without a session".into());
-        }
-        if self.chunks.len() >= CHUNKS_MAX || !self.chunks.insert(number) {
-            return Err(format!("chunk {number} is one too many, or came before"));
-        }
-        Ok(())
-    }
-
-    fn finish(mut self) -> Vec<Brought> {
-        for chunk in self.chunks {
-            let owner = self.owners.get(&chunk).copied().unwrap_or(0);
-            self.engines.get_mut(owner as usize).into_iter().for_each(|engine| engine.chunks.push(chunk));
-        }
-        self.engines
-    }
-}
 
 impl<F, S> Daemon<F, S> {
     /// As [`Daemon::handle_request`], of a program that brings its session along. What comes back is memory that the driver

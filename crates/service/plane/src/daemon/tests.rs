@@ -13,7 +13,10 @@ use control::{
 };
 
 use super::*;
-use crate::{AdmissionConfig, BulkOf, Identity, LinkId, Policy, ProgramFacts, RegionRight, Rights};
+use crate::{
+    AdmissionConfig, BulkOf, Identity, LinkCommand, LinkId, MemoryCommand, Policy, ProgramCommand, ProgramFacts,
+    RegionCommand, RegionRight, Rights,
+};
 
 const OWN: u8 = 1;
 const PEER: u8 = 2;

@@ -4,9 +4,8 @@
 //! must be there first.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
-use control::{RegionLine, RegionMessage, RegionSpec, Reply};
+use control::{RegionMessage, Reply};
 
 use crate::{ClientId, MemoryCommand, ProgramCommand, RegionCommand};
 
@@ -36,19 +35,4 @@ pub struct Handed {
     pub writable: bool,
     /// The stamp page goes behind it.
     pub with_stamps: bool,
-}
-
-/// A region without an owner.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeptRegion {
-    /// How it was made; its key is the one that it has now.
-    pub spec: RegionSpec,
-    /// The user whose it is.
-    pub uid: u32,
-    /// The tenant whose program made it.
-    pub tenant: Arc<str>,
-    /// The epoch in which it is.
-    pub epoch: u64,
-    /// Which one it is; none if the daemon that kept it did not know. Its user is [`KeptRegion::uid`].
-    pub line: Option<RegionLine>,
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use control::{REGION_BYTES_MAX, REGION_EPOCH_MAX, RegionLine, RegionRefusal, RegionSpec, region_stamp};
 
-use super::{Directory, DirectoryAction, Entry, Handles, KeptRegion, Stage, TenantShare, check_name, too_many};
-use crate::MemoryCommand;
+use super::{Directory, DirectoryAction, Entry, Handles, Stage, TenantShare, check_name, too_many};
+use crate::{KeptRegion, MemoryCommand};
 
 impl Entry {
     /// That nobody owns and nobody has opened, of a user's and a tenant's program, with its epoch, stamp and word.

@@ -3,7 +3,7 @@
 use control::{RegionKey, RegionSpec};
 
 use super::*;
-use crate::ProgramCommand;
+use crate::{KeptRegion, ProgramCommand};
 
 mod kept;
 mod leases;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use verbs::Time;
 
 use super::{Established, PeerAction, Peers};
-use crate::{Identity, LinkCommand, LinkId, LinkPath};
+use crate::{Identity, LinkCommand, LinkId, LinkPath, Ways};
 
 /// First pause before a better path is tried again; it doubles.
 const PROBE_MIN: Duration = Duration::from_secs(2);
@@ -23,17 +23,6 @@ const SEEK_MIN: Duration = Duration::from_millis(100);
 const SEEK_MAX: Duration = Duration::from_secs(5);
 /// Heartbeats that a peer with several paths misses before another one is tried.
 pub const PATH_MISSES: u32 = 3;
-
-/// How a peer is dialed.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Ways {
-    /// Over which paths, in this order. Empty: the peer has one address.
-    pub paths: Vec<LinkPath>,
-    /// The link whose place the new one takes; 0: none.
-    pub replaces: u64,
-    /// The link that there is works: nobody waits for this dial.
-    pub is_probe: bool,
-}
 
 /// What is known of a peer's paths.
 #[derive(Debug)]
