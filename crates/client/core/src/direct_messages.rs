@@ -9,8 +9,8 @@
 
 use std::io::IoSlice;
 
+use crate::asked::{ANSWERS, Asked};
 use crate::direct::Direct;
-use crate::direct_tx::ANSWERS;
 use crate::framing::MESSAGE_HEADER_BYTES;
 use crate::loans::OTHER_WAY;
 use crate::{End, Endpoint, Side};
@@ -24,23 +24,6 @@ const MESSAGES_PER_LOOK: u32 = 8;
 
 /// Said between two messages where the way changes.
 pub(crate) const CHANGE: [u8; MESSAGE_HEADER_BYTES] = OTHER_WAY.to_le_bytes();
-
-/// By which way the last thing was read that a write answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Asked {
-    /// Nothing was read since the last write, or more is there.
-    No,
-    ByRing,
-    ByTcp,
-}
-
-impl Asked {
-    /// The one whose number this is.
-    pub(crate) fn from_code(code: u8) -> Self {
-        [Self::ByRing, Self::ByTcp].into_iter().find(|asked| *asked as u8 == code).unwrap_or(Self::No)
-    }
-}
 
 /// The way of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,8 +5,9 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
+use crate::asked::{ANSWERS, Asked};
 use crate::direct::{Direct, SWITCH_BYTES};
-use crate::direct_messages::{Asked, MessagesTx, Way};
+use crate::direct_messages::{MessagesTx, Way};
 use crate::{End, Endpoint, Side};
 
 /// Writes between two looks whether this side may switch.
@@ -14,8 +15,6 @@ const WRITES_PER_LOOK: u32 = 8;
 /// Writes of so many bytes, on average, are worth a system call each. Shorter ones are cheaper through the ring, where
 /// the daemon sends many of them at once.
 pub(crate) const LARGE_WRITE_BYTES: usize = 16 << 10;
-/// Writes in a row that each answer all that came: the stream is a conversation, which waits for each of them.
-pub(crate) const ANSWERS: u32 = 16;
 /// Buffers of one call at most, with the words of the switch.
 const BUFFERS_MAX: usize = 512;
 

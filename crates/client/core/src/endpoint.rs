@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering, fence};
 use control::{PathKind, Reason};
 use shm::{PeerFault, app_flag};
 
+use crate::asked::Asked;
 use crate::direct::{Direct, DirectPlace};
-use crate::direct_messages::Asked;
 use crate::lane::LaneEnd;
 use crate::pair::PairEnd;
 use crate::{Daemon, End, Forked, Life, Side};

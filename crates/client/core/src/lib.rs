@@ -31,6 +31,7 @@
 
 mod admit;
 mod answer;
+mod asked;
 mod asking;
 mod connection;
 mod daemon;

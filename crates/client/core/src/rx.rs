@@ -5,7 +5,7 @@
 
 use shm::RingReader;
 
-use crate::direct_messages::Asked;
+use crate::asked::Asked;
 use crate::direct_rx::DirectRx;
 use crate::inflow::Inflow;
 use crate::{End, Endpoint, Side};
