@@ -255,6 +255,8 @@ impl World {
             Reason::Closed => causes.was_troubled(host, peer, Time::ZERO),
             // Whoever does not speak with this daemon is none.
             Reason::PeerUnreachable => causes.was_troubled(host, peer, recently) || !causes.always_fit(host, peer),
+            // A question to another host may want a lane, for which its user may have no dial left.
+            Reason::UserDials => causes.has_tight_limits(),
             reason => causes.explains_loss(now, host, peer, reason) || causes.was_troubled(host, peer, recently),
         }
     }
