@@ -78,7 +78,7 @@ impl Conn {
     }
 
     /// A reader that always finds bytes, or a writer that always finds room, never waits, and would not hear that the
-    /// daemon has a faster way for them.
+    /// daemon has a faster way for them; nor would one whose waits end before it sleeps.
     #[inline]
     pub(super) fn note_moved(&self, count: usize) {
         if count >= LARGE && self.endpoint.is_lane() {
@@ -100,6 +100,9 @@ impl Conn {
     fn receive_slowly(&self, rx: &mut Rx, attempt: &mut Attempt<'_>, is_tried: bool) -> io::Result<usize> {
         if self.is_nonblocking() {
             return self.receive_now(rx, attempt)?.ok_or_else(|| io::ErrorKind::WouldBlock.into());
+        }
+        if self.endpoint.is_lane() && !rx.is_direct() {
+            self.on_large(LARGE);
         }
         let policy = self.policy_of_reader(rx);
         let mut patience = Patience::new(policy, &self.attachment.turns, self.timeout(Side::Read));

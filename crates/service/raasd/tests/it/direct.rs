@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use control::{ConnectionRow, PeerMessage, encode, with_length};
-use raas::{Flags, Listener, PathKind, Reason, Stream, StreamError};
+use raas::{Flags, Listener, PathKind, Reason, Session, Stream, StreamError};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use sha2::{Digest, Sha256};
@@ -230,6 +230,33 @@ fn a_conversation_leaves_the_lane_where_few_others_are() {
         let (near, far) = &crowd[4];
         (0..1000).for_each(|n| turn(near, far, n));
         assert_eq!((near.path(), far.path()), (PathKind::Lane, PathKind::Lane));
+    });
+}
+
+#[test]
+fn a_conversation_whose_readers_never_sleep_hears_of_its_connection() {
+    bounded(|| {
+        let (a, b) = (host(true), host(true));
+        let [client, server] =
+            [&a, &b].map(|host| Session::builder().socket(&host.config.socket).yields(u32::MAX).connect().unwrap());
+        let listener = Listener::bind_with(&server, (b.address(), 0)).unwrap();
+        let near = Stream::connect_with(&client, listener.local_addr().unwrap()).unwrap();
+        let (far, _) = listener.accept_timeout(PATIENCE).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while (&far).read(&mut [0; 64]).unwrap() > 0 {
+                    (&far).write_all(&[1]).unwrap()
+                }
+            });
+            eventually("both directions leave the lane", || {
+                for _ in 0..200 {
+                    (&near).write_all(&[1]).unwrap();
+                    (&near).read_exact(&mut [0]).unwrap();
+                }
+                [&a, &b].iter().all(|host| row(host).direct_tx_bytes > 0)
+            });
+            near.shutdown(Shutdown::Write).unwrap();
+        });
     });
 }
 
