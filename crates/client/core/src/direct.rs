@@ -194,6 +194,11 @@ impl Direct {
         self.set(LEFT_RING);
     }
 
+    /// Whether this side's writer waits for its room: a stream's that switched. A message goes by the ring then.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        self.is(LEFT_RING) && !self.carries_messages
+    }
+
     /// Whether a direction goes by it.
     pub(crate) fn is_used(&self) -> bool {
         self.is(LEFT_RING) || self.is(SWITCHED)

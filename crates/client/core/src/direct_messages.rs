@@ -51,7 +51,7 @@ pub(crate) struct MessagesTx {
 
 impl MessagesTx {
     /// The way of the next message, which has `len` bytes.
-    pub(crate) fn choose(&mut self, at: &Endpoint, direct: &Direct, len: usize) -> Result<Way, End> {
+    pub(crate) fn choose(&mut self, at: &Endpoint, direct: &Direct, len: usize, may_wait: bool) -> Result<Way, End> {
         self.messages = self.messages.wrapping_add(1);
         let (asked, may_switch) = (at.take_asked(), direct.may_switch());
         if asked == Asked::ByTcp {
@@ -62,7 +62,7 @@ impl MessagesTx {
             direct.advance();
         }
         let is_short = len <= MESSAGE_MAX && self.unanswered + len <= UNANSWERED_MAX;
-        let is_turn = asked != Asked::No && is_short && !at.names_verb();
+        let is_turn = asked != Asked::No && is_short && may_wait && !at.names_verb();
         if is_turn && (self.is_on_tcp || self.answers >= ANSWERS && may_switch) {
             return Ok(Way::Tcp { is_new: !self.is_on_tcp });
         }
@@ -100,7 +100,7 @@ impl MessagesTx {
 }
 
 /// Sends all. What TCP has no room for is waited for: with [`UNANSWERED_MAX`] only where a host gives its connections
-/// less than Linux does.
+/// less than Linux does, or where the peer sends without reading what it says that it answers.
 fn send_whole(direct: &Direct, at: &Endpoint, bufs: &[IoSlice<'_>]) -> Result<(), End> {
     let mut rest: Vec<IoSlice<'_>> = bufs.to_vec();
     let mut rest = &mut rest[..];

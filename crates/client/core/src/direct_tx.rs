@@ -127,12 +127,18 @@ impl DirectTx {
 
     /// The way of the next message, which has `len` bytes.
     #[cold]
-    pub(crate) fn way_of_message(&mut self, at: &Endpoint, direct: &Direct, len: usize) -> Result<Way, End> {
+    pub(crate) fn way_of_message(
+        &mut self,
+        at: &Endpoint,
+        direct: &Direct,
+        len: usize,
+        may_wait: bool,
+    ) -> Result<Way, End> {
         if matches!(self, Self::Ring { .. }) {
             *self = Self::Messages(MessagesTx::default());
         }
         match self {
-            Self::Messages(messages) => messages.choose(at, direct, len),
+            Self::Messages(messages) => messages.choose(at, direct, len, may_wait),
             Self::Ring { .. } | Self::Pinned | Self::Socket { .. } => Ok(Way::Ring),
         }
     }

@@ -487,9 +487,13 @@ impl Endpoint {
         self.direct_that_tells(Side::Read)?.socket.descriptor()
     }
 
-    /// Behind its end TCP would say without a pause that it can be read, and only the lane has news.
+    /// Who waits for the lane must not hear of TCP, which would have something to say without a pause: behind its end that
+    /// it can be read, and to a writer of the ring that it has room.
     fn direct_that_tells(&self, side: Side) -> Option<&Arc<Direct>> {
-        self.direct().filter(|direct| side == Side::Write || !direct.is_over())
+        self.direct().filter(|direct| match side {
+            Side::Read => !direct.is_over(),
+            Side::Write => direct.waits_for_room(),
+        })
     }
 
     // ---- ending

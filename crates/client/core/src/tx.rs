@@ -91,14 +91,22 @@ impl Tx {
     }
 
     /// Sends a message, which has `len` bytes, at most [`Endpoint::tx_bytes`]: whole, or nothing. False: there is no
-    /// room for all of it yet. The connection must be one of messages ([`crate::DirectPlace::carry_messages`]).
-    pub fn put_message(&mut self, at: &Endpoint, bufs: &[IoSlice<'_>], len: usize) -> Result<bool, End> {
+    /// room for all of it yet. The connection must be one of messages ([`crate::DirectPlace::carry_messages`]). `may_wait`: the
+    /// caller may be held up; one that may not has its messages go by the ring, because a peer that breaks the rules can
+    /// fill TCP.
+    pub fn put_message(
+        &mut self,
+        at: &Endpoint,
+        bufs: &[IoSlice<'_>],
+        len: usize,
+        may_wait: bool,
+    ) -> Result<bool, End> {
         if let Some(end) = at.write_end() {
             return Err(end);
         }
         at.note_answer();
         if let Some(direct) = at.direct()
-            && let Way::Tcp { is_new } = self.direct.way_of_message(at, direct, len)?
+            && let Way::Tcp { is_new } = self.direct.way_of_message(at, direct, len, may_wait)?
             && (!is_new || self.put_in_ring(at, &[IoSlice::new(&CHANGE)], CHANGE.len())?)
         {
             self.direct.send_message(at, direct, bufs, len)?;

@@ -52,7 +52,7 @@ impl Conn {
         len: usize,
     ) -> Poll<io::Result<()>> {
         let mut tx = self.begin(&self.tx)?;
-        let mut put = || tx.put_message(&self.endpoint, bufs, len).map_err(|end| self.failed(end));
+        let mut put = || tx.put_message(&self.endpoint, bufs, len, false).map_err(|end| self.failed(end));
         if !put()? {
             self.wake_later(Side::Write, context)?;
             self.show_room();

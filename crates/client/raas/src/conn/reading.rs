@@ -112,8 +112,8 @@ impl Conn {
                 return Ok(count);
             }
             is_tried = false;
-            let is_direct = rx.is_direct();
-            self.wait(Side::Read, is_direct, &mut patience, &mut |look| {
+            let beside = if rx.is_direct() { self.endpoint.direct_descriptor() } else { None };
+            self.wait(Side::Read, beside, &mut patience, &mut |look| {
                 match look {
                     Look::Glance | Look::Armed => {}
                     Look::BeforeYield => rx.publish(),

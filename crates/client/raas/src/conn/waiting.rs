@@ -4,6 +4,7 @@
 //! without having announced it.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use raas_core::Side;
@@ -53,12 +54,11 @@ impl Waits {
 
 impl Conn {
     /// Waits until `ready`: first by looking for a while, then asleep. It may return early; the caller looks again.
-    /// `is_direct`: what this side waits for comes by the stream's own TCP connection. A reader may wait for either; a
-    /// writer that waits for the ring must not hear that TCP has room, which it has all the time.
+    /// `beside`: a reader's own TCP connection, if what it waits for comes by it.
     pub(super) fn wait(
         &self,
         side: Side,
-        is_direct: bool,
+        beside: Option<BorrowedFd<'_>>,
         patience: &mut Patience<'_>,
         ready: &mut dyn FnMut(Look) -> bool,
     ) -> io::Result<()> {
@@ -77,13 +77,7 @@ impl Conn {
                     }
                     self.endpoint.arm(side);
                     let (parker, deadline) = (self.bell.parker(side), patience.deadline());
-                    let is_read = side == Side::Read;
-                    let beside = if is_read && is_direct { self.endpoint.direct_descriptor() } else { None };
-                    let mut arm = || {
-                        if is_read || is_direct {
-                            self.endpoint.arm_direct(side);
-                        }
-                    };
+                    let mut arm = || self.endpoint.arm_direct(side);
                     let mut ready = || ready(Look::Armed);
                     let slept = self.attachment.block_beside(parker, beside, deadline, &mut arm, &mut ready);
                     self.disarm(side);

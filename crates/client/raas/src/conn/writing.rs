@@ -31,7 +31,7 @@ impl WholeWait<'_> {
             conn.announce(Side::Write);
             return Ok(());
         }
-        conn.wait(Side::Write, tx.is_direct(), &mut self.patience, &mut |_| {
+        conn.wait(Side::Write, None, &mut self.patience, &mut |_| {
             tx.sees_room(&conn.endpoint, len as u64) || conn.endpoint.write_end().is_some()
         })
     }
@@ -76,7 +76,7 @@ impl Conn {
         }
         let mut patience = self.patience_of_writer(Waits::Room, tx);
         loop {
-            self.wait(Side::Write, tx.is_direct(), &mut patience, &mut |_| {
+            self.wait(Side::Write, None, &mut patience, &mut |_| {
                 tx.sees_room(&self.endpoint, 1) || self.endpoint.write_end().is_some()
             })?;
             if let Some(count) = self.write_once(tx, bufs)? {
@@ -106,7 +106,8 @@ impl Conn {
     pub(crate) fn send_message(&self, bufs: &[IoSlice<'_>], len: usize) -> io::Result<()> {
         let mut tx = self.begin(&self.tx)?;
         let mut wait = self.wait_for_whole(&tx);
-        while !tx.put_message(&self.endpoint, bufs, len).map_err(|end| self.failed(end))? {
+        let may_wait = !self.is_nonblocking();
+        while !tx.put_message(&self.endpoint, bufs, len, may_wait).map_err(|end| self.failed(end))? {
             wait.go_on(self, &mut tx, len)?;
         }
         Ok(())

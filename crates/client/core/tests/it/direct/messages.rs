@@ -15,6 +15,8 @@ struct Talk {
     incoming: [Incoming; 2],
     /// Lengths of the messages on the way to each end.
     lengths: [VecDeque<usize>; 2],
+    /// Senders may be held up.
+    may_wait: bool,
 }
 
 /// The longest message.
@@ -27,7 +29,7 @@ impl Talk {
             world.hosts[end].connection.as_ref().unwrap().endpoint.direct_place().unwrap().carry_messages();
             world.attach(end);
         }
-        Self { world, incoming: Default::default(), lengths: Default::default() }
+        Self { world, incoming: Default::default(), lengths: Default::default(), may_wait: true }
     }
 
     fn below(&mut self, bound: u64) -> usize {
@@ -93,7 +95,8 @@ impl Talk {
         let bytes: Vec<u8> = (host.wrote..).take(len).map(|at| byte(from, at)).collect();
         let Connection { endpoint, tx, .. } = host.connection.as_mut().unwrap();
         let header = message_header(len, LEN_MAX).unwrap();
-        let is_sent = tx.put_message(endpoint, &[IoSlice::new(&header), IoSlice::new(&bytes)], 4 + len)?;
+        let is_sent =
+            tx.put_message(endpoint, &[IoSlice::new(&header), IoSlice::new(&bytes)], 4 + len, self.may_wait)?;
         if is_sent {
             host.wrote += len as u64;
             self.lengths[1 - from].push_back(len);
@@ -199,6 +202,20 @@ fn who_does_not_wait_for_answers_leaves_tcp_and_comes_back_when_it_does() {
         assert!(talk.turns(60));
         assert!(talk.by_tcp(0) > by_tcp + 72, "seed {seed}");
     }
+}
+
+#[test]
+fn who_must_not_wait_leaves_tcp_too() {
+    let mut talk = Talk::new(1);
+    assert!(talk.turns(60));
+    talk.may_wait = false;
+    let by_tcp = [0, 1].map(|end| talk.by_tcp(end));
+    assert!(talk.turns(60));
+    (0..2).for_each(|end| assert_eq!(talk.by_tcp(end), by_tcp[end] + 4, "it says that it goes"));
+    let mut fresh = Talk::new(2);
+    fresh.may_wait = false;
+    assert!(fresh.turns(60));
+    assert_eq!([0, 1].map(|end| fresh.by_tcp(end)), [0, 0]);
 }
 
 #[test]
