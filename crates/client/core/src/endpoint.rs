@@ -27,7 +27,7 @@ const CLOSED: u32 = 8;
 
 /// The path of a connection.
 #[derive(Debug)]
-pub(crate) enum Link {
+pub(crate) enum Carrier {
     Lane(LaneEnd),
     Pair(PairEnd),
 }
@@ -66,7 +66,7 @@ pub(crate) struct RingSizes {
 /// the connection was closed before ([`Connection::close`](crate::Connection::close)).
 #[derive(Debug)]
 pub struct Endpoint {
-    link: Link,
+    carrier: Carrier,
     /// Of a lane: where its own TCP connection is put.
     direct: Option<Arc<DirectPlace>>,
     /// Of the pair, or of the session.
@@ -85,14 +85,14 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    pub(crate) fn new(daemon: Arc<Daemon>, name: Name, link: Link, rings: RingSizes) -> Self {
-        let life = match &link {
-            Link::Lane(_) => Arc::clone(daemon.life()),
-            Link::Pair(end) => Arc::clone(end.socket().life()),
+    pub(crate) fn new(daemon: Arc<Daemon>, name: Name, carrier: Carrier, rings: RingSizes) -> Self {
+        let life = match &carrier {
+            Carrier::Lane(_) => Arc::clone(daemon.life()),
+            Carrier::Pair(end) => Arc::clone(end.socket().life()),
         };
-        let direct = matches!(link, Link::Lane(_)).then(|| DirectPlace::new(name.id));
+        let direct = matches!(carrier, Carrier::Lane(_)).then(|| DirectPlace::new(name.id));
         Self {
-            link,
+            carrier,
             direct,
             life,
             daemon,
@@ -133,10 +133,10 @@ impl Endpoint {
 
     /// How the bytes travel.
     pub fn path(&self) -> PathKind {
-        match self.link {
-            Link::Lane(_) if self.direct().is_some_and(|direct| direct.is_used()) => PathKind::TcpDirect,
-            Link::Lane(_) => PathKind::Lane,
-            Link::Pair(_) => PathKind::Shm,
+        match self.carrier {
+            Carrier::Lane(_) if self.direct().is_some_and(|direct| direct.is_used()) => PathKind::TcpDirect,
+            Carrier::Lane(_) => PathKind::Lane,
+            Carrier::Pair(_) => PathKind::Shm,
         }
     }
 
@@ -153,7 +153,7 @@ impl Endpoint {
 
     /// Bytes of this side that went by that connection, in all.
     pub(crate) fn count_direct(&self, side: Side, bytes: u64) {
-        if let Link::Lane(end) = &self.link {
+        if let Carrier::Lane(end) = &self.carrier {
             end.count_direct(side, bytes);
         }
     }
@@ -161,22 +161,22 @@ impl Endpoint {
     /// Whether they pass the daemon.
     #[inline]
     pub fn is_lane(&self) -> bool {
-        matches!(self.link, Link::Lane(_))
+        matches!(self.carrier, Carrier::Lane(_))
     }
 
     /// The process at the other end, if it is on this host.
     pub fn peer_pid(&self) -> Option<u32> {
-        match &self.link {
-            Link::Lane(_) => None,
-            Link::Pair(end) => Some(end.socket().peer_pid()),
+        match &self.carrier {
+            Carrier::Lane(_) => None,
+            Carrier::Pair(end) => Some(end.socket().peer_pid()),
         }
     }
 
     /// Where its news come from.
     pub fn key(&self) -> Key {
-        match &self.link {
-            Link::Lane(end) => Key::Slot(end.slot()),
-            Link::Pair(end) => Key::PairSlot { pair: end.socket().id(), slot: end.slot() },
+        match &self.carrier {
+            Carrier::Lane(end) => Key::Slot(end.slot()),
+            Carrier::Pair(end) => Key::PairSlot { pair: end.socket().id(), slot: end.slot() },
         }
     }
 
@@ -223,9 +223,9 @@ impl Endpoint {
         if !self.life.is_alive() {
             return None;
         }
-        match &self.link {
-            Link::Pair(end) => Some(end.stamp()),
-            Link::Lane(end) => self.direct().is_none().then(|| end.stamp()),
+        match &self.carrier {
+            Carrier::Pair(end) => Some(end.stamp()),
+            Carrier::Lane(end) => self.direct().is_none().then(|| end.stamp()),
         }
     }
 
@@ -240,9 +240,9 @@ impl Endpoint {
         if matches!(life, Some(End::Forked(_))) {
             return life;
         }
-        match &self.link {
-            Link::Pair(end) => end.read_end(life),
-            Link::Lane(end) => {
+        match &self.carrier {
+            Carrier::Pair(end) => end.read_end(life),
+            Carrier::Lane(end) => {
                 let end = end.read_end(life);
                 // After the lane's word: a peer that had not been told that it may switch has not switched.
                 match self.direct() {
@@ -255,7 +255,7 @@ impl Endpoint {
 
     /// Whether the lane says that the peer writes no more.
     pub(crate) fn is_lane_finished(&self) -> bool {
-        matches!(&self.link, Link::Lane(end) if end.read_end(None) == Some(End::Finished))
+        matches!(&self.carrier, Carrier::Lane(end) if end.read_end(None) == Some(End::Finished))
     }
 
     /// Why writing is over, if it is.
@@ -268,9 +268,9 @@ impl Endpoint {
         if matches!(life, Some(End::Forked(_))) {
             return life;
         }
-        match &self.link {
-            Link::Pair(end) => end.write_end(life),
-            Link::Lane(end) => end.write_end(life).or_else(|| {
+        match &self.carrier {
+            Carrier::Pair(end) => end.write_end(life),
+            Carrier::Lane(end) => end.write_end(life).or_else(|| {
                 let direct = self.direct().filter(|direct| direct.is_committed())?;
                 direct.broken().map(End::Reset)
             }),
@@ -300,7 +300,7 @@ impl Endpoint {
     /// wait. Between processes of one host there is no daemon that could be silent, and it changes nothing.
     pub fn set_peer_timeout(&self, ms: u32) -> Result<(), Forked> {
         self.check_fork()?;
-        if let Link::Lane(end) = &self.link {
+        if let Carrier::Lane(end) = &self.carrier {
             end.set_peer_timeout(ms);
             self.wake_engine(end, end.ring());
         }
@@ -309,9 +309,9 @@ impl Endpoint {
 
     /// What [`Endpoint::set_peer_timeout`] set; 0 for none.
     pub fn peer_timeout(&self) -> u32 {
-        match &self.link {
-            Link::Lane(end) => end.peer_timeout(),
-            Link::Pair(_) => 0,
+        match &self.carrier {
+            Carrier::Lane(end) => end.peer_timeout(),
+            Carrier::Pair(_) => 0,
         }
     }
 
@@ -320,7 +320,7 @@ impl Endpoint {
     /// nothing.
     pub fn set_verb(&self, verb: u32) -> Result<(), Forked> {
         self.check_fork()?;
-        if let Link::Lane(end) = &self.link {
+        if let Carrier::Lane(end) = &self.carrier {
             end.set_verb(verb);
         }
         Ok(())
@@ -328,15 +328,15 @@ impl Endpoint {
 
     /// Whether a verb is named for what is written.
     pub(crate) fn names_verb(&self) -> bool {
-        matches!(&self.link, Link::Lane(end) if end.names_verb())
+        matches!(&self.carrier, Carrier::Lane(end) if end.names_verb())
     }
 
     /// Of a datagram socket: how many datagrams the engine dropped because they did not fit their path. When it
     /// changes, the caller must ask again how long datagrams may be.
     pub fn paths_changed(&self) -> u64 {
-        match &self.link {
-            Link::Lane(end) => end.paths_changed(),
-            Link::Pair(_) => 0,
+        match &self.carrier {
+            Carrier::Lane(end) => end.paths_changed(),
+            Carrier::Pair(_) => 0,
         }
     }
 
@@ -379,9 +379,9 @@ impl Endpoint {
     /// `count` bytes before `tail` were written: the other side's reader is to look.
     #[inline]
     pub(crate) fn tell_written(&self, count: u64, tail: u64) {
-        match &self.link {
-            Link::Pair(end) => end.wake(Side::Read.bit()),
-            Link::Lane(end) => {
+        match &self.carrier {
+            Carrier::Pair(end) => end.wake(Side::Read.bit()),
+            Carrier::Lane(end) => {
                 end.note_written(tail.wrapping_sub(count), tail);
                 self.wake_engine(end, end.ring());
             }
@@ -390,16 +390,16 @@ impl Endpoint {
 
     /// Room was made: the other side's writer is to look.
     pub(crate) fn tell_room(&self) {
-        match &self.link {
-            Link::Pair(end) => end.wake(Side::Write.bit()),
-            Link::Lane(end) if end.is_datagram() => {}
-            Link::Lane(end) => self.wake_engine(end, end.ring()),
+        match &self.carrier {
+            Carrier::Pair(end) => end.wake(Side::Write.bit()),
+            Carrier::Lane(end) if end.is_datagram() => {}
+            Carrier::Lane(end) => self.wake_engine(end, end.ring()),
         }
     }
 
     /// The end was read: the engine may finish the connection. A peer process needs no such word.
     pub(crate) fn tell_end(&self) {
-        if let Link::Lane(end) = &self.link {
+        if let Carrier::Lane(end) = &self.carrier {
             self.wake_engine(end, end.ring());
         }
     }
@@ -407,17 +407,17 @@ impl Endpoint {
     /// Bytes that the daemon has not taken out of the transmit ring yet, of `written` in all. Between processes only
     /// the reader takes them.
     pub(crate) fn untaken(&self, written: u64) -> u64 {
-        match &self.link {
-            Link::Pair(_) => 0,
-            Link::Lane(end) => end.untaken(written),
+        match &self.carrier {
+            Carrier::Pair(_) => 0,
+            Carrier::Lane(end) => end.untaken(written),
         }
     }
 
     /// Bytes that may be written behind `written`, if the engine holds the writer back: over a long path, until the
     /// stream's own TCP connection is there.
     pub(crate) fn held_room(&self, written: u64) -> Option<u64> {
-        match &self.link {
-            Link::Lane(end) if self.direct().is_none_or(|direct| !direct.is_settled()) => end.held_room(written),
+        match &self.carrier {
+            Carrier::Lane(end) if self.direct().is_none_or(|direct| !direct.is_settled()) => end.held_room(written),
             _ => None,
         }
     }
@@ -426,17 +426,17 @@ impl Endpoint {
     /// back. None between hosts.
     #[inline]
     pub fn loans_back(&self) -> Option<u64> {
-        match &self.link {
-            Link::Pair(end) => Some(end.given_back()),
-            Link::Lane(_) => None,
+        match &self.carrier {
+            Carrier::Pair(end) => Some(end.given_back()),
+            Carrier::Lane(_) => None,
         }
     }
 
     /// Gives a loan (below [`crate::LOANS_MAX`]) back to the process at the other end. False: it is on another host, or
     /// this end was given back before.
     pub fn give_loan_back(&self, loan: u32) -> bool {
-        match &self.link {
-            Link::Pair(end) if !self.is(CLOSED) && loan < crate::LOANS_MAX && self.check_fork().is_ok() => {
+        match &self.carrier {
+            Carrier::Pair(end) if !self.is(CLOSED) && loan < crate::LOANS_MAX && self.check_fork().is_ok() => {
                 end.give_back(loan);
                 true
             }
@@ -445,9 +445,9 @@ impl Endpoint {
     }
 
     fn raise(&self, flags: u32) {
-        match &self.link {
-            Link::Pair(end) => end.raise(flags),
-            Link::Lane(end) => {
+        match &self.carrier {
+            Carrier::Pair(end) => end.raise(flags),
+            Carrier::Lane(end) => {
                 end.raise(flags);
                 self.wake_engine(end, end.ring());
             }
@@ -458,9 +458,9 @@ impl Endpoint {
 
     /// Announces that somebody is going to wait for `side`. Look once more afterwards, then wait.
     pub fn arm(&self, side: Side) {
-        match &self.link {
-            Link::Lane(end) => end.arm(side),
-            Link::Pair(end) => end.arm(side),
+        match &self.carrier {
+            Carrier::Lane(end) => end.arm(side),
+            Carrier::Pair(end) => end.arm(side),
         }
         // PAIRS WITH the fence in PairEnd::wake: announced, then looked; the peer stores, then looks for announcements.
         fence(Ordering::SeqCst);
@@ -468,9 +468,9 @@ impl Endpoint {
 
     /// Withdraws the announcement: no thread waits for `side` any more.
     pub fn disarm(&self, side: Side) {
-        match &self.link {
-            Link::Lane(end) => end.disarm(side),
-            Link::Pair(end) => end.disarm(side),
+        match &self.carrier {
+            Carrier::Lane(end) => end.disarm(side),
+            Carrier::Pair(end) => end.disarm(side),
         }
     }
 
@@ -550,12 +550,12 @@ impl Endpoint {
         if let (None, Some(direct)) = (abort, self.direct()) {
             direct.drain();
         }
-        match &self.link {
-            Link::Lane(end) => {
+        match &self.carrier {
+            Carrier::Lane(end) => {
                 self.daemon.free_slot(end.slot());
                 self.wake_engine(end, end.close(abort.is_some()));
             }
-            Link::Pair(end) => end.close(abort),
+            Carrier::Pair(end) => end.close(abort),
         }
     }
 }

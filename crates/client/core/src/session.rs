@@ -13,7 +13,7 @@ use control::{ChunkKind, Connection as Described, Kind, NotTaken, Path, Reason, 
 use shm::{Pair, Region, RingMemory, Segment, SegmentError, Sharing, WakeSocket, Word32};
 
 use crate::answer::{Asked, Requests};
-use crate::endpoint::{Link, Name, RingSizes};
+use crate::endpoint::{Carrier, Name, RingSizes};
 use crate::fault::is_want_of_descriptors;
 use crate::lane::{Clock, LaneEnd, LaneRings, Means, SlotUse};
 use crate::pair_link::{PairLink, PairSlot, end_of};
@@ -503,7 +503,7 @@ impl Session {
                 let end = if is_socket { opened.end.of_datagrams() } else { opened.end };
                 // What a message may have must not depend on whether the rings grow.
                 let rings = RingSizes { rx: ring_bytes.into(), tx: ring_bytes.into() };
-                let endpoint = Endpoint::new(Arc::clone(&self.daemon), name, Link::Lane(end), rings);
+                let endpoint = Endpoint::new(Arc::clone(&self.daemon), name, Carrier::Lane(end), rings);
                 Ok(Connection::new(endpoint, opened.reader, opened.writer, rings))
             }
             Err(refusal) => {
@@ -549,7 +549,7 @@ impl Session {
         match link.open(place) {
             Ok(opened) => {
                 let rings = RingSizes { rx: opened.rx_bytes, tx: opened.writer.capacity() };
-                let endpoint = Endpoint::new(Arc::clone(&self.daemon), name, Link::Pair(opened.end), rings);
+                let endpoint = Endpoint::new(Arc::clone(&self.daemon), name, Carrier::Pair(opened.end), rings);
                 Ok(Connection::new(endpoint, opened.reader, opened.writer, rings))
             }
             Err(e) => {

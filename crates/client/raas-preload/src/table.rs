@@ -26,18 +26,18 @@ pub(crate) enum Entry {
 }
 
 /// The place of a descriptor.
-struct Place {
+struct Cell {
     is_used: AtomicBool,
     lock: AtomicBool,
     entry: UnsafeCell<Option<Entry>>,
 }
 
-// SAFETY: `entry` is touched by the holder of `lock` alone (`Place::with`), and by the only thread of a forked child.
-unsafe impl Sync for Place {}
+// SAFETY: `entry` is touched by the holder of `lock` alone (`Cell::with`), and by the only thread of a forked child.
+unsafe impl Sync for Cell {}
 
-static TABLE: [AtomicPtr<[Place; CHUNK]>; CHUNKS] = [const { AtomicPtr::new(null_mut()) }; CHUNKS];
+static TABLE: [AtomicPtr<[Cell; CHUNK]>; CHUNKS] = [const { AtomicPtr::new(null_mut()) }; CHUNKS];
 
-impl Place {
+impl Cell {
     fn with<T>(&self, work: impl FnOnce(&mut Option<Entry>) -> T) -> T {
         let _held = crate::hold::hold();
         while self.lock.swap(true, Ordering::Acquire) {
@@ -50,7 +50,7 @@ impl Place {
     }
 }
 
-fn place(fd: c_int) -> Option<&'static Place> {
+fn place(fd: c_int) -> Option<&'static Cell> {
     let fd = usize::try_from(fd).ok()?;
     let chunk = TABLE.get(fd / CHUNK)?.load(Ordering::Acquire);
     // SAFETY: a chunk that is in the table was made by `place_or_make` and is never freed.
@@ -58,13 +58,13 @@ fn place(fd: c_int) -> Option<&'static Place> {
     chunk.get(fd % CHUNK)
 }
 
-fn place_or_make(fd: c_int) -> Option<&'static Place> {
+fn place_or_make(fd: c_int) -> Option<&'static Cell> {
     let at = TABLE.get(usize::try_from(fd).ok()? / CHUNK)?;
     if at.load(Ordering::Acquire).is_null() {
         let empty =
-            || Place { is_used: AtomicBool::new(false), lock: AtomicBool::new(false), entry: UnsafeCell::new(None) };
-        let made: Box<[Place]> = (0..CHUNK).map(|_| empty()).collect();
-        let made: Box<[Place; CHUNK]> = made.try_into().ok()?;
+            || Cell { is_used: AtomicBool::new(false), lock: AtomicBool::new(false), entry: UnsafeCell::new(None) };
+        let made: Box<[Cell]> = (0..CHUNK).map(|_| empty()).collect();
+        let made: Box<[Cell; CHUNK]> = made.try_into().ok()?;
         let made = Box::into_raw(made);
         if at.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire).is_err() {
             // SAFETY: another thread's chunk is in the table; this one came from `Box` and nobody else has seen it.

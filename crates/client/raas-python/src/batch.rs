@@ -9,7 +9,7 @@ use pyo3::types::{PyBytes, PyList};
 
 use crate::bytes::Source;
 use crate::failure::OrRaise;
-use crate::held::lock;
+use crate::maybe_open::lock;
 use crate::region::Region;
 use crate::shown::Shown;
 

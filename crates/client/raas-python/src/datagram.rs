@@ -13,7 +13,7 @@ use raas::{DatagramOptions, Readiness};
 use crate::address::{Pair, address, pair};
 use crate::bytes::{Source, Target};
 use crate::failure::OrRaise;
-use crate::held::{Held, Waits, Way};
+use crate::maybe_open::{Direction, MaybeOpen, Waits};
 use crate::session::{Session, session_of};
 
 /// No datagram is longer.
@@ -24,11 +24,11 @@ impl Waits for raas::DatagramSocket {
         self.set_nonblocking(on)
     }
 
-    fn bound(&self, way: Way, time: Duration) -> io::Result<()> {
+    fn bound(&self, way: Direction, time: Duration) -> io::Result<()> {
         match way {
-            Way::In => self.set_read_timeout(Some(time)),
+            Direction::In => self.set_read_timeout(Some(time)),
             // Of a link to another host, which takes longer than a slice to make.
-            Way::Out => Ok(()),
+            Direction::Out => Ok(()),
         }
     }
 
@@ -44,7 +44,7 @@ impl Waits for raas::DatagramSocket {
 /// A socket for datagrams of up to 4080 bytes: each arrives whole or not at all.
 #[pyclass(frozen, module = "raas")]
 #[derive(Debug)]
-pub(crate) struct DatagramSocket(Held<raas::DatagramSocket>);
+pub(crate) struct DatagramSocket(MaybeOpen<raas::DatagramSocket>);
 
 #[pymethods]
 impl DatagramSocket {
@@ -55,7 +55,7 @@ impl DatagramSocket {
         let (at, session) = (address(&at)?, session_of(py, session)?);
         let options = DatagramOptions::new().ring_bytes(ring_bytes);
         let socket = py.detach(|| options.bind(&session, at)).or_raise(py)?;
-        Held::new(py, socket).map(Self)
+        MaybeOpen::new(py, socket).map(Self)
     }
 
     fn __repr__(&self) -> String {
@@ -67,13 +67,13 @@ impl DatagramSocket {
     fn sendto(&self, py: Python<'_>, data: &Bound<'_, PyAny>, to: Pair) -> PyResult<usize> {
         let (source, to) = (Source::get(data)?, address(&to)?);
         let bytes = source.as_slice();
-        self.0.wait(py, Way::Out, self.0.deadline(), |socket| socket.send_to(bytes, to))
+        self.0.wait(py, Direction::Out, self.0.deadline(), |socket| socket.send_to(bytes, to))
     }
 
     /// The next datagram and its sender.
     fn recvfrom<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyBytes>, Pair)> {
         let mut room = vec![0; DATAGRAM_MAX];
-        let (len, from) = self.0.wait(py, Way::In, self.0.deadline(), |socket| socket.recv_from(&mut room))?;
+        let (len, from) = self.0.wait(py, Direction::In, self.0.deadline(), |socket| socket.recv_from(&mut room))?;
         Ok((PyBytes::new(py, &room[..len]), pair(from)))
     }
 
@@ -81,7 +81,7 @@ impl DatagramSocket {
     fn recvfrom_into(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<(usize, Pair)> {
         let mut target = Target::get(buffer)?;
         let room = target.as_mut_slice();
-        let (len, from) = self.0.wait(py, Way::In, self.0.deadline(), |socket| socket.recv_from(room))?;
+        let (len, from) = self.0.wait(py, Direction::In, self.0.deadline(), |socket| socket.recv_from(room))?;
         Ok((len, pair(from)))
     }
 

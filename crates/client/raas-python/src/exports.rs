@@ -12,7 +12,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use raas::Mapped;
 
-use crate::held::lock;
+use crate::maybe_open::lock;
 
 /// The epochs of the buffers that are out.
 #[derive(Debug, Default)]
@@ -44,7 +44,7 @@ impl Exports {
 }
 
 /// What keeps the bytes of a buffer where they are, with their epoch.
-struct Kept {
+struct PinnedBuffer {
     epoch: u64,
     _owner: Box<dyn Send + Sync>,
 }
@@ -54,7 +54,7 @@ pub(crate) struct Bytes {
     start: *mut u8,
     len: u64,
     is_writable: bool,
-    kept: Kept,
+    kept: PinnedBuffer,
 }
 
 impl Bytes {
@@ -62,13 +62,13 @@ impl Bytes {
     pub(crate) fn mapped(mapped: Mapped, owner: impl Send + Sync + 'static) -> Self {
         let (start, len, is_writable) = (mapped.as_ptr(), mapped.len(), mapped.is_writable());
         let epoch = mapped.epoch();
-        Self { start, len, is_writable, kept: Kept { epoch, _owner: Box::new((mapped, owner)) } }
+        Self { start, len, is_writable, kept: PinnedBuffer { epoch, _owner: Box::new((mapped, owner)) } }
     }
 
     /// Memory of this process, which nobody writes to: the buffer keeps it.
     pub(crate) fn own(bytes: Arc<Vec<u8>>) -> Self {
         let (start, len) = (bytes.as_ptr().cast_mut(), bytes.len() as u64);
-        Self { start, len, is_writable: false, kept: Kept { epoch: 0, _owner: Box::new(bytes) } }
+        Self { start, len, is_writable: false, kept: PinnedBuffer { epoch: 0, _owner: Box::new(bytes) } }
     }
 }
 
@@ -109,6 +109,6 @@ pub(crate) unsafe fn hand_out(
 /// `view` is what the interpreter gave to `__releasebuffer__`, once for each buffer that `hand_out` filled.
 pub(crate) unsafe fn take_back(exports: &Exports, view: *mut ffi::Py_buffer) {
     // SAFETY: the caller's promise; `internal` is the box that `hand_out` put there, and nobody else has it.
-    let kept = unsafe { Box::from_raw((*view).internal.cast::<Kept>()) };
+    let kept = unsafe { Box::from_raw((*view).internal.cast::<PinnedBuffer>()) };
     exports.take(kept.epoch);
 }

@@ -13,7 +13,7 @@ use pyo3::types::PyTuple;
 use crate::address::seconds;
 use crate::exports::{Bytes, Exports, hand_out, take_back};
 use crate::failure::OrRaise;
-use crate::held::{SLICE, lock};
+use crate::maybe_open::{SLICE, lock};
 use crate::shown::Shown;
 
 /// A slice that was lent, as its lender has it: not to be written to until it is back.

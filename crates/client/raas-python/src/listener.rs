@@ -13,7 +13,7 @@ use raas::{Fallback, ListenOptions, Readiness};
 
 use crate::address::{Pair, address, pair};
 use crate::failure::OrRaise;
-use crate::held::{Held, SLICE, Waits, Way, lock};
+use crate::maybe_open::{Direction, MaybeOpen, SLICE, Waits, lock};
 use crate::session::{Session, session_of};
 use crate::stream::Stream;
 
@@ -46,8 +46,8 @@ macro_rules! waits {
                 self.listener.set_nonblocking(on)
             }
 
-            fn bound(&self, way: Way, time: Duration) -> io::Result<()> {
-                if way == Way::In && self.slice().is_some() {
+            fn bound(&self, way: Direction, time: Duration) -> io::Result<()> {
+                if way == Direction::In && self.slice().is_some() {
                     self.set_slice(Some(time));
                 }
                 Ok(())
@@ -68,7 +68,7 @@ waits!(raas::Listener, raas::MessageListener);
 /// Waits for a connection of either kind.
 macro_rules! accept {
     ($held:expr, $py:expr) => {
-        $held.wait($py, Way::In, $held.deadline(), |accepting| {
+        $held.wait($py, Direction::In, $held.deadline(), |accepting| {
             Ok(match accepting.slice() {
                 Some(slice) => accepting.listener.accept_timeout(slice)?,
                 None => accepting.listener.accept()?,
@@ -80,7 +80,7 @@ macro_rules! accept {
 /// A port on which connections of bytes are accepted.
 #[pyclass(frozen, module = "raas._raas")]
 #[derive(Debug)]
-pub(crate) struct Listener(Held<Accepting<raas::Listener>>);
+pub(crate) struct Listener(MaybeOpen<Accepting<raas::Listener>>);
 
 #[pymethods]
 impl Listener {
@@ -98,7 +98,7 @@ impl Listener {
         let options = ListenOptions::new().backlog(backlog).ring_bytes(ring_bytes);
         let options = if fallback { options.fallback(Fallback::Tcp) } else { options };
         let listener = py.detach(|| options.bind(&session, at)).or_raise(py)?;
-        Held::new(py, Accepting::new(listener)).map(Self)
+        MaybeOpen::new(py, Accepting::new(listener)).map(Self)
     }
 
     fn __repr__(&self) -> String {

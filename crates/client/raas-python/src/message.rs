@@ -14,9 +14,9 @@ use raas::{ListenOptions, Readiness};
 use crate::address::{Pair, address, pair};
 use crate::bytes::{Source, Target};
 use crate::failure::OrRaise;
-use crate::held::{Held, Waits, Way};
 use crate::lend::{Lent, View};
 use crate::listener::{Accepting, accept};
+use crate::maybe_open::{Direction, MaybeOpen, Waits};
 use crate::region::Region;
 use crate::session::{Session, session_of};
 use crate::stream::{connect_options, how_of};
@@ -26,10 +26,10 @@ impl Waits for raas::MessageStream {
         self.set_nonblocking(on)
     }
 
-    fn bound(&self, way: Way, time: Duration) -> io::Result<()> {
+    fn bound(&self, way: Direction, time: Duration) -> io::Result<()> {
         match way {
-            Way::In => self.set_read_timeout(Some(time)),
-            Way::Out => self.set_write_timeout(Some(time)),
+            Direction::In => self.set_read_timeout(Some(time)),
+            Direction::Out => self.set_write_timeout(Some(time)),
         }
     }
 
@@ -45,7 +45,7 @@ impl Waits for raas::MessageStream {
 /// A connection of messages: each arrives whole, as it was sent, and in order.
 #[pyclass(frozen, module = "raas")]
 #[derive(Debug)]
-pub(crate) struct MessageStream(pub(crate) Held<raas::MessageStream>);
+pub(crate) struct MessageStream(pub(crate) MaybeOpen<raas::MessageStream>);
 
 #[pymethods]
 impl MessageStream {
@@ -60,12 +60,12 @@ impl MessageStream {
     fn send(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let source = Source::get(data)?;
         let bytes = source.as_slice();
-        self.0.wait(py, Way::Out, self.0.deadline(), |stream| stream.send(bytes))
+        self.0.wait(py, Direction::Out, self.0.deadline(), |stream| stream.send(bytes))
     }
 
     /// The next message; None at the end.
     fn receive<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        let got = self.0.wait(py, Way::In, self.0.deadline(), raas::MessageStream::receive_vec)?;
+        let got = self.0.wait(py, Direction::In, self.0.deadline(), raas::MessageStream::receive_vec)?;
         Ok(got.map(|bytes| PyBytes::new(py, &bytes)))
     }
 
@@ -74,20 +74,20 @@ impl MessageStream {
     fn receive_into(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
         let mut target = Target::get(buffer)?;
         let room = target.as_mut_slice();
-        self.0.wait(py, Way::In, self.0.deadline(), |stream| stream.receive(room))
+        self.0.wait(py, Direction::In, self.0.deadline(), |stream| stream.receive(room))
     }
 
     /// Sends `bytes` bytes at `offset` of a region as a message without copying them: they are lent until the receiver gives
     /// them back, which the result tells. Until then they must not be written to.
     fn lend(&self, py: Python<'_>, region: &Region, offset: u64, bytes: u64) -> PyResult<Lent> {
         let region = region.get(py)?;
-        let lent = self.0.wait(py, Way::Out, self.0.deadline(), |stream| stream.lend(&region, offset, bytes))?;
+        let lent = self.0.wait(py, Direction::Out, self.0.deadline(), |stream| stream.lend(&region, offset, bytes))?;
         Ok(Lent(lent))
     }
 
     /// The next message without copying it if it was lent on this host; None at the end.
     fn receive_view(&self, py: Python<'_>) -> PyResult<Option<View>> {
-        let got = self.0.wait(py, Way::In, self.0.deadline(), raas::MessageStream::receive_view)?;
+        let got = self.0.wait(py, Direction::In, self.0.deadline(), raas::MessageStream::receive_view)?;
         got.map(|view| View::adopt(py, view)).transpose()
     }
 
@@ -174,13 +174,13 @@ pub(crate) fn connect_messages(
     let to: Vec<SocketAddr> = addresses.iter().map(address).collect::<PyResult<_>>()?;
     let (session, options) = (session_of(py, session)?, connect_options(timeout, ring_bytes)?);
     let connected = py.detach(|| raas::MessageStream::connect_with(&session, &to[..], options)).or_raise(py)?;
-    Held::new(py, connected).map(MessageStream)
+    MaybeOpen::new(py, connected).map(MessageStream)
 }
 
 /// A port on which connections of messages are accepted.
 #[pyclass(frozen, module = "raas")]
 #[derive(Debug)]
-pub(crate) struct MessageListener(Held<Accepting<raas::MessageListener>>);
+pub(crate) struct MessageListener(MaybeOpen<Accepting<raas::MessageListener>>);
 
 #[pymethods]
 impl MessageListener {
@@ -190,7 +190,7 @@ impl MessageListener {
         let (at, session) = (address(&at)?, session_of(py, session)?);
         let options = ListenOptions::new().backlog(backlog).ring_bytes(ring_bytes);
         let listener = py.detach(|| raas::MessageListener::bind_with(&session, at, options)).or_raise(py)?;
-        Held::new(py, Accepting::new(listener)).map(Self)
+        MaybeOpen::new(py, Accepting::new(listener)).map(Self)
     }
 
     fn __repr__(&self) -> String {
@@ -200,7 +200,7 @@ impl MessageListener {
     /// The next connection and the address of its other end.
     fn accept(&self, py: Python<'_>) -> PyResult<(MessageStream, Pair)> {
         let (stream, peer): (raas::MessageStream, SocketAddr) = accept!(self.0, py)?;
-        Ok((MessageStream(Held::new(py, stream)?), pair(peer)))
+        Ok((MessageStream(MaybeOpen::new(py, stream)?), pair(peer)))
     }
 
     fn getsockname(&self, py: Python<'_>) -> PyResult<Pair> {

@@ -16,7 +16,7 @@ use crate::address::seconds;
 use crate::bytes::{Source, Target};
 use crate::exports::{Bytes, Exports, hand_out, take_back};
 use crate::failure::{OrRaise, closed};
-use crate::held::{SLICE, lock};
+use crate::maybe_open::{SLICE, lock};
 use crate::session::{Session, session_of};
 use crate::shown::Shown;
 

@@ -16,7 +16,7 @@ use raas::{ConnectOptions, Fallback, Readiness};
 use crate::address::{Pair, address, pair, seconds};
 use crate::bytes::{Source, Target};
 use crate::failure::{OrRaise, closed};
-use crate::held::{Held, Waits, Way, lock};
+use crate::maybe_open::{Direction, MaybeOpen, Waits, lock};
 use crate::session::{Session, session_of};
 use crate::shown::Shown;
 
@@ -28,10 +28,10 @@ impl Waits for raas::Stream {
         self.set_nonblocking(on)
     }
 
-    fn bound(&self, way: Way, time: Duration) -> io::Result<()> {
+    fn bound(&self, way: Direction, time: Duration) -> io::Result<()> {
         match way {
-            Way::In => self.set_read_timeout(Some(time)),
-            Way::Out => self.set_write_timeout(Some(time)),
+            Direction::In => self.set_read_timeout(Some(time)),
+            Direction::Out => self.set_write_timeout(Some(time)),
         }
     }
 
@@ -57,11 +57,11 @@ pub(crate) fn how_of(how: i32) -> PyResult<Shutdown> {
 /// A connection of bytes.
 #[pyclass(frozen, module = "raas._raas")]
 #[derive(Debug)]
-pub(crate) struct Stream(Held<raas::Stream>);
+pub(crate) struct Stream(MaybeOpen<raas::Stream>);
 
 impl Stream {
     pub(crate) fn adopt(py: Python<'_>, stream: raas::Stream) -> PyResult<Self> {
-        Held::new(py, stream).map(Self)
+        MaybeOpen::new(py, stream).map(Self)
     }
 
     /// Bytes that are there, or come within the time of the mode.
@@ -72,7 +72,7 @@ impl Stream {
         mut read: impl FnMut(&raas::Stream, &mut [u8]) -> io::Result<usize> + Send,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let mut room = vec![0; bytes.min(RECV_MAX)];
-        let count = self.0.wait(py, Way::In, self.0.deadline(), |stream| read(stream, &mut room))?;
+        let count = self.0.wait(py, Direction::In, self.0.deadline(), |stream| read(stream, &mut room))?;
         Ok(PyBytes::new(py, &room[..count]))
     }
 }
@@ -89,14 +89,14 @@ impl Stream {
     fn send(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<usize> {
         let source = Source::get(data)?;
         let bytes = source.as_slice();
-        self.0.wait(py, Way::Out, self.0.deadline(), |mut stream| stream.write(bytes))
+        self.0.wait(py, Direction::Out, self.0.deadline(), |mut stream| stream.write(bytes))
     }
 
     fn sendall(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let source = Source::get(data)?;
         let (mut rest, deadline) = (source.as_slice(), self.0.deadline());
         while !rest.is_empty() {
-            let count = self.0.wait(py, Way::Out, deadline, |mut stream| stream.write(rest))?;
+            let count = self.0.wait(py, Direction::Out, deadline, |mut stream| stream.write(rest))?;
             rest = &rest[count..];
         }
         Ok(())
@@ -124,7 +124,7 @@ impl Stream {
                 room.get_mut(..bytes).ok_or_else(short)?
             }
         };
-        self.0.wait(py, Way::In, self.0.deadline(), |mut stream| stream.read(room))
+        self.0.wait(py, Direction::In, self.0.deadline(), |mut stream| stream.read(room))
     }
 
     fn shutdown(&self, py: Python<'_>, how: i32) -> PyResult<()> {

@@ -22,7 +22,7 @@ use crate::control_socket::attach;
 use crate::descriptor::{is_hung_up, wait_for};
 use crate::driver::{Driver, TOKEN_CONTROL, TOKEN_KICK, TOKEN_TCP, TOKEN_WAKE};
 use crate::error::SessionError;
-use crate::kept::{Kept, Showing};
+use crate::kept::{KeptSession, Showing};
 use crate::park::lock;
 use crate::patience::{WaitPolicy, YieldTurns};
 use crate::reactor::Reactor;
@@ -80,7 +80,7 @@ pub(crate) struct Attachment {
     pub(crate) addresses: Vec<IpAddr>,
     pub(crate) release: String,
     pub(crate) requires_encryption: bool,
-    pub(crate) returning: Kept,
+    pub(crate) returning: KeptSession,
     pub(crate) showing: Mutex<Showing>,
     pub(crate) daemon: Arc<Daemon>,
     pub(crate) tables: Mutex<Tables>,
@@ -139,7 +139,7 @@ impl Attachment {
             addresses,
             release,
             requires_encryption,
-            returning: Kept::new(segment, page, wakes, number),
+            returning: KeptSession::new(segment, page, wakes, number),
             showing: Mutex::default(),
             daemon: Arc::clone(session.daemon()),
             app_sleep: session.memory().app_sleep(),

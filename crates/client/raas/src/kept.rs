@@ -39,7 +39,7 @@ pub(crate) enum Showing {
 
 /// See the head of this file.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct KeptSession {
     pub(crate) segment: Arc<OwnedFd>,
     pub(crate) page: EnginePage,
     /// The daemon's, in that page.
@@ -51,7 +51,7 @@ pub(crate) struct Kept {
     pub(crate) away: Mutex<Option<Away>>,
 }
 
-impl Kept {
+impl KeptSession {
     pub(crate) fn new(segment: OwnedFd, page: EnginePage, wakes: Vec<Arc<WakeSocket>>, number: u64) -> Self {
         let (number, is_away) = (AtomicU64::new(number), AtomicBool::new(false));
         let (segment, life) = (Arc::new(segment), page.life());

@@ -18,7 +18,7 @@ use crate::driver::{Driver, TOKEN_CONTROL, TOKEN_DIRECT, TOKEN_KICK, TOKEN_PAIRS
 use crate::error::SessionError;
 use crate::park::{Parker, lock};
 use crate::poller::Waiter;
-use crate::reactor::{Place, SLEEP_MAX, sleep_bound};
+use crate::reactor::{Role, SLEEP_MAX, sleep_bound};
 
 /// Control messages handled in one round.
 const MESSAGES_MAX: usize = 256;
@@ -57,8 +57,8 @@ impl Attachment {
             return Ok(());
         }
         let leadership = match self.reactor.enter(parker) {
-            Place::Leader(leadership) => leadership,
-            Place::Follower(ticket) => match self.reactor.follow(ticket, parker, beside, deadline) {
+            Role::Leader(leadership) => leadership,
+            Role::Follower(ticket) => match self.reactor.follow(ticket, parker, beside, deadline) {
                 Some(leadership) => leadership,
                 None => return Ok(()),
             },

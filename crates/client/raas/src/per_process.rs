@@ -9,11 +9,11 @@ use std::sync::OnceLock;
 /// parent's stays where it is, untouched. For libraries that stand on this one and keep tables of its sockets.
 #[derive(Debug)]
 pub struct PerProcess<T: 'static> {
-    first: OnceLock<Link<T>>,
+    first: OnceLock<Node<T>>,
 }
 
 #[derive(Debug)]
-struct Link<T: 'static> {
+struct Node<T: 'static> {
     pid: u32,
     value: T,
     next: OnceLock<Box<Self>>,
@@ -37,15 +37,15 @@ impl<T: Default> PerProcess<T> {
     }
 
     fn of(&self, pid: u32) -> &T {
-        let mut link = self.first.get_or_init(|| Link::new(pid));
+        let mut link = self.first.get_or_init(|| Node::new(pid));
         while link.pid != pid {
-            link = link.next.get_or_init(|| Box::new(Link::new(pid)));
+            link = link.next.get_or_init(|| Box::new(Node::new(pid)));
         }
         &link.value
     }
 }
 
-impl<T: Default> Link<T> {
+impl<T: Default> Node<T> {
     fn new(pid: u32) -> Self {
         Self { pid, value: T::default(), next: OnceLock::new() }
     }

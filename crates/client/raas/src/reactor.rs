@@ -47,7 +47,7 @@ pub(crate) enum Outside<'a> {
 
 /// The role of a thread that wants to sleep.
 #[derive(Debug)]
-pub(crate) enum Place<'a> {
+pub(crate) enum Role<'a> {
     Leader(Leadership<'a>),
     Follower(u64),
 }
@@ -58,17 +58,17 @@ pub(crate) struct Leadership<'a>(&'a Reactor);
 
 impl Reactor {
     /// Joins the blocked threads.
-    pub(crate) fn enter(&self, parker: &Arc<Parker>) -> Place<'_> {
+    pub(crate) fn enter(&self, parker: &Arc<Parker>) -> Role<'_> {
         let mut queue = lock(&self.queue);
         if !queue.led {
             queue.led = true;
             queue.watcher_leads = queue.watcher.as_ref().is_some_and(|watcher| Arc::ptr_eq(watcher, parker));
-            return Place::Leader(Leadership(self));
+            return Role::Leader(Leadership(self));
         }
         let ticket = queue.next_ticket;
         queue.next_ticket += 1;
         queue.followers.insert(ticket, Arc::clone(parker));
-        Place::Follower(ticket)
+        Role::Follower(ticket)
     }
 
     /// Leads if nobody does.
@@ -179,15 +179,15 @@ mod tests {
     fn leadership_passes_on_and_ends() {
         let reactor = Reactor::default();
         let parkers: Vec<_> = (0..3).map(|_| Arc::new(Parker::default())).collect();
-        let Place::Leader(first) = reactor.enter(&parkers[0]) else { panic!("the first leads") };
-        let Place::Follower(a) = reactor.enter(&parkers[1]) else { panic!("the second follows") };
-        let Place::Follower(b) = reactor.enter(&parkers[2]) else { panic!("the third follows") };
+        let Role::Leader(first) = reactor.enter(&parkers[0]) else { panic!("the first leads") };
+        let Role::Follower(a) = reactor.enter(&parkers[1]) else { panic!("the second follows") };
+        let Role::Follower(b) = reactor.enter(&parkers[2]) else { panic!("the third follows") };
         drop(first);
         let second = reactor.follow(a, &parkers[1], None, None).expect("the longest sleeper leads now");
         parkers[2].notify();
         assert!(reactor.follow(b, &parkers[2], None, None).is_none(), "woken for its own sake");
         drop(second);
-        assert!(matches!(reactor.enter(&parkers[0]), Place::Leader(_)), "nobody led");
+        assert!(matches!(reactor.enter(&parkers[0]), Role::Leader(_)), "nobody led");
     }
 
     #[test]
@@ -199,7 +199,7 @@ mod tests {
         assert!(!watcher.is_notified() && reactor.has_outsiders());
         drop(first);
         assert!(watcher.is_notified(), "somebody sleeps and relies on a leader");
-        let Place::Leader(leads) = reactor.enter(&watcher) else { panic!("nobody led") };
+        let Role::Leader(leads) = reactor.enter(&watcher) else { panic!("nobody led") };
         reactor.leave_outside();
         assert!(matches!(reactor.enter_outside(true), Outside::WatcherLeads), "it leads for nobody");
         assert!(matches!(reactor.enter_outside(false), Outside::Outsider));

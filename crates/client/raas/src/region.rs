@@ -9,6 +9,7 @@ mod completion;
 mod error;
 mod flight;
 mod handle;
+mod handle_source;
 mod later;
 mod lent_copy;
 mod local;
@@ -20,7 +21,6 @@ mod queue;
 mod registered;
 mod remote;
 mod slice;
-mod way;
 
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
@@ -42,8 +42,8 @@ pub use slice::RegionSlice;
 
 use crate::session::Session;
 pub(crate) use handle::{Handle, Lender};
-pub(crate) use way::Held;
-use way::Way;
+pub(crate) use handle_source::CurrentHandle;
+use handle_source::HandleSource;
 
 /// A handle to a region: memory with a name, a size and a key, that programs read and write without its owner taking
 /// part (docs/use/regions.md).
@@ -74,7 +74,7 @@ use way::Way;
 /// Any number of threads may use one handle, and cloning gives another handle on the same. In a child made by `fork`
 /// every use fails with [`SessionError::Forked`](crate::SessionError::Forked).
 #[derive(Clone)]
-pub struct Region(Arc<Way>);
+pub struct Region(Arc<HandleSource>);
 
 impl Region {
     /// Opens a region of a host, for all that it allows: reading, writing and atomics. `host` is an address of this
@@ -96,7 +96,7 @@ impl Region {
         access: RegionAccess,
     ) -> Result<Self, RegionError> {
         let handle = Handle::open(&session.attachment, host, name, key, (access, false))?;
-        Ok(Self(Arc::new(Way::of_host(handle, host, access))))
+        Ok(Self(Arc::new(HandleSource::of_host(handle, host, access))))
     }
 
     /// As [`Region::open_for`], and the handle's operations get a *leased lane*: a queue pair between the two hosts that
@@ -128,7 +128,7 @@ impl Region {
 
     /// Of a handle that does not open itself again.
     fn once(handle: Arc<Handle>) -> Self {
-        Self(Arc::new(Way::once(handle)))
+        Self(Arc::new(HandleSource::once(handle)))
     }
 
     // ---- what it is
@@ -176,7 +176,7 @@ impl Region {
     }
 
     /// The handle that counts; the region is opened again if it must be.
-    pub(crate) fn handle(&self) -> Result<Held<'_>, RegionError> {
+    pub(crate) fn handle(&self) -> Result<CurrentHandle<'_>, RegionError> {
         self.0.settled()
     }
 

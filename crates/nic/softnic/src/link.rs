@@ -38,7 +38,7 @@ const LOOPBACK_INDEX: u32 = 1;
 
 /// The interface of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Link {
+pub(crate) struct Interface {
     /// Interface index.
     pub(crate) index: u32,
     /// MTU in bytes of IP packet.
@@ -46,7 +46,7 @@ pub(crate) struct Link {
 }
 
 /// The interface that holds `address`; `None` if none does.
-pub(crate) fn link_of(address: IpAddr) -> Result<Option<Link>, rustix::io::Errno> {
+pub(crate) fn link_of(address: IpAddr) -> Result<Option<Interface>, rustix::io::Errno> {
     let Some(index) = index_of(address)? else { return Ok(None) };
     let mut mtu = None;
     dump(RTM_GETLINK, |kind, body| {
@@ -54,7 +54,7 @@ pub(crate) fn link_of(address: IpAddr) -> Result<Option<Link>, rustix::io::Errno
             mtu = attribute(body, LINK_HEADER, IFLA_MTU).and_then(|v| u32_at(v, 0));
         }
     })?;
-    Ok(mtu.map(|mtu| Link { index, mtu_bytes: mtu as usize }))
+    Ok(mtu.map(|mtu| Interface { index, mtu_bytes: mtu as usize }))
 }
 
 /// MTU, in bytes of IP packet, of the interface that holds `address` in this network namespace; `None` if none does.

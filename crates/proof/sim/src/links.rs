@@ -12,8 +12,8 @@ use dispatch::Report;
 use engine::AppId;
 use plane::{
     Admission, ClientId, ClusterKey, ClusterKeys, DaemonConfig, Dialing, Heartbeat, Identity, Introduction, LinkId,
-    LinkNames, LinkPath, Names, Opening, PairLimits, PeersConfig, Place, Seal, Strangers, TICKET_SECRET_BYTES, Tickets,
-    Watch,
+    LinkNames, LinkPath, Names, Opening, PairLimits, PeersConfig, Permit, Seal, Strangers, TICKET_SECRET_BYTES,
+    Tickets, Watch,
 };
 use shm::SessionShape;
 use verbs::Time;
@@ -78,7 +78,7 @@ pub(crate) struct Link {
     /// Of one that this host dials.
     pub(crate) dialing: Option<Dialing>,
     /// Of one that it accepted and that has not proven the key.
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<Permit>,
     /// Of one that is up.
     pub(crate) seal: Option<Seal>,
     /// The control plane knows of it.

@@ -76,7 +76,7 @@ pub use peers::{PATH_MISSES, PeerPaths, PeerSources, Peers, PeersConfig, Verdict
 pub use policy::{NameTwice, OTHERS, Policy, ProgramFacts, RegionRight, Rights, Selector, Tenant, WEIGHT_MAX};
 pub use seal::{SEAL_BYTES, SEALED_MESSAGE_BYTES_MAX, Seal, SealError};
 pub use side::Side;
-pub use strangers::{Entered, Place, PlaceNumber, Strangers};
+pub use strangers::{Entered, Permit, PermitNumber, Strangers};
 pub use ticket::{Holder, TICKET_SECRET_BYTES, Tickets};
 pub use user_places::{NoPlace, UserPlaces};
 pub use watch::{Heartbeat, Watch, WatchAction};

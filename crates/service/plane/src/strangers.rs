@@ -22,18 +22,18 @@ enum Source {
 
 /// A place's number. Never used again for another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PlaceNumber(u64);
+pub struct PermitNumber(u64);
 
 /// A link's right to its place.
 #[derive(Debug)]
-pub struct Place {
-    number: PlaceNumber,
+pub struct Permit {
+    number: PermitNumber,
     source: Source,
 }
 
-impl Place {
+impl Permit {
     /// By which it is named when it is given to another.
-    pub fn number(&self) -> PlaceNumber {
+    pub fn number(&self) -> PermitNumber {
         self.number
     }
 }
@@ -42,9 +42,9 @@ impl Place {
 #[derive(Debug)]
 pub struct Entered {
     /// Its place.
-    pub place: Place,
+    pub place: Permit,
     /// Whose place it took: that link is to be closed.
-    pub evicted: Option<PlaceNumber>,
+    pub evicted: Option<PermitNumber>,
 }
 
 /// All places.
@@ -55,8 +55,8 @@ pub struct Strangers {
     /// The hosts that the configuration names, by each address from which their links may come.
     known: BTreeMap<IpAddr, IpAddr>,
     /// By the number of the link, so the oldest come first.
-    held: BTreeMap<PlaceNumber, Source>,
-    by_source: BTreeMap<Source, BTreeSet<PlaceNumber>>,
+    held: BTreeMap<PermitNumber, Source>,
+    by_source: BTreeMap<Source, BTreeSet<PermitNumber>>,
     next: u64,
 }
 
@@ -85,15 +85,15 @@ impl Strangers {
         if let Some(number) = evicted {
             self.remove(number);
         }
-        let number = PlaceNumber(self.next);
+        let number = PermitNumber(self.next);
         self.next += 1;
         self.held.insert(number, source);
         self.by_source.entry(source).or_default().insert(number);
-        Entered { place: Place { number, source }, evicted }
+        Entered { place: Permit { number, source }, evicted }
     }
 
     /// The link has proven itself, or ended.
-    pub fn leave(&mut self, place: &Place) {
+    pub fn leave(&mut self, place: &Permit) {
         if self.held.get(&place.number) == Some(&place.source) {
             self.remove(place.number);
         }
@@ -110,7 +110,7 @@ impl Strangers {
 
     /// Places that are taken by hosts which the configuration does not name.
     fn unknown(&self) -> usize {
-        let known = |(source, links): (&Source, &BTreeSet<PlaceNumber>)| match source {
+        let known = |(source, links): (&Source, &BTreeSet<PermitNumber>)| match source {
             Source::Known(_) => links.len(),
             _ => 0,
         };
@@ -120,11 +120,11 @@ impl Strangers {
     /// The source that has most; of several the one whose oldest link is the oldest.
     fn most_crowded(&self) -> Option<Source> {
         let unknown = self.by_source.iter().filter(|(source, _)| !matches!(source, Source::Known(_)));
-        let key = |links: &BTreeSet<PlaceNumber>| (links.len(), std::cmp::Reverse(links.first().copied()));
+        let key = |links: &BTreeSet<PermitNumber>| (links.len(), std::cmp::Reverse(links.first().copied()));
         unknown.max_by_key(|(_, links)| key(links)).map(|(source, _)| *source)
     }
 
-    fn remove(&mut self, number: PlaceNumber) {
+    fn remove(&mut self, number: PermitNumber) {
         let Some(source) = self.held.remove(&number) else { return };
         if let Some(links) = self.by_source.get_mut(&source) {
             links.remove(&number);
@@ -149,7 +149,7 @@ mod tests {
         IpAddr::from([192, 0, 2, n])
     }
 
-    fn has(strangers: &Strangers, place: &Place) -> bool {
+    fn has(strangers: &Strangers, place: &Permit) -> bool {
         strangers.held.contains_key(&place.number)
     }
 
@@ -157,7 +157,7 @@ mod tests {
     fn a_source_at_its_limit_takes_its_own_oldest_place() {
         let mut strangers = strangers();
         let other = strangers.enter(v4(1)).place;
-        let idle: Vec<Place> = (0..8).map(|_| strangers.enter(v4(2)).place).collect();
+        let idle: Vec<Permit> = (0..8).map(|_| strangers.enter(v4(2)).place).collect();
         for oldest in &idle {
             assert_eq!(strangers.enter(v4(2)).evicted, Some(oldest.number));
         }
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn a_host_alone_keeps_its_place_against_many_links_of_few_sources() {
         let mut strangers = strangers();
-        let idle: Vec<Place> = (0..64).map(|n| strangers.enter(v4(n / 8)).place).collect();
+        let idle: Vec<Permit> = (0..64).map(|n| strangers.enter(v4(n / 8)).place).collect();
         let Entered { place: honest, evicted } = strangers.enter(v4(200));
         assert_eq!(evicted, Some(idle[0].number));
         for n in 0..10_000 {

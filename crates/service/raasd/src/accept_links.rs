@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use control::Reason;
-use plane::{Entered, LinkId, Opening, Place, PlaceNumber, Refusal, Strangers};
+use plane::{Entered, LinkId, Opening, Permit, PermitNumber, Refusal, Strangers};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinSet;
@@ -35,7 +35,7 @@ const ENDING_MAX: usize = 8;
 struct Door {
     strangers: Strangers,
     /// How links learn that their place was given to another.
-    evictions: BTreeMap<PlaceNumber, oneshot::Sender<()>>,
+    evictions: BTreeMap<PermitNumber, oneshot::Sender<()>>,
     log: LogQuota,
 }
 
@@ -43,7 +43,7 @@ struct Door {
 #[derive(Debug)]
 struct AtDoor {
     door: Arc<Mutex<Door>>,
-    place: Place,
+    place: Permit,
     /// Ready when the place was given to another.
     evicted: oneshot::Receiver<()>,
     /// Its descriptor's share of what strangers may hold open, those that lost their place among them.

@@ -27,7 +27,7 @@ use crate::limits::{DaemonLimits, count};
 use crate::link_queue::TURNS;
 use crate::program_facts::{ProcessName, facts_of};
 use crate::questions::QuestionPlace;
-use crate::receiving::{Held, NotReceived, Receivers, With};
+use crate::receiving::{NotReceived, Receivers, SocketAtReceiver, With};
 use crate::shares::{Memory, Share, Shares};
 use crate::shutdown::Shutdown;
 use crate::user_turns::Rooms;
@@ -265,7 +265,7 @@ pub(crate) async fn accept_clients(listener: OwnedFd, context: ClientContext, st
 /// A program that may say Hello.
 struct Admitted {
     who: PeerCredentials,
-    held: Held,
+    held: SocketAtReceiver,
     place: Share,
 }
 
@@ -295,7 +295,12 @@ fn refused(reason: Reason, detail: impl Into<String>) -> Reply {
 }
 
 /// Serves a program to its end. The receiver closes the last descriptor of its socket.
-async fn serve(socket: UnixStream, who: PeerCredentials, held: Held, (client, context): (ClientId, ClientContext)) {
+async fn serve(
+    socket: UnixStream,
+    who: PeerCredentials,
+    held: SocketAtReceiver,
+    (client, context): (ClientId, ClientContext),
+) {
     let turns = Arc::new(Semaphore::new(TURNS));
     let mut session = Session { socket: &socket, client, uid: who.uid, context: &context, held, turns };
     session.serve(who).await;
@@ -353,7 +358,7 @@ struct Session<'a> {
     client: ClientId,
     uid: u32,
     context: &'a ClientContext,
-    held: Held,
+    held: SocketAtReceiver,
     turns: Arc<Semaphore>,
 }
 

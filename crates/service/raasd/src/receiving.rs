@@ -94,16 +94,16 @@ impl Receivers {
     }
 
     /// Gives the receiver of a user a descriptor of a program's socket, so that it closes the last one.
-    pub(crate) fn hold(self: &Arc<Self>, uid: u32, socket: impl AsFd) -> Result<Held, NotReceived> {
+    pub(crate) fn hold(self: &Arc<Self>, uid: u32, socket: impl AsFd) -> Result<SocketAtReceiver, NotReceived> {
         let user = self.receiver_of(uid)?;
         match user.hold(&socket) {
-            Ok(place) => Ok(Held { receivers: Arc::clone(self), user, place }),
+            Ok(place) => Ok(SocketAtReceiver { receivers: Arc::clone(self), user, place }),
             // It does not read what it is told.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.lose(&user);
                 let user = self.receiver_of(uid)?;
                 let place = user.hold(&socket)?;
-                Ok(Held { receivers: Arc::clone(self), user, place })
+                Ok(SocketAtReceiver { receivers: Arc::clone(self), user, place })
             }
             Err(error) => Err(error.into()),
         }
@@ -223,13 +223,13 @@ impl UserReceiver {
 
 /// A program's socket at its user's receiver. To be dropped after the daemon's own descriptor of that socket.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct SocketAtReceiver {
     receivers: Arc<Receivers>,
     user: Arc<UserReceiver>,
     place: u32,
 }
 
-impl Held {
+impl SocketAtReceiver {
     /// Has another receiver hold the socket if the one that held it is lost.
     pub(crate) fn renew(&mut self, socket: impl AsFd) -> Result<(), NotReceived> {
         if lock(&self.user.places).is_lost {
@@ -255,7 +255,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for SocketAtReceiver {
     fn drop(&mut self) {
         // If it cannot be told, it still has the socket: the place is not given to another program.
         if self.user.receiver.release(self.place).is_ok() {

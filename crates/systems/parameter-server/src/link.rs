@@ -26,7 +26,7 @@ pub enum Over {
 
 /// A connection.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct Connection {
     carrier: Carrier,
     /// The message that was received last.
     received: Vec<u8>,
@@ -38,7 +38,7 @@ enum Carrier {
     Raas(MessageStream),
 }
 
-impl Link {
+impl Connection {
     pub(crate) fn connect(over: &Over, to: SocketAddr) -> Result<Self, WorkError> {
         match over {
             Over::Tcp => {

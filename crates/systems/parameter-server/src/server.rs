@@ -8,7 +8,7 @@ use std::thread;
 use raas::{ListenOptions, MessageListener, Region, RegionAccess, RegionOptions, Session};
 
 use crate::error::ServeError;
-use crate::link::{Link, Over, RING_BYTES};
+use crate::link::{Connection, Over, RING_BYTES};
 use crate::values::{KEYS_MAX, Values, ValuesError};
 use crate::wire::{self, Request, VALUE_BYTES};
 
@@ -48,7 +48,7 @@ impl Server {
                 let (listener, address) = listen().map_err(|error| ServeError::Listen { at, error })?;
                 let shared = Shared::new(keys, None);
                 thread::spawn(move || {
-                    listener.incoming().map_while(Result::ok).for_each(|stream| shared.take(Link::tcp(stream)));
+                    listener.incoming().map_while(Result::ok).for_each(|stream| shared.take(Connection::tcp(stream)));
                 });
                 Ok(Self { address })
             }
@@ -67,7 +67,7 @@ impl Server {
         let region = region.create(session, &name, keys * VALUE_BYTES as u64)?;
         let shared = Shared::new(keys, Some(region));
         thread::spawn(move || {
-            listener.incoming().map_while(Result::ok).for_each(|stream| shared.take(Ok(Link::raas(stream))));
+            listener.incoming().map_while(Result::ok).for_each(|stream| shared.take(Ok(Connection::raas(stream))));
         });
         Ok(Self { address })
     }
@@ -85,7 +85,7 @@ impl Shared {
     }
 
     /// Serves a worker in a thread of its own.
-    fn take(self: &Arc<Self>, link: std::io::Result<Link>) {
+    fn take(self: &Arc<Self>, link: std::io::Result<Connection>) {
         // A connection that ended at once is nobody's concern.
         let Ok(mut link) = link else { return };
         let shared = Arc::clone(self);
@@ -102,7 +102,7 @@ impl Shared {
     }
 
     /// Answers one worker until it ends.
-    fn serve(&self, link: &mut Link) -> std::io::Result<()> {
+    fn serve(&self, link: &mut Connection) -> std::io::Result<()> {
         let mut reply = Vec::new();
         while let Some(message) = link.receive()? {
             self.answer(message, &mut reply);

@@ -25,10 +25,10 @@ raas::debug_says_the_words!(ValuesError);
 
 /// The values of a server.
 #[derive(Debug)]
-pub(crate) struct Values(Mutex<Held>);
+pub(crate) struct Values(Mutex<State>);
 
 #[derive(Debug)]
-struct Held {
+struct State {
     values: Vec<f32>,
     region: Option<Region>,
     /// Bytes that go into the region next.
@@ -39,11 +39,11 @@ impl Values {
     /// So many zeroes; a region, if there is one, has room for them.
     pub(crate) fn new(keys: u64, region: Option<Region>) -> Self {
         let values = vec![0.0; usize::try_from(keys.min(KEYS_MAX)).unwrap_or_default()];
-        Self(Mutex::new(Held { values, region, bytes: vec![] }))
+        Self(Mutex::new(State { values, region, bytes: vec![] }))
     }
 
     /// A thread that panicked left whole values: each is one store.
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -85,7 +85,7 @@ impl Values {
     }
 }
 
-impl Held {
+impl State {
     fn check(&self, keys: Keys<'_>) -> Result<(), ValuesError> {
         let held = self.values.len();
         match keys.iter().find(|key| *key >= held as u64) {

@@ -7,7 +7,7 @@ use std::ops::Range;
 use raas::{Batch, Pending, Region, RegionAccess, RegionKey};
 
 use crate::error::WorkError;
-use crate::link::{Link, Over};
+use crate::link::{Connection, Over};
 use crate::wire::{self, Floats, PAIRS_MAX, Reply, VALUE_BYTES};
 
 /// A pull of more runs of neighbouring keys is a message: each run would be a READ.
@@ -26,7 +26,7 @@ pub struct Worker {
 
 #[derive(Debug)]
 struct Remote {
-    link: Link,
+    link: Connection,
     region: Option<Region>,
 }
 
@@ -43,7 +43,7 @@ impl Worker {
     pub fn connect(over: &Over, servers: &[SocketAddr]) -> Result<Self, WorkError> {
         let mut worker = Self { servers: vec![], each: 0, message: vec![], bytes: vec![] };
         for (number, to) in servers.iter().enumerate() {
-            let mut link = Link::connect(over, *to)?;
+            let mut link = Connection::connect(over, *to)?;
             wire::put_hello(&mut worker.message);
             link.send(&worker.message)?;
             let Reply::Welcome { keys, region } = received(&mut link)? else { return Err(out_of_turn()) };
@@ -211,7 +211,7 @@ fn put(values: &mut [f32], found: Floats<'_>) -> Result<(), WorkError> {
     Ok(())
 }
 
-fn received(link: &mut Link) -> Result<Reply<'_>, WorkError> {
+fn received(link: &mut Connection) -> Result<Reply<'_>, WorkError> {
     match wire::reply(link.receive()?.ok_or(WorkError::Ended)?)? {
         Reply::Refused(why) => Err(WorkError::Refused(why.to_owned())),
         reply => Ok(reply),

@@ -4,11 +4,11 @@
 
 mod call;
 mod change;
+mod channel;
 mod core;
 mod dial;
 mod driver;
 mod enter;
-mod link;
 mod messages;
 mod slots;
 mod ticket;

@@ -5,15 +5,15 @@
 mod clients;
 mod connection;
 mod execute;
+mod group;
 mod member;
 mod ring;
 mod seats;
 mod slabs;
 mod slices;
-mod station;
+mod spin;
 mod turns;
-mod vigil;
-mod width;
+mod work;
 mod worker;
 
 use std::collections::HashMap;

@@ -26,7 +26,7 @@ const LOCK: &str = "lock";
 pub(crate) struct Cleanup {
     /// The directory.
     dir: PathBuf,
-    held: Arc<Mutex<Option<Held>>>,
+    held: Arc<Mutex<Option<Owned>>>,
 }
 
 /// Cleans up when dropped, however many clones of the [`Cleanup`] other threads hold.
@@ -40,13 +40,13 @@ impl Drop for Owner {
 }
 
 #[derive(Debug)]
-struct Held {
+struct Owned {
     children: Vec<Child>,
     _lock: File,
     _dir: TempDir,
 }
 
-impl Drop for Held {
+impl Drop for Owned {
     fn drop(&mut self) {
         // Applications before the daemons, which were started first: none sees its daemon die and says so.
         self.children.iter_mut().rev().for_each(|child| drop(child.kill()));
@@ -61,7 +61,7 @@ impl Cleanup {
         let private = std::fs::Permissions::from_mode(0o700);
         let temporary = tempfile::Builder::new().prefix(PREFIX).permissions(private).tempdir()?;
         let dir = temporary.path().to_path_buf();
-        let held = Held { children: Vec::new(), _lock: lock(&dir)?, _dir: temporary };
+        let held = Owned { children: Vec::new(), _lock: lock(&dir)?, _dir: temporary };
         Ok(Self { dir, held: Arc::new(Mutex::new(Some(held))) })
     }
 
@@ -71,7 +71,7 @@ impl Cleanup {
     }
 
     /// The data of a panicked thread's lock is still what must be cleaned up.
-    fn lock(&self) -> MutexGuard<'_, Option<Held>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Owned>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

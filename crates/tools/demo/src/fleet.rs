@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::cleanup::Cleanup;
 use super::corpus::Corpus;
 use super::host::log;
-use super::plan::{Link, part_of};
+use super::plan::{Connection, part_of};
 use super::protocol::{Answer, Command, Flowed, Seat, Setup, Small, Transferred, Via};
 use super::traffic::monotonic_ns;
 
@@ -35,7 +35,7 @@ pub(crate) struct Cast<'a> {
     /// How each host's applications connect.
     pub(crate) via: &'a [Via; 2],
     /// Which application connects to which.
-    pub(crate) links: &'a [Link],
+    pub(crate) links: &'a [Connection],
     /// What is sent.
     pub(crate) corpus: &'a Corpus,
 }

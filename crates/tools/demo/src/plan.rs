@@ -12,14 +12,14 @@ const FINDINGS_MAX: usize = 20;
 
 /// A connection and what each of its ends sends.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Link {
+pub(crate) struct Connection {
     /// The application that connects, and the one that accepts.
     pub(crate) ends: [Seat; 2],
     /// Files that each end sends, by their indices.
     pub(crate) files: [Vec<u32>; 2],
 }
 
-impl Link {
+impl Connection {
     pub(crate) fn new(from: Seat, to: Seat) -> Self {
         Self { ends: [from, to], files: [Vec::new(), Vec::new()] }
     }
@@ -31,12 +31,12 @@ impl Link {
 
 /// Spreads the connections evenly over the pairs of applications, half begun by each host, and the files so that each
 /// direction of each connection has one, and about the same number of bytes, as far as the files allow.
-pub(crate) fn plan(connections: u32, apps: u32, corpus: &Corpus) -> Vec<Link> {
+pub(crate) fn plan(connections: u32, apps: u32, corpus: &Corpus) -> Vec<Connection> {
     let link = |i: u32| {
         let (pair, host) = (i / 2, i % 2);
-        Link::new(Seat { host, app: pair % apps }, Seat { host: 1 - host, app: (pair / apps) % apps })
+        Connection::new(Seat { host, app: pair % apps }, Seat { host: 1 - host, app: (pair / apps) % apps })
     };
-    let mut links: Vec<Link> = (0..connections).map(link).collect();
+    let mut links: Vec<Connection> = (0..connections).map(link).collect();
 
     // Largest first, each to the direction with the fewest bytes; the count breaks ties, so that small files spread
     // too.
@@ -55,8 +55,8 @@ pub(crate) fn plan(connections: u32, apps: u32, corpus: &Corpus) -> Vec<Link> {
 }
 
 /// The connections of the application at `seat`, as it must know them.
-pub(crate) fn part_of(seat: Seat, links: &[Link], corpus: &Corpus) -> Vec<AppLink> {
-    let of_end = |(connection, link): (u32, &Link)| {
+pub(crate) fn part_of(seat: Seat, links: &[Connection], corpus: &Corpus) -> Vec<AppLink> {
+    let of_end = |(connection, link): (u32, &Connection)| {
         let end = link.ends.iter().position(|end| *end == seat)?;
         let files = |end: usize| link.files[end].iter().filter_map(|file| corpus.files.get(*file as usize));
         Some(AppLink {
@@ -82,7 +82,12 @@ pub(crate) struct Verified {
 
 /// Compares what came to each application with the plan, and with the `digests` of the files themselves: a file that
 /// came altered, on another connection, in another place, too often or never is found.
-pub(crate) fn verify(links: &[Link], corpus: &Corpus, digests: &[String], came: &[(Seat, Transferred)]) -> Verified {
+pub(crate) fn verify(
+    links: &[Connection],
+    corpus: &Corpus,
+    digests: &[String],
+    came: &[(Seat, Transferred)],
+) -> Verified {
     let mut arrived = BTreeMap::new();
     let mut findings = Vec::new();
     for (seat, done) in came {
@@ -177,7 +182,7 @@ mod tests {
         let corpus = corpus(3);
         let digests = ["x", "y", "z"].map(String::from);
         let [a, b] = [0, 1].map(|host| Seat { host, app: 0 });
-        let links = [Link { ends: [a, b], files: [vec![0, 1], vec![2]] }, Link::new(a, b)];
+        let links = [Connection { ends: [a, b], files: [vec![0, 1], vec![2]] }, Connection::new(a, b)];
         let arrived =
             |connection, files: &[&str]| Arrived { connection, sha256: files.iter().map(|&f| f.into()).collect() };
         let done = |arrived| Transferred { arrived, cpu_seconds: 0.0 };

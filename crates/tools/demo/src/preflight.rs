@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use rustix::process::{Resource, getrlimit};
 
 use super::host::Ports;
-use super::plan::Link;
+use super::plan::Connection;
 use super::protocol::Seat;
 use transport::process;
 use verbs::Wire;
@@ -19,7 +19,7 @@ const DAEMON_DESCRIPTORS_PER_APP: u64 = 8;
 const OWN_DESCRIPTORS: u64 = 48;
 
 /// Raises what may be raised, and says what is short.
-pub(super) fn check(hosts: [IpAddr; 2], ports: Ports, seats: &[Seat], links: &[Link]) -> Result<(), String> {
+pub(super) fn check(hosts: [IpAddr; 2], ports: Ports, seats: &[Seat], links: &[Connection]) -> Result<(), String> {
     process::raise_descriptor_limit();
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     enough_descriptors(limit, ports.engines, seats, links)?;
@@ -45,7 +45,7 @@ fn free_ports(ip: IpAddr, ports: Ports) -> Result<(), String> {
     listener.map(drop).map_err(|e| taken("TCP", ports.peer, "daemon to daemon", e))
 }
 
-fn enough_descriptors(limit: u64, engines: u32, seats: &[Seat], links: &[Link]) -> Result<(), String> {
+fn enough_descriptors(limit: u64, engines: u32, seats: &[Seat], links: &[Connection]) -> Result<(), String> {
     let apps = seats.len() as u64;
     let of_app = seats.iter().map(|&seat| links.iter().filter(|l| l.has(seat)).count()).max().unwrap_or(0) as u64;
     let needs = [
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn what_is_short_is_named() {
         let seats = [0, 1].map(|host| Seat { host, app: 0 });
-        let links = vec![Link::new(seats[0], seats[1]); 1000];
+        let links = vec![Connection::new(seats[0], seats[1]); 1000];
         let short = enough_descriptors(64, 1, &seats, &links).unwrap_err();
         assert!(short.contains("over kernel TCP needs 1048") && short.contains("allows 64"), "{short}");
         let short = enough_descriptors(64, 1, &seats, &links[..1]).unwrap_err();

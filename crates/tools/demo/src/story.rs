@@ -17,7 +17,7 @@ use super::corpus::Corpus;
 use super::echo;
 use super::fleet::{Cast, Fleet, Flow};
 use super::host::{Host, Ports, Start};
-use super::plan::{self, Link};
+use super::plan::{self, Connection};
 use super::protocol::{Lost, Seat, Via};
 use super::report::Report;
 use terminal::{Failure, out, table};
@@ -40,7 +40,7 @@ pub(crate) struct Story<'a> {
     pub(crate) corpus: &'a Corpus,
     /// SHA-256 of its files.
     pub(crate) digests: &'a [String],
-    pub(crate) links: &'a [Link],
+    pub(crate) links: &'a [Connection],
     pub(crate) seats: &'a [Seat],
     pub(crate) deadline: Instant,
     pub(crate) report: &'a mut Report,
@@ -86,7 +86,7 @@ impl Story<'_> {
     fn one_host(&mut self, side: (&str, &str), via: &[Via; 2], host: Option<&Host<'_>>) -> Result<(), String> {
         out::say(format_args!("one host, {}: small messages", side.0));
         let seats = [0, 1].map(|app| Seat { host: 0, app });
-        let links = [Link::new(seats[0], seats[1])];
+        let links = [Connection::new(seats[0], seats[1])];
         let cast = Cast { seats: &seats, hosts: self.demo.hosts, via, links: &links, corpus: self.corpus };
         self.with_fleet(side, cast, |story, fleet| {
             fleet.open()?;

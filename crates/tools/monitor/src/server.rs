@@ -72,7 +72,7 @@ pub(crate) fn refused_method(method: &Method) -> Option<Answer> {
 
 /// A connection of a client.
 #[derive(Debug)]
-struct Held {
+struct Client {
     task: AbortHandle,
     /// It got what it asked for, so it is no stranger who only holds a place.
     is_served: Arc<AtomicBool>,
@@ -80,7 +80,7 @@ struct Held {
 
 /// Connections, the oldest first.
 #[derive(Debug, Default)]
-struct Connections(VecDeque<Held>);
+struct Connections(VecDeque<Client>);
 
 impl Connections {
     /// Makes room for one more: the oldest of those that were never served ends, else the oldest.
@@ -129,7 +129,7 @@ pub(crate) async fn serve(listener: TcpListener, site: Site, end: impl Future<Ou
             let connection = http.serve_connection(TokioIo::new(stream), service);
             let _ = tokio::time::timeout(CONNECTION_TIME, connection).await;
         });
-        connections.0.push_back(Held { task: task.abort_handle(), is_served });
+        connections.0.push_back(Client { task: task.abort_handle(), is_served });
     }
 }
 

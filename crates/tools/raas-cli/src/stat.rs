@@ -60,12 +60,12 @@ fn counters(s: &Stat) -> Value {
 
 /// What the kernel holds the daemon by.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Held {
+pub(crate) struct ProcessFacts {
     pub(crate) calls_filtered: bool,
     pub(crate) landlock_abi: u64,
 }
 
-impl std::fmt::Display for Held {
+impl std::fmt::Display for ProcessFacts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let calls = if self.calls_filtered { "system calls are filtered" } else { "system calls are NOT filtered" };
         match self.landlock_abi {
@@ -76,9 +76,9 @@ impl std::fmt::Display for Held {
 }
 
 /// None where the daemon does not tell this user.
-pub(crate) fn sandbox(s: &Stat) -> Option<Held> {
+pub(crate) fn sandbox(s: &Stat) -> Option<ProcessFacts> {
     let of = |wanted: &str| s.counters.iter().find(|(name, _)| name == wanted).map(|(_, n)| *n);
-    Some(Held { calls_filtered: of("calls_filtered")? > 0, landlock_abi: of("landlock_abi")? })
+    Some(ProcessFacts { calls_filtered: of("calls_filtered")? > 0, landlock_abi: of("landlock_abi")? })
 }
 
 fn to_json(s: &Stat, regions: &[RegionRow]) -> Value {

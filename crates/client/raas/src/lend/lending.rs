@@ -86,7 +86,7 @@ pub(super) type Sent = (Arc<Lease>, (u32, u64));
 
 /// A lease in its place.
 #[derive(Debug)]
-struct Place {
+struct GrantedLease {
     lease: Arc<Lease>,
     /// The other end was told of it.
     is_told: bool,
@@ -96,7 +96,7 @@ struct Place {
 
 #[derive(Debug, Default)]
 struct Loans {
-    places: Vec<Option<Place>>,
+    places: Vec<Option<GrantedLease>>,
     /// Loans that are out, or whose numbers the other end has not given back.
     out: u64,
     /// The word of the process at the other end, with the bits of all that are not out as they were last seen.
@@ -204,7 +204,7 @@ impl Lending {
         handle.add_lease((number, daemon), lender);
         let mut loans = lock(&self.loans);
         loans.collect(conn.endpoint().loans_back());
-        match loans.put(Place { lease, is_told: false, out: 0 }) {
+        match loans.put(GrantedLease { lease, is_told: false, out: 0 }) {
             Some(_) => Ok(()),
             None => {
                 self.attachment.tell(&Request::RegionUnlend { lease: number });
@@ -324,13 +324,14 @@ impl Loans {
     }
 
     fn place_of(&self, open: u64) -> Option<u32> {
-        let is_it = |place: &Option<Place>| place.as_ref().is_some_and(|p| p.lease.open == open && p.lease.is_usable());
+        let is_it =
+            |place: &Option<GrantedLease>| place.as_ref().is_some_and(|p| p.lease.open == open && p.lease.is_usable());
         self.places.iter().position(is_it).and_then(|place| u32::try_from(place).ok())
     }
 
     /// Puts a lease in a place that is free: where there is none, or one that is over.
-    fn put(&mut self, new: Place) -> Option<u32> {
-        let is_free = |place: &Option<Place>| place.as_ref().is_none_or(|p| !p.lease.is_usable() && p.out == 0);
+    fn put(&mut self, new: GrantedLease) -> Option<u32> {
+        let is_free = |place: &Option<GrantedLease>| place.as_ref().is_none_or(|p| !p.lease.is_usable() && p.out == 0);
         let place = match self.places.iter().position(is_free) {
             Some(place) => {
                 self.places[place] = Some(new);

@@ -17,27 +17,27 @@ use crate::region::{Mapped, Region, RegionError};
 /// daemon has ended. One of another host stays there, and [`View::read`] and [`View::copy_into`] fetch from it. A sender
 /// that breaks the rules can change bytes meanwhile, so a second look may show other bytes: copy once, and check and use
 /// the copy.
-pub struct View(Held);
+pub struct View(Source);
 
-enum Held {
+enum Source {
     Copy(Vec<u8>),
     Lent { lease: Arc<Borrowed>, loan: u32, offset: u64, len: u64 },
 }
 
 impl View {
     pub(super) fn lent(lease: Arc<Borrowed>, loan: u32, offset: u64, len: u64) -> Self {
-        Self(Held::Lent { lease, loan, offset, len })
+        Self(Source::Lent { lease, loan, offset, len })
     }
 
     pub(crate) fn copy(bytes: Vec<u8>) -> Self {
-        Self(Held::Copy(bytes))
+        Self(Source::Copy(bytes))
     }
 
     /// Bytes of the message.
     pub fn len(&self) -> u64 {
         match &self.0 {
-            Held::Copy(bytes) => bytes.len() as u64,
-            Held::Lent { len, .. } => *len,
+            Source::Copy(bytes) => bytes.len() as u64,
+            Source::Lent { len, .. } => *len,
         }
     }
 
@@ -48,14 +48,14 @@ impl View {
 
     /// Whether it is a slice of the sender's region.
     pub fn is_lent(&self) -> bool {
-        matches!(self.0, Held::Lent { .. })
+        matches!(self.0, Source::Lent { .. })
     }
 
     /// Opens what is lent, as the first look does by itself. That asks the daemon, and waits for its answer.
     pub fn open(&self) -> Result<(), RegionError> {
         match &self.0 {
-            Held::Copy(_) => Ok(()),
-            Held::Lent { lease, .. } => lease.handle().map(drop),
+            Source::Copy(_) => Ok(()),
+            Source::Lent { lease, .. } => lease.handle().map(drop),
         }
     }
 
@@ -64,13 +64,13 @@ impl View {
     pub fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), RegionError> {
         self.check(at, buf.len() as u64)?;
         match &self.0 {
-            Held::Copy(bytes) => {
+            Source::Copy(bytes) => {
                 // Checked just before.
                 let from = usize::try_from(at).unwrap_or(bytes.len());
                 buf.copy_from_slice(&bytes[from..from + buf.len()]);
                 Ok(())
             }
-            Held::Lent { lease, offset, .. } => lease.handle()?.read_lent(offset + at, buf),
+            Source::Lent { lease, offset, .. } => lease.handle()?.read_lent(offset + at, buf),
         }
     }
 
@@ -80,11 +80,11 @@ impl View {
     pub fn copy_into(&self, at: u64, len: u64, region: &Region, offset: u64) -> Result<(), RegionError> {
         self.check(at, len)?;
         match &self.0 {
-            Held::Copy(bytes) => {
+            Source::Copy(bytes) => {
                 let (from, len) = (usize::try_from(at).unwrap_or(0), usize::try_from(len).unwrap_or(0));
                 region.write_vectored(offset, &[IoSlice::new(&bytes[from..from + len])])
             }
-            Held::Lent { lease, offset: begin, .. } => {
+            Source::Lent { lease, offset: begin, .. } => {
                 lease.handle()?.copy_lent(begin + at, len, &*region.handle()?, offset)
             }
         }
@@ -94,8 +94,8 @@ impl View {
     /// view as long as the bytes are looked at: then the sender does not use the slice for something else.
     pub fn map(&self) -> Result<Option<Mapped>, RegionError> {
         match &self.0 {
-            Held::Copy(_) => Ok(None),
-            Held::Lent { lease, offset, len, .. } => Mapped::of_lent(lease.handle()?, *offset, *len),
+            Source::Copy(_) => Ok(None),
+            Source::Lent { lease, offset, len, .. } => Mapped::of_lent(lease.handle()?, *offset, *len),
         }
     }
 
@@ -120,7 +120,7 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        if let Held::Lent { lease, loan, .. } = &self.0 {
+        if let Source::Lent { lease, loan, .. } = &self.0 {
             lease.give_back(*loan);
         }
     }

@@ -20,7 +20,7 @@ use crate::park::{Parker, lock};
 
 /// One record: an operation of the caller's, or a piece of one.
 #[derive(Debug, Clone)]
-pub(super) struct Record {
+pub(super) struct Submitted {
     pub(super) submission: Submission,
     /// Which bytes of the flight's payload go with it.
     pub(super) payload: Range<usize>,
@@ -92,7 +92,7 @@ struct Watch {
 
 /// See the head of this file. Its records are a chain: nothing begins after one of them failed.
 pub(super) struct Flight {
-    records: Vec<Record>,
+    records: Vec<Submitted>,
     is_done: AtomicBool,
     watch: Watch,
     progress: Mutex<Progress>,
@@ -101,7 +101,7 @@ pub(super) struct Flight {
 impl Flight {
     /// `sizes`: of each operation, how many bytes it reads.
     pub(super) fn new(
-        mut records: Vec<Record>,
+        mut records: Vec<Submitted>,
         sizes: impl Iterator<Item = usize>,
         held: Vec<Arc<dyn Any + Send + Sync>>,
     ) -> Self {
@@ -124,7 +124,7 @@ impl Flight {
         lock(&self.progress).settle = Some(settle);
     }
 
-    pub(super) fn records(&self) -> &[Record] {
+    pub(super) fn records(&self) -> &[Submitted] {
         &self.records
     }
 

@@ -28,12 +28,12 @@ pub(super) struct Backlog<T>(Arc<Mutex<Waiting<T>>>);
 /// Where the caller of a batch finds it when it was submitted.
 #[derive(Debug)]
 pub(super) struct Later<T> {
-    place: Mutex<Place<T>>,
+    place: Mutex<Delivery<T>>,
     came: Condvar,
 }
 
 #[derive(Debug)]
-struct Place<T> {
+struct Delivery<T> {
     submitted: Option<T>,
     #[cfg(feature = "tokio")]
     waker: Option<Waker>,
@@ -95,7 +95,7 @@ fn serve<T>(all: &Mutex<Waiting<T>>) {
 
 impl<T> Later<T> {
     fn new() -> Self {
-        let place = Place {
+        let place = Delivery {
             submitted: None,
             #[cfg(feature = "tokio")]
             waker: None,

@@ -19,19 +19,19 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use raas_core::{RegionMade, RegionMapping, RegionOver, RegionPlace};
 
 #[derive(Debug)]
-enum Held {
+enum Mapping {
     Owned(RwLock<RegionPlace>),
     Opened(RegionPlace),
 }
 
 /// The memory, which does not move while this lives.
 #[derive(Debug)]
-pub(super) enum Kept<'a> {
+pub(super) enum PinnedMapping<'a> {
     Owned(RwLockReadGuard<'a, RegionPlace>),
     Opened(&'a RegionPlace),
 }
 
-impl Deref for Kept<'_> {
+impl Deref for PinnedMapping<'_> {
     type Target = RegionPlace;
 
     #[inline]
@@ -46,7 +46,7 @@ impl Deref for Kept<'_> {
 /// See the head of this file.
 #[derive(Debug)]
 pub(super) struct Local {
-    held: Held,
+    held: Mapping,
 }
 
 impl Local {
@@ -54,16 +54,16 @@ impl Local {
         // It keeps a descriptor, and only an owner moves.
         mapping.extents = mapping.extents.filter(|_| is_owner);
         let place = RegionPlace::new(mapping, made);
-        let held = if is_owner { Held::Owned(RwLock::new(place)) } else { Held::Opened(place) };
+        let held = if is_owner { Mapping::Owned(RwLock::new(place)) } else { Mapping::Opened(place) };
         Self { held }
     }
 
     /// The memory; it does not move while the result lives.
     #[inline]
-    pub(super) fn place(&self) -> Kept<'_> {
+    pub(super) fn place(&self) -> PinnedMapping<'_> {
         match &self.held {
-            Held::Owned(place) => Kept::Owned(place.read().unwrap_or_else(PoisonError::into_inner)),
-            Held::Opened(place) => Kept::Opened(place),
+            Mapping::Owned(place) => PinnedMapping::Owned(place.read().unwrap_or_else(PoisonError::into_inner)),
+            Mapping::Opened(place) => PinnedMapping::Opened(place),
         }
     }
 
@@ -80,13 +80,13 @@ impl Local {
 
     #[inline]
     fn is_owners(&self) -> bool {
-        matches!(self.held, Held::Owned(_))
+        matches!(self.held, Mapping::Owned(_))
     }
 
     /// Moves the owner. No access of its is under way meanwhile, and none sees the new place before `change` is done.
     /// None: it is not an owner's.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut RegionPlace) -> T) -> Option<T> {
-        let Held::Owned(place) = &self.held else { return None };
+        let Mapping::Owned(place) = &self.held else { return None };
         Some(change(&mut place.write().unwrap_or_else(PoisonError::into_inner)))
     }
 }

@@ -16,7 +16,7 @@ use shm::{
 
 use super::completion::Completion;
 use super::error::RegionError;
-use super::flight::{Failure, Flight, Outcome, Outcomes, Record};
+use super::flight::{Failure, Flight, Outcome, Outcomes, Submitted};
 use super::queue::{NotTaken, Queue};
 use crate::error::SessionError;
 
@@ -37,7 +37,7 @@ pub(super) struct Remote {
 /// Records that are to go together, as one chain.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    records: Vec<Record>,
+    records: Vec<Submitted>,
     /// Of each operation, how many bytes it reads.
     sizes: Vec<usize>,
     payload_bytes: usize,
@@ -55,7 +55,7 @@ impl Plan {
         let payload = self.payload_bytes..self.payload_bytes + payload_bytes;
         self.payload_bytes = payload.end;
         let operation = self.sizes.len();
-        self.records.push(Record { submission, payload, segments: Vec::new(), operation, at });
+        self.records.push(Submitted { submission, payload, segments: Vec::new(), operation, at });
     }
 
     pub(super) fn read(&mut self, remote: &Remote, offset: u64, len: usize, is_fenced: bool) {

@@ -7,7 +7,7 @@ use rnic::{Device, KeyFault};
 use verbs::{Access, Status};
 
 use super::events::Ending;
-use super::receive::{Fault, Place, Segment};
+use super::receive::{Fault, Segment, Target};
 use super::{Failing, Qp};
 use crate::ddp::{Control, Header};
 use crate::limits::{LARGE_PAYLOAD, READ_AHEAD, READ_BEHIND, READ_CHECKED, WORD_BYTES};
@@ -140,22 +140,22 @@ impl Qp {
     ) -> Result<(), Fault> {
         let mut push = |range| out.pieces.push(range);
         match segment.place {
-            Place::Memory { rkey, addr } => {
+            Target::Memory { rkey, addr } => {
                 let range = dev.mrs.remote_range(rkey, addr + done as u64, left as u64, Access::REMOTE_WRITE);
                 range.map(push).map_err(|_| Cause::TaggedInvalidStag.into())
             }
-            Place::Receive { offset } => {
+            Target::Receive { offset } => {
                 let sges = self.receiver.receive_sges();
                 let ranges = dev.mrs.local_ranges(sges, offset + done as u64, left, Access::LOCAL_WRITE, &mut push);
                 ranges.map_err(|_| Fault { cause: Cause::DdpLocal, receive: Status::LocProtErr })
             }
-            Place::Answer { number, offset } => {
+            Target::Answer { number, offset } => {
                 let sges = self.sends.get(number).map_or(&[][..], |wqe| wqe.sges());
                 let offset = u64::from(offset) + done as u64;
                 let ranges = dev.mrs.local_ranges(sges, offset, left, Access::LOCAL_WRITE, &mut push);
                 ranges.map_err(|_| Cause::DdpLocal.into())
             }
-            Place::Control => Ok(()),
+            Target::Control => Ok(()),
         }
     }
 
@@ -288,11 +288,11 @@ impl Qp {
             return Ok(());
         }
         let placed = match segment.place {
-            Place::Control => {
+            Target::Control => {
                 self.input.control.extend_from_slice(bytes);
                 Ok(())
             }
-            Place::Answer { number, offset } => {
+            Target::Answer { number, offset } => {
                 let sges = self.sends.get(number).map_or(&[][..], |wqe| wqe.sges());
                 let at = u64::from(offset) + done as u64;
                 dev.mrs.scatter(sges, at, bytes).map_err(|_: KeyFault| {
@@ -309,7 +309,7 @@ impl Qp {
     fn complete_segment(&mut self, segment: &Segment, dev: &mut Device) -> Result<(), Refused> {
         self.counters.tcp_frames_received += 1;
         // Immediate Data behind a large Write says nothing of the next one.
-        if segment.place != Place::Control {
+        if segment.place != Target::Control {
             self.input.last_payload = segment.payload as usize;
         }
         self.on_frame();
@@ -373,7 +373,7 @@ impl Qp {
 
 /// Whether its payload is placed in one step.
 const fn is_word(segment: &Segment) -> bool {
-    segment.payload as usize <= WORD_BYTES && !matches!(segment.place, Place::Control)
+    segment.payload as usize <= WORD_BYTES && !matches!(segment.place, Target::Control)
 }
 
 /// Bytes that must be there before more can be said of a reply of which `pending` has come. Always more than have come.

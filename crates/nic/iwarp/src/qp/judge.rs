@@ -6,7 +6,7 @@ use rnic::{Device, KeyFault};
 use verbs::{Access, Rkey, Status};
 
 use super::events::Extensions;
-use super::receive::{Fault, Message, Place, Receiver, Segment};
+use super::receive::{Fault, Message, Receiver, Segment, Target};
 use super::requests::Requests;
 use super::responses::Responses;
 use crate::ddp::{Control, DDP_VERSION, Header, Tagged, Untagged};
@@ -32,7 +32,7 @@ impl Receiver {
             Header::Tagged(tagged) if opcode == Opcode::Write => self.judge_write(tagged, payload, dev)?,
             Header::Tagged(tagged) => {
                 let (number, offset) = requests.judge_data(tagged, payload)?;
-                Place::Answer { number, offset }
+                Target::Answer { number, offset }
             }
             Header::Untagged(untagged) => {
                 if untagged.msn != self.expected_msn(untagged.queue) {
@@ -82,7 +82,7 @@ impl Receiver {
         usize::try_from(queue).ok().and_then(|queue| self.expected.get(queue)).copied().unwrap_or(0)
     }
 
-    fn judge_write(&mut self, tagged: &Tagged, payload: u32, dev: &Device) -> Result<Place, Cause> {
+    fn judge_write(&mut self, tagged: &Tagged, payload: u32, dev: &Device) -> Result<Target, Cause> {
         let (rkey, addr) = (Rkey(tagged.stag), tagged.offset);
         // The key of a Write without bytes is not looked at (RFC 5040 section 5.2.1).
         if payload > 0 {
@@ -103,7 +103,7 @@ impl Receiver {
             // Before the first byte is placed: a range that is too large does no harm.
             self.unreported.add(rkey, addr, payload);
         }
-        Ok(Place::Memory { rkey, addr })
+        Ok(Target::Memory { rkey, addr })
     }
 
     fn judge_send(
@@ -112,7 +112,7 @@ impl Receiver {
         opcode: Opcode,
         payload: u32,
         dev: &mut Device,
-    ) -> Result<Place, Fault> {
+    ) -> Result<Target, Fault> {
         let received = match &self.message {
             Some(message) if message.opcode != opcode => return Err(Cause::RdmapOpcode.into()),
             Some(message) => message.received,
@@ -134,7 +134,7 @@ impl Receiver {
         if end > capacity || end > self.max_msg_bytes.into() {
             return Err(Fault { cause: Cause::UntaggedTooLong, receive: Status::LocLenErr });
         }
-        Ok(Place::Receive { offset: received })
+        Ok(Target::Receive { offset: received })
     }
 
     fn judge_control(
@@ -144,7 +144,7 @@ impl Receiver {
         payload: u32,
         requests: &Requests,
         responses: &Responses,
-    ) -> Result<Place, Cause> {
+    ) -> Result<Target, Cause> {
         if untagged.offset != 0 {
             return Err(Cause::UntaggedOffset);
         }
@@ -169,7 +169,7 @@ impl Receiver {
             }
             Opcode::ReadRequest | Opcode::AtomicRequest if !responses.has_room() => Err(Cause::UntaggedNoBuffer),
             Opcode::AtomicResponse if !requests.awaits_original() => Err(Cause::RdmapOpcode),
-            _ => Ok(Place::Control),
+            _ => Ok(Target::Control),
         }
     }
 }

@@ -26,7 +26,7 @@ impl From<Cause> for Fault {
 
 /// Where a segment's payload goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Target {
     /// Memory that the peer may write.
     Memory { rkey: Rkey, addr: u64 },
     /// The receive in progress, from that byte.
@@ -42,7 +42,7 @@ pub(super) enum Place {
 pub(super) struct Segment {
     pub(super) header: Header,
     pub(super) opcode: Opcode,
-    pub(super) place: Place,
+    pub(super) place: Target,
     pub(super) payload: u32,
 }
 
@@ -110,21 +110,21 @@ impl Receiver {
         self.message.is_some() || self.immediate.is_some() || self.writing > 0
     }
 
-    /// Copies payload bytes to their place, `done` bytes into the segment. Those of [`Place::Answer`] and
-    /// [`Place::Control`] are not the receiver's.
-    pub(super) fn place(&self, place: Place, done: usize, bytes: &[u8], dev: &Device) -> Result<(), Fault> {
+    /// Copies payload bytes to their place, `done` bytes into the segment. Those of [`Target::Answer`] and
+    /// [`Target::Control`] are not the receiver's.
+    pub(super) fn place(&self, place: Target, done: usize, bytes: &[u8], dev: &Device) -> Result<(), Fault> {
         let done = done as u64;
         match place {
-            Place::Memory { rkey, addr } => {
+            Target::Memory { rkey, addr } => {
                 let gone = |_: KeyFault| Fault::from(Cause::TaggedInvalidStag);
                 dev.mrs.write_remote(rkey, addr + done, bytes).map_err(gone)
             }
-            Place::Receive { offset } => {
+            Target::Receive { offset } => {
                 let sges = self.message.as_ref().map_or(&[][..], |message| &message.wqe.sges);
                 let unusable = |_: KeyFault| Fault { cause: Cause::DdpLocal, receive: Status::LocProtErr };
                 dev.mrs.scatter(sges, offset + done, bytes).map_err(unusable)
             }
-            Place::Answer { .. } | Place::Control => Ok(()),
+            Target::Answer { .. } | Target::Control => Ok(()),
         }
     }
 

@@ -33,7 +33,7 @@ const ESTABLISH_MIN: Duration = Duration::from_secs(5);
 
 /// Where the connection is.
 #[derive(Debug)]
-enum Stage {
+enum State {
     /// The peer connects.
     Waiting,
     /// The SYN is on its way.
@@ -58,7 +58,7 @@ pub(crate) struct Link {
     peer: TcpPart,
     local: SocketAddr,
     options: SocketOptions,
-    stage: Stage,
+    stage: State,
     /// MPA's startup has to be over by then; `None`: it is.
     establish_by: Option<Time>,
     congestion: Congestion,
@@ -109,7 +109,7 @@ impl Link {
             peer,
             local,
             options,
-            stage: Stage::Waiting,
+            stage: State::Waiting,
             establish_by: Some(now + options.silence.unwrap_or(ESTABLISH_MIN).max(ESTABLISH_MIN)),
             congestion: Congestion::Unknown,
             interest: EventFlags::empty(),
@@ -130,7 +130,7 @@ impl Link {
         match socket::connect(self.local, self.peer.address(), self.options) {
             Ok(fd) => {
                 let watched = self.watch_new(&fd, EventFlags::OUT, shared);
-                self.stage = Stage::Connecting(fd);
+                self.stage = State::Connecting(fd);
                 if let Err(error) = watched {
                     self.fail(error, dev, shared);
                 }
@@ -146,13 +146,13 @@ impl Link {
 
     /// The peer's connection, which began with this request.
     pub(crate) fn adopt(&mut self, fd: OwnedFd, request: &Startup, dev: &mut Device, shared: &mut Shared<'_>) {
-        if !matches!(self.stage, Stage::Waiting) || self.own.connects_to(&self.peer) {
+        if !matches!(self.stage, State::Waiting) || self.own.connects_to(&self.peer) {
             shared.counters.tcp_refused += 1;
             return;
         }
         let opened = socket::set_options(&fd, self.local.is_ipv4(), self.options)
             .and_then(|()| self.watch_new(&fd, EventFlags::IN | EventFlags::RDHUP, shared));
-        self.stage = Stage::Open(fd);
+        self.stage = State::Open(fd);
         if let Err(error) = opened {
             return self.fail(error, dev, shared);
         }
@@ -170,13 +170,13 @@ impl Link {
 
     /// What the epoll set says of the connection.
     pub(crate) fn on_ready(&mut self, flags: EventFlags, dev: &mut Device, shared: &mut Shared<'_>) {
-        if let Stage::Connecting(fd) = &self.stage {
+        if let State::Connecting(fd) = &self.stage {
             match socket::connected(fd) {
                 None => return,
                 Some(Err(error)) => return self.fail_to_connect(error, dev, shared),
                 Some(Ok(())) => {
-                    let Stage::Connecting(fd) = std::mem::replace(&mut self.stage, Stage::Over) else { return };
-                    self.stage = Stage::Open(fd);
+                    let State::Connecting(fd) = std::mem::replace(&mut self.stage, State::Over) else { return };
+                    self.stage = State::Open(fd);
                     self.leave_to_kernel(Direction::Receives, shared);
                     if self.qp.connect(&self.own.hello_to(&self.peer)).is_err() {
                         return self.fail(Errno::PROTO, dev, shared);
@@ -201,7 +201,7 @@ impl Link {
         }
         let mut any = false;
         for _ in 0..CALLS_PER_ROUND {
-            let Stage::Open(fd) = &self.stage else { break };
+            let State::Open(fd) = &self.stage else { break };
             self.qp.want(dev, shared.scatter);
             self.is_reading = !shared.scatter.is_empty();
             if !self.is_reading {
@@ -256,7 +256,7 @@ impl Link {
     /// waits here when the socket has no more.
     fn receive_records(&mut self, dev: &mut Device, shared: &mut Shared<'_>) -> bool {
         let (mut any, mut reads) = (false, 0);
-        while let (Stage::Open(fd), Some(sealed)) = (&self.stage, &mut self.sealed) {
+        while let (State::Open(fd), Some(sealed)) = (&self.stage, &mut self.sealed) {
             self.qp.want(dev, shared.scatter);
             self.is_reading = !shared.scatter.is_empty();
             if !self.is_reading {
@@ -319,7 +319,7 @@ impl Link {
     fn transmit_records(&mut self, dev: &mut Device, shared: &mut Shared<'_>) -> bool {
         let mut any = false;
         for _ in 0..CALLS_PER_ROUND {
-            let (Stage::Open(fd), Some(sealed)) = (&self.stage, &mut self.sealed) else { break };
+            let (State::Open(fd), Some(sealed)) = (&self.stage, &mut self.sealed) else { break };
             if self.is_blocked {
                 break;
             }
@@ -389,7 +389,7 @@ impl Link {
         }
         // The kernel's TLS takes a record more than TCP has room for.
         let waits = match &self.stage {
-            Stage::Open(fd) if self.in_kernel.seals => !socket::has_room(fd),
+            State::Open(fd) if self.in_kernel.seals => !socket::has_room(fd),
             _ => false,
         };
         self.is_blocked |= waits;
@@ -406,7 +406,7 @@ impl Link {
             if self.is_blocked {
                 break;
             }
-            let Stage::Open(fd) = &self.stage else { break };
+            let State::Open(fd) = &self.stage else { break };
             self.qp.poll_transmit(dev, shared.gather);
             let gather = &*shared.gather;
             if gather.is_empty() {
@@ -456,7 +456,7 @@ impl Link {
             return self.close();
         }
         let is_shut = self.qp.is_shutdown_due() && !self.has_unsent();
-        let Stage::Open(fd) = &self.stage else { return };
+        let State::Open(fd) = &self.stage else { return };
         if is_shut {
             let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);
         }
@@ -483,7 +483,7 @@ impl Link {
                         sealed.begin_sealing();
                     }
                     shared.unreached.forget(self.peer.address().ip());
-                    if let Stage::Open(fd) = &self.stage {
+                    if let State::Open(fd) = &self.stage {
                         self.congestion.on_connected(fd, shared.now, shared.counters);
                     }
                 } else {
@@ -507,7 +507,7 @@ impl Link {
 
     /// Whether the machine may have something to send and the socket may take it.
     pub(crate) fn has_output(&self) -> bool {
-        self.may_send && !self.is_blocked && matches!(self.stage, Stage::Open(_))
+        self.may_send && !self.is_blocked && matches!(self.stage, State::Open(_))
     }
 
     pub(crate) fn deadline(&self) -> Option<Time> {
@@ -550,7 +550,7 @@ impl Link {
     fn close(&mut self) {
         self.establish_by = None;
         self.is_blocked = false;
-        self.stage = Stage::Over;
+        self.stage = State::Over;
     }
 
     fn watch_new(&mut self, fd: &OwnedFd, interest: EventFlags, shared: &Shared<'_>) -> rustix::io::Result<()> {

@@ -13,7 +13,7 @@ use super::AdmissionConfig;
 /// See the head of this file. At most as many users as there are applications.
 #[derive(Debug)]
 pub(super) struct Users {
-    held: BTreeMap<u32, Held>,
+    held: BTreeMap<u32, Usage>,
     apps_max: u32,
     listeners_max: u32,
     connections_max: u32,
@@ -22,7 +22,7 @@ pub(super) struct Users {
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct Usage {
     apps: u32,
     listeners: u32,
     /// Connections that go through lanes, and whatever waits to become one.
@@ -49,7 +49,7 @@ pub(super) struct Far {
     pub(super) is_outgoing: bool,
 }
 
-impl Held {
+impl Usage {
     /// Connections that the user's programs made to a host.
     fn outgoing(&self, host: IpAddr) -> u32 {
         self.hosts.range((host, 0)..=(host, u32::MAX)).map(|(_, use_)| use_.outgoing).sum()
@@ -92,11 +92,11 @@ impl Users {
 
     /// Whether a user's applications may connect to this host in addition to those that they connect to already.
     pub(super) fn check_host(&self, uid: u32, host: IpAddr) -> Result<(), Reason> {
-        let fits = |held: &Held| held.hosts_out < self.lanes_max || held.outgoing(host) > 0;
+        let fits = |held: &Usage| held.hosts_out < self.lanes_max || held.outgoing(host) > 0;
         self.check(uid, fits, Reason::UserLanes)
     }
 
-    fn check(&self, uid: u32, fits: impl FnOnce(&Held) -> bool, or: Reason) -> Result<(), Reason> {
+    fn check(&self, uid: u32, fits: impl FnOnce(&Usage) -> bool, or: Reason) -> Result<(), Reason> {
         let fits = self.is_unbounded(uid) || self.held.get(&uid).is_none_or(fits);
         if fits { Ok(()) } else { Err(or) }
     }
@@ -161,7 +161,7 @@ impl Users {
         });
     }
 
-    fn release(&mut self, uid: u32, take: impl FnOnce(&mut Held)) {
+    fn release(&mut self, uid: u32, take: impl FnOnce(&mut Usage)) {
         if let Some(held) = self.held.get_mut(&uid) {
             take(held);
             if held.is_nothing() {

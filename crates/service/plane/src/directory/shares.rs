@@ -20,7 +20,7 @@ pub(crate) struct TenantShare {
 }
 
 #[derive(Debug, Default, Clone, Copy)]
-struct Held {
+struct Usage {
     regions: u32,
     bytes: u64,
 }
@@ -28,9 +28,9 @@ struct Held {
 /// See the head of this file.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
-    users: BTreeMap<u32, Held>,
-    tenants: BTreeMap<Arc<str>, Held>,
-    all: Held,
+    users: BTreeMap<u32, Usage>,
+    tenants: BTreeMap<Arc<str>, Usage>,
+    all: Usage,
 }
 
 impl Shares {
@@ -41,7 +41,7 @@ impl Shares {
         (uid, tenant): (u32, &TenantShare),
         bytes: u64,
     ) -> Result<(), RegionRefusal> {
-        let quota = |held: Held, max: u64| {
+        let quota = |held: Usage, max: u64| {
             let fits = held.bytes.checked_add(bytes).is_some_and(|sum| sum <= max);
             if fits { Ok(()) } else { Err(RegionRefusal::Quota { asked: bytes, used: held.bytes, max }) }
         };

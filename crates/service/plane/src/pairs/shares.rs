@@ -12,15 +12,15 @@ use super::PairLimits;
 
 /// What a user or the host has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct Usage {
     pairs: usize,
     segments: usize,
 }
 
-pub(super) const ONE_PAIR: Held = Held { pairs: 1, segments: 0 };
-pub(super) const ONE_SEGMENT: Held = Held { pairs: 0, segments: 1 };
+pub(super) const ONE_PAIR: Usage = Usage { pairs: 1, segments: 0 };
+pub(super) const ONE_SEGMENT: Usage = Usage { pairs: 0, segments: 1 };
 
-impl Held {
+impl Usage {
     fn with(self, more: Self) -> Self {
         Self { pairs: self.pairs + more.pairs, segments: self.segments + more.segments }
     }
@@ -39,17 +39,17 @@ impl Held {
 #[derive(Debug)]
 pub(super) struct Shares {
     limits: PairLimits,
-    all: Held,
-    users: BTreeMap<u32, Held>,
+    all: Usage,
+    users: BTreeMap<u32, Usage>,
 }
 
 impl Shares {
     pub(super) fn new(limits: PairLimits) -> Self {
-        Self { limits, all: Held::default(), users: BTreeMap::new() }
+        Self { limits, all: Usage::default(), users: BTreeMap::new() }
     }
 
     /// Whether the host, and a user, may have so much more.
-    pub(super) fn check(&self, uid: u32, more: Held) -> Result<(), Reason> {
+    pub(super) fn check(&self, uid: u32, more: Usage) -> Result<(), Reason> {
         let limits = &self.limits;
         if !self.all.with(more).is_within(limits.pairs_max, limits.segments_max) {
             return Err(Reason::LocalLimit);
@@ -63,17 +63,17 @@ impl Shares {
         }
     }
 
-    pub(super) fn take(&mut self, uid: u32, more: Held) {
+    pub(super) fn take(&mut self, uid: u32, more: Usage) {
         self.all = self.all.with(more);
         let own = self.users.entry(uid).or_default();
         *own = own.with(more);
     }
 
-    pub(super) fn give_back(&mut self, uid: u32, less: Held) {
+    pub(super) fn give_back(&mut self, uid: u32, less: Usage) {
         self.all = self.all.without(less);
         if let Some(own) = self.users.get_mut(&uid) {
             *own = own.without(less);
-            if *own == Held::default() {
+            if *own == Usage::default() {
                 self.users.remove(&uid);
             }
         }
@@ -81,6 +81,6 @@ impl Shares {
 
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.users.is_empty() && self.all == Held::default()
+        self.users.is_empty() && self.all == Usage::default()
     }
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use raas::{RegionRefusal, Session};
 
-use super::core::{Core, DIAL_MAX, PAUSES, Pending, Way};
+use super::core::{Core, DIAL_MAX, PAUSES, Pending, Route};
 use super::dial::{Dialed, dial};
 use crate::error::{CallError, OpenError};
 use crate::hello::{Refusal, Transport};
@@ -63,7 +63,7 @@ impl Core {
             state.session = session;
             state.limits = (dialed.request_bytes_max, dialed.response_bytes_max);
             state.chooser.on_connected(dialed.is_one_host);
-            if let Some(old) = state.way.link.take() {
+            if let Some(old) = state.way.channel.take() {
                 old.count(&mut state.totals);
             }
             // A server that remembers nothing would execute again what it executed before.
@@ -71,8 +71,8 @@ impl Core {
                 if call.sent.is_some() && !dialed.is_known { gone.push(*sequence) } else { again.push(*sequence) }
             }
             let gone: Vec<Pending> = gone.iter().filter_map(|sequence| state.calls.remove(sequence)).collect();
-            let way = Way {
-                link: Some(dialed.link),
+            let way = Route {
+                channel: Some(dialed.channel),
                 lost: None,
                 next_dial: Instant::now(),
                 pause: PAUSES.0,
@@ -109,7 +109,7 @@ impl Core {
     /// The transport that is to be had now, if the server is there.
     pub(super) fn take_wanted(&self) -> Option<Transport> {
         let mut state = lock(&self.state);
-        state.wanted.take().filter(|_| state.way.link.is_some())
+        state.wanted.take().filter(|_| state.way.channel.is_some())
     }
 
     /// Connects by another transport. If that fails all stays as it is.

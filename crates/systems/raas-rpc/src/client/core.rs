@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use raas::Session;
 
+use super::channel::{Channel, ChannelOver};
 use super::dial::{Dialed, dial};
-use super::link::{Link, LinkOver};
 use super::ticket::{Outcome, Ticket};
 use super::{ClientCounters, Settings};
 use crate::choice::{Choice, Chooser};
@@ -64,8 +64,8 @@ pub(super) struct Pending {
 }
 
 /// The way to the server, or since when there is none.
-pub(super) struct Way {
-    pub(super) link: Option<Arc<dyn Link>>,
+pub(super) struct Route {
+    pub(super) channel: Option<Arc<dyn Channel>>,
     pub(super) lost: Option<Instant>,
     pub(super) next_dial: Instant,
     pub(super) pause: Duration,
@@ -80,7 +80,7 @@ pub(super) struct State {
     pub(super) waiting: usize,
     /// When calls that nobody waits for are next looked at for their time.
     next_check: Instant,
-    pub(super) way: Way,
+    pub(super) way: Route,
     pub(super) room_wakers: Vec<(Time, Waker)>,
     pub(super) limits: (usize, usize),
     pub(super) session: Session,
@@ -103,10 +103,16 @@ pub(crate) struct Core {
 impl Core {
     pub(crate) fn connect(session: Session, settings: Settings) -> Result<Self, OpenError> {
         let mut chooser = Chooser::new(settings.transport, Instant::now());
-        let Dialed { link, is_one_host, request_bytes_max, response_bytes_max, .. } =
+        let Dialed { channel, is_one_host, request_bytes_max, response_bytes_max, .. } =
             dial(&session, &settings, chooser.choice().transport, FIRST_DIAL)?;
         chooser.on_connected(is_one_host);
-        let way = Way { link: Some(link), lost: None, next_dial: Instant::now(), pause: PAUSES.0, why: String::new() };
+        let way = Route {
+            channel: Some(channel),
+            lost: None,
+            next_dial: Instant::now(),
+            pause: PAUSES.0,
+            why: String::new(),
+        };
         let state = State {
             next: 1,
             calls: BTreeMap::new(),
@@ -144,7 +150,7 @@ impl Core {
     pub(crate) fn transmit(&self, sequence: u64, is_repeat: bool) {
         let mut state = lock(&self.state);
         let floor = state.floor();
-        let Some(link) = state.way.link.clone() else { return };
+        let Some(channel) = state.way.channel.clone() else { return };
         let Some(call) = state.calls.get_mut(&sequence) else { return };
         if is_repeat {
             call.attempt = call.attempt.wrapping_add(1).max(1);
@@ -162,18 +168,18 @@ impl Core {
         let request = Arc::clone(&call.request);
         state.totals.repeats += u64::from(is_repeat);
         drop(state);
-        if let Err(LinkOver(why)) = link.send(header, &request) {
-            self.lose(&link, why);
+        if let Err(ChannelOver(why)) = channel.send(header, &request) {
+            self.lose(&channel, why);
         }
     }
 
-    fn lose(&self, of: &Arc<dyn Link>, why: String) {
+    fn lose(&self, of: &Arc<dyn Channel>, why: String) {
         let mut state = lock(&self.state);
-        if state.way.link.as_ref().is_some_and(|link| Arc::ptr_eq(link, of)) {
+        if state.way.channel.as_ref().is_some_and(|channel| Arc::ptr_eq(channel, of)) {
             tracing::debug!(why, "the connection to the server is lost");
             of.count(&mut state.totals);
             let now = Instant::now();
-            state.way = Way { link: None, lost: Some(now), next_dial: now, pause: PAUSES.0, why };
+            state.way = Route { channel: None, lost: Some(now), next_dial: now, pause: PAUSES.0, why };
         }
     }
 
@@ -181,11 +187,11 @@ impl Core {
     pub(crate) fn abandon(&self, sequence: u64) -> bool {
         let mut state = lock(&self.state);
         let Some(call) = state.calls.remove(&sequence) else { return true };
-        let (was_sent, floor, link) = (call.sent.is_some(), state.floor().min(sequence), state.way.link.clone());
+        let (was_sent, floor, channel) = (call.sent.is_some(), state.floor().min(sequence), state.way.channel.clone());
         self.make_room(&mut state);
         drop(state);
-        if let (true, Some(link)) = (was_sent, link) {
-            link.cancel(RequestHeader { sequence, attempt: 0, token: 0, floor, len: 0, timeout_us: 0, flags: 0 });
+        if let (true, Some(channel)) = (was_sent, channel) {
+            channel.cancel(RequestHeader { sequence, attempt: 0, token: 0, floor, len: 0, timeout_us: 0, flags: 0 });
         }
         was_sent
     }
@@ -248,9 +254,9 @@ impl Core {
                 self.change(to);
                 continue;
             }
-            let link = lock(&self.state).way.link.clone();
-            match link {
-                Some(link) => self.receive(&link, until),
+            let channel = lock(&self.state).way.channel.clone();
+            match channel {
+                Some(channel) => self.receive(&channel, until),
                 None => self.connect_again(until),
             }
             self.expire();
@@ -271,7 +277,7 @@ impl Core {
         if ticket.is_settled() {
             return true;
         }
-        let (link, wanted, is_check) = {
+        let (channel, wanted, is_check) = {
             let mut state = lock(&self.state);
             if state.is_led {
                 return false;
@@ -282,18 +288,18 @@ impl Core {
                 state.next_check = now + CHECK;
             }
             state.is_led = true;
-            let link = state.way.link.clone();
-            let wanted = if link.is_some() { state.wanted.take() } else { None };
-            (link, wanted, is_check)
+            let channel = state.way.channel.clone();
+            let wanted = if channel.is_some() { state.wanted.take() } else { None };
+            (channel, wanted, is_check)
         };
-        match (wanted, link) {
+        match (wanted, channel) {
             (Some(to), _) => self.change(to),
             (None, None) => self.connect_again(Instant::now()),
-            (None, Some(link)) => {
-                let looked = link.look(&mut |header, payload| self.deliver(header, payload));
-                self.ask_again(&link, looked);
+            (None, Some(channel)) => {
+                let looked = channel.look(&mut |header, payload| self.deliver(header, payload));
+                self.ask_again(&channel, looked);
                 if is_check {
-                    self.repeat_late(&link);
+                    self.repeat_late(&channel);
                 }
             }
         }
@@ -304,7 +310,7 @@ impl Core {
         ticket.is_settled()
     }
 
-    fn receive(&self, link: &Arc<dyn Link>, until: Instant) {
+    fn receive(&self, channel: &Arc<dyn Channel>, until: Instant) {
         let mut until = {
             let state = lock(&self.state);
             let deadline = state.calls.values().filter_map(|call| call.time.deadline).min();
@@ -316,23 +322,23 @@ impl Core {
             }
             until
         };
-        if let Some(after) = link.repeat_after() {
+        if let Some(after) = channel.repeat_after() {
             until = until.min(Instant::now() + after);
         }
-        let received = link.receive(until, &mut |header, payload| self.deliver(header, payload));
-        self.ask_again(link, received);
-        self.repeat_late(link);
+        let received = channel.receive(until, &mut |header, payload| self.deliver(header, payload));
+        self.ask_again(channel, received);
+        self.repeat_late(channel);
     }
 
-    fn ask_again(&self, link: &Arc<dyn Link>, received: Result<Vec<u64>, LinkOver>) {
+    fn ask_again(&self, channel: &Arc<dyn Channel>, received: Result<Vec<u64>, ChannelOver>) {
         match received {
             Ok(again) => again.into_iter().for_each(|sequence| self.transmit(sequence, true)),
-            Err(LinkOver(why)) => self.lose(link, why),
+            Err(ChannelOver(why)) => self.lose(channel, why),
         }
     }
 
-    fn repeat_late(&self, link: &Arc<dyn Link>) {
-        let Some(after) = link.repeat_after() else { return };
+    fn repeat_late(&self, channel: &Arc<dyn Channel>) {
+        let Some(after) = channel.repeat_after() else { return };
         let is_late = |call: &Pending| {
             let wait = after * (1 << call.attempt.min(REPEAT_SHIFT_MAX));
             call.sent.is_some_and(|sent| sent.elapsed() > wait)
@@ -393,8 +399,8 @@ impl Core {
     pub(crate) fn counters(&self) -> ClientCounters {
         let state = lock(&self.state);
         let mut counters = state.totals;
-        if let Some(link) = &state.way.link {
-            link.count(&mut counters);
+        if let Some(channel) = &state.way.channel {
+            channel.count(&mut counters);
         }
         counters
     }

@@ -1,6 +1,6 @@
 //! Connecting: the first exchange, and what the transport needs.
 //!
-//! Owns the making of a link.
+//! Owns the making of a channel.
 
 use std::io;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::Settings;
-use super::link::Link;
+use super::channel::Channel;
 use super::messages::Messages;
 use super::slots::Slots;
 use super::turns::Turns;
@@ -27,9 +27,9 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// A region is made of whole pages.
 const RING_BYTES_MIN: u64 = 4096;
 
-/// A link, and what the server said.
+/// A channel, and what the server said.
 pub(crate) struct Dialed {
-    pub(crate) link: Arc<dyn Link>,
+    pub(crate) channel: Arc<dyn Channel>,
     pub(crate) is_known: bool,
     pub(crate) is_one_host: bool,
     pub(crate) request_bytes_max: usize,
@@ -65,7 +65,7 @@ pub(crate) fn dial(
     set().map_err(OpenError::Silent)?;
     let answer: HelloAnswer = exchange(&stream, &hello)?;
     let Welcome { is_known, request_bytes_max, response_bytes_max, grant } = answer?;
-    let link: Arc<dyn Link> = match (socket, grant) {
+    let channel: Arc<dyn Channel> = match (socket, grant) {
         (None, None) => Arc::new(Messages::new(stream, response_bytes_max)),
         (Some(socket), Some(grant)) => {
             let host = stream.peer_addr().map_err(OpenError::Silent)?.ip();
@@ -85,7 +85,7 @@ pub(crate) fn dial(
         _ => return Err(OpenError::NotWelcome),
     };
     let [request_bytes_max, response_bytes_max] = [request_bytes_max, response_bytes_max].map(|max| max as usize);
-    Ok(Dialed { link, is_known, is_one_host, request_bytes_max, response_bytes_max })
+    Ok(Dialed { channel, is_known, is_one_host, request_bytes_max, response_bytes_max })
 }
 
 /// Makes the client's memory for requests that the server fetches, and tells the server of it.

@@ -50,7 +50,7 @@ impl Core {
         if len > max {
             return Err(CallError::RequestTooLong { len, max });
         }
-        if state.calls.is_empty() && state.way.link.is_none() {
+        if state.calls.is_empty() && state.way.channel.is_none() {
             // Nobody tried since the last call ended: the time to try begins with this one.
             let now = Instant::now();
             (state.way.lost, state.way.next_dial, state.way.pause) = (Some(now), now, PAUSES.0);

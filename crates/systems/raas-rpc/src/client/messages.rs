@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use raas::{MessageStream, Readiness};
 
-use super::link::{Deliver, Link, LinkOver};
+use super::channel::{Channel, ChannelOver, Deliver};
 use crate::client::ClientCounters;
 use crate::frame::{RESPONSE_HEADER_BYTES, RequestHeader, ResponseHeader, request_flag};
 use crate::server::lock;
@@ -31,14 +31,14 @@ impl Messages {
 
 impl Messages {
     /// Takes a response, or waits for one for as long as was set. False: none came.
-    fn take(&self, deliver: &mut Deliver<'_>) -> Result<bool, LinkOver> {
+    fn take(&self, deliver: &mut Deliver<'_>) -> Result<bool, ChannelOver> {
         let mut buffer = lock(&self.buffer);
         match self.stream.receive(&mut buffer) {
             Ok(Some(len)) => match ResponseHeader::decode(&buffer[..len]) {
                 Some((header, payload)) => deliver(header, payload.to_vec()),
-                None => return Err(LinkOver("the server sent what is no response".into())),
+                None => return Err(ChannelOver("the server sent what is no response".into())),
             },
-            Ok(None) => return Err(LinkOver("the server closed the connection".into())),
+            Ok(None) => return Err(ChannelOver("the server closed the connection".into())),
             Err(e) if e.kind() == io::ErrorKind::TimedOut => return Ok(false),
             Err(e) => return Err(e.into()),
         }
@@ -46,19 +46,19 @@ impl Messages {
     }
 }
 
-impl Link for Messages {
-    fn send(&self, header: RequestHeader, payload: &[u8]) -> Result<(), LinkOver> {
+impl Channel for Messages {
+    fn send(&self, header: RequestHeader, payload: &[u8]) -> Result<(), ChannelOver> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         Ok(self.stream.send(&header.encode(payload))?)
     }
 
-    fn receive(&self, until: Instant, deliver: &mut Deliver<'_>) -> Result<Vec<u64>, LinkOver> {
+    fn receive(&self, until: Instant, deliver: &mut Deliver<'_>) -> Result<Vec<u64>, ChannelOver> {
         let left = until.saturating_duration_since(Instant::now()).max(Duration::from_micros(1));
         self.stream.set_read_timeout(Some(left))?;
         if self.take(deliver)? { self.look(deliver) } else { Ok(Vec::new()) }
     }
 
-    fn look(&self, deliver: &mut Deliver<'_>) -> Result<Vec<u64>, LinkOver> {
+    fn look(&self, deliver: &mut Deliver<'_>) -> Result<Vec<u64>, ChannelOver> {
         while self.stream.readiness()?.contains(Readiness::READ) {
             self.take(deliver)?;
         }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use raas::{Batch, Completion, DatagramSocket, MessageStream, Pending, Readiness, Region};
 
-use super::link::{Deliver, Link, LinkOver};
+use super::channel::{Channel, ChannelOver, Deliver};
 use super::turns::Turns;
 use super::writes::Writes;
 use crate::client::ClientCounters;
@@ -139,13 +139,13 @@ impl Slots {
     }
 
     /// The server's end is heard on the control connection; nothing else comes there.
-    fn check_control(&self) -> Result<(), LinkOver> {
+    fn check_control(&self) -> Result<(), ChannelOver> {
         if !self.control.readiness()?.contains(Readiness::READ) {
             return Ok(());
         }
         match self.control.receive(&mut [0; 64]) {
-            Ok(Some(_)) => Err(LinkOver("the server sent a message where none belongs".into())),
-            Ok(None) => Err(LinkOver("the server closed the connection".into())),
+            Ok(Some(_)) => Err(ChannelOver("the server sent a message where none belongs".into())),
+            Ok(None) => Err(ChannelOver("the server closed the connection".into())),
             Err(e) => Err(e.into()),
         }
     }
@@ -177,7 +177,7 @@ impl Slots {
     }
 
     /// The response of a call, of which `frame` was read, if it is there and whole. If it is long this is another READ.
-    fn complete(&self, sequence: u64, mut frame: Vec<u8>) -> Result<Option<(ResponseHeader, Vec<u8>)>, LinkOver> {
+    fn complete(&self, sequence: u64, mut frame: Vec<u8>) -> Result<Option<(ResponseHeader, Vec<u8>)>, ChannelOver> {
         let head = ResponseHeader::peek(&frame);
         let Some(head) = head.filter(|h| h.sequence == sequence && h.token == self.grant.token) else {
             return Ok(None);
@@ -194,7 +194,7 @@ impl Slots {
         Ok(ResponseHeader::decode(&frame).map(|(header, payload)| (header, payload.to_vec())))
     }
 
-    fn fetch(&self, sequence: u64) -> Result<Option<(ResponseHeader, Vec<u8>)>, LinkOver> {
+    fn fetch(&self, sequence: u64) -> Result<Option<(ResponseHeader, Vec<u8>)>, ChannelOver> {
         let mut frame = vec![0; self.fetch_bytes()];
         self.region.read(self.response_at(sequence), &mut frame)?;
         add(&self.counts.fetches);
@@ -204,7 +204,7 @@ impl Slots {
     /// One READ for each call that the server does not answer by datagram, all in one submission. Says whether something
     /// came, and which calls are to be asked for again because the server is to reply from now on. Unless it `waits`,
     /// what was submitted is looked at when it is called again.
-    fn fetch_all(&self, waits: bool, deliver: &mut Deliver<'_>) -> Result<(bool, Vec<u64>), LinkOver> {
+    fn fetch_all(&self, waits: bool, deliver: &mut Deliver<'_>) -> Result<(bool, Vec<u64>), ChannelOver> {
         let mut fetch = match lock(&self.fetching).take() {
             Some(fetch) => fetch,
             None => self.begin_fetch()?,
@@ -240,7 +240,7 @@ impl Slots {
         Ok((came, again))
     }
 
-    fn begin_fetch(&self) -> Result<Fetch, LinkOver> {
+    fn begin_fetch(&self) -> Result<Fetch, ChannelOver> {
         let calls: Vec<u64> =
             lock(&self.calls).iter().filter(|(_, call)| !call.is_reply).map(|(sequence, _)| *sequence).collect();
         let mut batch = Batch::new();
@@ -258,7 +258,7 @@ impl Slots {
     }
 
     /// Takes the datagrams that are there, or waits for one until `until`.
-    fn take_datagrams(&self, until: Option<Instant>, deliver: &mut Deliver<'_>) -> Result<bool, LinkOver> {
+    fn take_datagrams(&self, until: Option<Instant>, deliver: &mut Deliver<'_>) -> Result<bool, ChannelOver> {
         if until.is_none() && !self.socket.readiness()?.contains(Readiness::READ) {
             return Ok(false);
         }
@@ -283,7 +283,7 @@ impl Slots {
         }
     }
 
-    fn take_datagram(&self, frame: &[u8], deliver: &mut Deliver<'_>) -> Result<bool, LinkOver> {
+    fn take_datagram(&self, frame: &[u8], deliver: &mut Deliver<'_>) -> Result<bool, ChannelOver> {
         add(&self.counts.datagrams);
         let Some((header, payload)) = ResponseHeader::decode(frame) else { return Ok(false) };
         let is_wanted = lock(&self.calls).contains_key(&header.sequence);
@@ -305,7 +305,7 @@ impl Slots {
     }
 
     /// Writes, and wakes the server unless it looks.
-    fn write(&self, at: u64, frame: Vec<u8>, is_awake: bool) -> Result<(), LinkOver> {
+    fn write(&self, at: u64, frame: Vec<u8>, is_awake: bool) -> Result<(), ChannelOver> {
         let mut batch = Batch::new();
         if is_awake {
             batch.write_as(&self.region, at, frame, Completion::Posted);
@@ -317,8 +317,8 @@ impl Slots {
     }
 }
 
-impl Link for Slots {
-    fn send(&self, mut header: RequestHeader, payload: &[u8]) -> Result<(), LinkOver> {
+impl Channel for Slots {
+    fn send(&self, mut header: RequestHeader, payload: &[u8]) -> Result<(), ChannelOver> {
         header.token = self.grant.token;
         let is_reply = self.is_reply();
         if is_reply {
@@ -345,7 +345,7 @@ impl Link for Slots {
         }
     }
 
-    fn receive(&self, until: Instant, deliver: &mut Deliver<'_>) -> Result<Vec<u64>, LinkOver> {
+    fn receive(&self, until: Instant, deliver: &mut Deliver<'_>) -> Result<Vec<u64>, ChannelOver> {
         // Many clients that wait for their turns look rarely.
         let look = if self.turns.is_some() { LOOK_OF_TURNS } else { LOOK };
         let end = until.min(Instant::now() + look);
@@ -375,7 +375,7 @@ impl Link for Slots {
         }
     }
 
-    fn look(&self, deliver: &mut Deliver<'_>) -> Result<Vec<u64>, LinkOver> {
+    fn look(&self, deliver: &mut Deliver<'_>) -> Result<Vec<u64>, ChannelOver> {
         self.writes.look()?;
         let (all, replies) = self.under_way();
         let (mut came, mut again) = (false, Vec::new());

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 use raas::{Batch, Pending, RegionError, RegionRefusal};
 
-use super::link::LinkOver;
+use super::channel::ChannelOver;
 use crate::server::lock;
 
 /// Writes under way at most; with more, the oldest is waited for.
@@ -20,7 +20,7 @@ pub(super) struct Writes(Mutex<VecDeque<Pending>>);
 
 impl Writes {
     /// Begins a write.
-    pub(super) fn begin(&self, batch: Batch) -> Result<(), LinkOver> {
+    pub(super) fn begin(&self, batch: Batch) -> Result<(), ChannelOver> {
         let write = batch.submit()?;
         self.look()?;
         let oldest = {
@@ -35,7 +35,7 @@ impl Writes {
     }
 
     /// Looks at those that have ended. An error says that the server's memory cannot be written any more.
-    pub(super) fn look(&self) -> Result<(), LinkOver> {
+    pub(super) fn look(&self) -> Result<(), ChannelOver> {
         let mut writes = lock(&self.0);
         while let Some(ended) = writes.front_mut().and_then(Pending::try_take) {
             writes.pop_front();
@@ -45,7 +45,7 @@ impl Writes {
     }
 }
 
-fn judge(result: Result<(), RegionError>) -> Result<(), LinkOver> {
+fn judge(result: Result<(), RegionError>) -> Result<(), ChannelOver> {
     match result {
         // The bytes are there, and with so many notifications the server does not sleep.
         Err(RegionError::Refused { why: RegionRefusal::NotificationsFull { .. }, .. }) => Ok(()),

@@ -13,7 +13,7 @@ use crate::once::Once;
 
 /// What is known of a client.
 #[derive(Debug)]
-pub(crate) struct Record {
+pub(crate) struct KnownClient {
     pub(crate) id: ClientId,
     pub(crate) once: Mutex<Once>,
     /// A call has ended, for those that wait for it.
@@ -30,7 +30,7 @@ struct Life {
 /// See the head of this file.
 #[derive(Debug)]
 pub(crate) struct Clients {
-    records: Mutex<HashMap<ClientId, Arc<Record>>>,
+    records: Mutex<HashMap<ClientId, Arc<KnownClient>>>,
     /// Connections that there are now.
     present: Arc<AtomicU64>,
     max: u32,
@@ -39,7 +39,7 @@ pub(crate) struct Clients {
 
 /// A connection of a client; dropped when it ends.
 #[derive(Debug)]
-pub(crate) struct Presence(pub(crate) Arc<Record>, Arc<AtomicU64>);
+pub(crate) struct Presence(pub(crate) Arc<KnownClient>, Arc<AtomicU64>);
 
 impl Clients {
     pub(crate) fn new(max: u32, forget_after: Duration) -> Self {
@@ -55,7 +55,7 @@ impl Clients {
         self.present.load(Ordering::Relaxed)
     }
 
-    fn presence(&self, record: &Arc<Record>) -> Presence {
+    fn presence(&self, record: &Arc<KnownClient>) -> Presence {
         self.present.fetch_add(1, Ordering::Relaxed);
         Presence(Arc::clone(record), Arc::clone(&self.present))
     }
@@ -64,7 +64,7 @@ impl Clients {
     pub(crate) fn enter(&self, id: ClientId, window: u16) -> Result<(Presence, bool), Refusal> {
         let mut records = lock(&self.records);
         let now = Instant::now();
-        let is_old = |record: &Record| {
+        let is_old = |record: &KnownClient| {
             let life = lock(&record.life);
             life.connections == 0 && now.saturating_duration_since(life.left) > self.forget_after
         };
@@ -83,7 +83,7 @@ impl Clients {
             return Err(Refusal::TooManyClients { max: self.max });
         }
         let life = Mutex::new(Life { connections: 1, left: now });
-        let record = Arc::new(Record { id, once: Mutex::new(Once::new(window)), ended: Condvar::new(), life });
+        let record = Arc::new(KnownClient { id, once: Mutex::new(Once::new(window)), ended: Condvar::new(), life });
         records.insert(id, Arc::clone(&record));
         Ok((self.presence(&record), false))
     }

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use raas::{MessageStream, Readiness};
 
-use super::clients::{Presence, Record};
+use super::clients::{KnownClient, Presence};
 use super::execute::{Answer, execute, wait_for_end};
-use super::slabs::Lease;
+use super::slabs::SlabLease;
 use super::{Counters, Shared, lock};
 use crate::frame::{REQUEST_HEADER_BYTES, RequestHeader, ResponseHeader, clients_word, request_flag};
 use crate::hello::{
@@ -62,7 +62,7 @@ fn refuse(stream: &MessageStream, refusal: Refusal, buffer: &mut [u8]) -> io::Re
     Ok(())
 }
 
-type Welcomed = (Welcome, Hello, Presence, Option<Lease>);
+type Welcomed = (Welcome, Hello, Presence, Option<SlabLease>);
 
 /// Checks what a client said first, and gives it what it needs.
 fn welcome(shared: &Shared, stream: &MessageStream, first: &[u8]) -> Result<Welcomed, Refusal> {
@@ -85,9 +85,9 @@ fn welcome(shared: &Shared, stream: &MessageStream, first: &[u8]) -> Result<Welc
         // The worker with the fewest clients.
         let slabs = shared.slabs.iter().min_by_key(|slabs| slabs.granted());
         let slabs = slabs.ok_or(Refusal::NotOffered(hello.transport))?;
-        lease = Some(Lease::grant(slabs, &presence.0, hello.transport, to)?);
+        lease = Some(SlabLease::grant(slabs, &presence.0, hello.transport, to)?);
     }
-    let grant = lease.as_ref().map(Lease::words);
+    let grant = lease.as_ref().map(SlabLease::words);
     let (request_bytes_max, response_bytes_max) =
         (shared.settings.request_bytes_max, shared.settings.response_bytes_max);
     Ok((Welcome { is_known, request_bytes_max, response_bytes_max, grant }, hello, presence, lease))
@@ -138,7 +138,7 @@ fn serve_messages(
 
 fn take_message(
     shared: &Shared,
-    record: &Record,
+    record: &KnownClient,
     transport: Transport,
     message: &[u8],
     calls: &mut VecDeque<(RequestHeader, Vec<u8>, Instant)>,

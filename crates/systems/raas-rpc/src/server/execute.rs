@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::clients::Record;
+use super::clients::KnownClient;
 use super::{Counters, Shared, lock};
 use crate::frame::{RequestHeader, Status};
 use crate::hello::Transport;
@@ -26,7 +26,7 @@ pub(crate) enum Answer {
 /// Executes a request, unless it was executed before. `arrived`: when it was seen.
 pub(crate) fn execute(
     shared: &Shared,
-    record: &Record,
+    record: &KnownClient,
     transport: Transport,
     (header, payload): (&RequestHeader, &[u8]),
     arrived: Instant,
@@ -93,7 +93,7 @@ fn outcome(status: Status, payload: Vec<u8>, began: Instant) -> Outcome {
 }
 
 /// Waits until a call has ended that another thread executes.
-pub(crate) fn wait_for_end(shared: &Shared, record: &Record, header: &RequestHeader) -> Answer {
+pub(crate) fn wait_for_end(shared: &Shared, record: &KnownClient, header: &RequestHeader) -> Answer {
     let mut once = lock(&record.once);
     loop {
         match once.on_request(header.sequence, header.floor) {

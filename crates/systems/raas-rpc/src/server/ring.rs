@@ -9,7 +9,7 @@ use std::time::Instant;
 use raas::{Region, RegionError};
 
 use super::slabs::Slab;
-use super::station::Station;
+use super::work::Work;
 use super::{Counters, Shared};
 use crate::frame::{REQUEST_HEADER_BYTES, RequestHeader, word};
 
@@ -53,22 +53,22 @@ impl Ring {
     }
 
     /// The next request that is there. `is_all`: in whatever slot; otherwise in the one where it is expected.
-    pub(super) fn take_next(&mut self, station: &Station<'_>, is_all: bool) -> Result<Option<Taken>, RegionError> {
-        let expected = station.slabs.layout.slot_of(self.next);
+    pub(super) fn take_next(&mut self, work: &Work<'_>, is_all: bool) -> Result<Option<Taken>, RegionError> {
+        let expected = work.slabs.layout.slot_of(self.next);
         if !is_all {
-            return self.take(station, expected);
+            return self.take(work, expected);
         }
         let slots = self.seen.len() as u64;
         for slot in 0..slots {
-            if let Some(taken) = self.take(station, (expected + slot) % slots)? {
+            if let Some(taken) = self.take(work, (expected + slot) % slots)? {
                 return Ok(Some(taken));
             }
         }
         Ok(None)
     }
 
-    fn take(&mut self, station: &Station<'_>, slot: u64) -> Result<Option<Taken>, RegionError> {
-        let (shared, layout, region) = (station.shared, station.slabs.layout, &station.place.region);
+    fn take(&mut self, work: &Work<'_>, slot: u64) -> Result<Option<Taken>, RegionError> {
+        let (shared, layout, region) = (work.shared, work.slabs.layout, &work.place.region);
         let at = self.at + layout.request_at(slot);
         let head = u64::from_le_bytes(region.load(at)?.to_ne_bytes());
         let Some(seen) = self.seen.get_mut(slot as usize) else { return Ok(None) };

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use raas::{DatagramSocket, MessageStream, Region, RegionAccess, RegionError, RegionKey, RegionOptions, Session};
 
-use super::clients::Record;
+use super::clients::KnownClient;
 use super::{ServerBuilder, lock};
 use crate::error::ServeError;
 use crate::hello::{Grant, Refusal, RingName, Seating, Transport};
@@ -34,7 +34,7 @@ const AWAKE_OF_TURNS: u32 = 4;
 
 /// The memory and the socket of a worker, made anew when the daemon was lost.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct WorkerMemory {
     pub(crate) region: Region,
     pub(crate) socket: DatagramSocket,
     name: String,
@@ -46,12 +46,12 @@ pub(crate) struct Slab {
     pub(crate) number: u32,
     pub(crate) offset: u64,
     pub(crate) token: u64,
-    pub(crate) record: Arc<Record>,
+    pub(crate) record: Arc<KnownClient>,
     pub(crate) transport: Transport,
     /// Where its datagrams go, and how long they may be.
     pub(crate) datagrams: SocketAddr,
     pub(crate) datagram_max: usize,
-    place: Arc<Place>,
+    place: Arc<WorkerMemory>,
     is_over: AtomicBool,
     /// Of a client with turns, when it has told it.
     ring: OnceLock<ClientRing>,
@@ -84,7 +84,7 @@ pub(crate) struct Slabs {
     awake: Duration,
     host: IpAddr,
     session: Mutex<Session>,
-    place: Mutex<Arc<Place>>,
+    place: Mutex<Arc<WorkerMemory>>,
     table: Mutex<Table>,
     /// Raised with each change of the table, so that the worker looks.
     changes: AtomicU64,
@@ -119,12 +119,12 @@ impl Slabs {
         })
     }
 
-    fn make_place(session: &Session, host: IpAddr, bytes: u64) -> Result<Place, ServeError> {
+    fn make_place(session: &Session, host: IpAddr, bytes: u64) -> Result<WorkerMemory, ServeError> {
         let name = format!("rpc-{:016x}", random()?);
         let region = RegionOptions::new().create(session, &name, bytes.next_multiple_of(PAGE_BYTES))?;
         let socket = DatagramSocket::bind_with(session, SocketAddr::new(host, 0))?;
         socket.set_write_timeout(Some(SEND_TIMEOUT))?;
-        Ok(Place { region, socket, name })
+        Ok(WorkerMemory { region, socket, name })
     }
 
     /// The daemon was lost, and with it the memory: all slabs are over, and there is another place.
@@ -142,7 +142,7 @@ impl Slabs {
         Ok(())
     }
 
-    pub(crate) fn place(&self) -> Arc<Place> {
+    pub(crate) fn place(&self) -> Arc<WorkerMemory> {
         Arc::clone(&lock(&self.place))
     }
 
@@ -169,7 +169,7 @@ impl Slabs {
     }
 
     /// Nothing of another client is left in a seat; returns where it begins.
-    pub(crate) fn clear_seat(&self, place: &Place, seat: u32) -> Result<u64, RegionError> {
+    pub(crate) fn clear_seat(&self, place: &WorkerMemory, seat: u32) -> Result<u64, RegionError> {
         let at = self.layout.seats_at(self.max) + u64::from(seat) * self.layout.seat_bytes();
         for slot in 0..u64::from(self.slots) {
             place.region.store(at + self.layout.request_at(slot), 0)?;
@@ -208,7 +208,7 @@ impl Slabs {
     }
 
     /// Nothing of a client is left in a slab's slots.
-    fn sweep(&self, place: &Place, number: u32, has_turns: bool) -> Result<(), RegionError> {
+    fn sweep(&self, place: &WorkerMemory, number: u32, has_turns: bool) -> Result<(), RegionError> {
         if has_turns {
             // Its slots stay untouched, but for responses that are too long for a datagram, which have its token.
             return place.region.store(self.word_at(number), 0);
@@ -247,15 +247,15 @@ impl Slab {
 
 /// A client's right to its slab; it ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Lease {
+pub(crate) struct SlabLease {
     slabs: Arc<Slabs>,
     slab: Arc<Slab>,
 }
 
-impl Lease {
+impl SlabLease {
     pub(crate) fn grant(
         slabs: &Arc<Slabs>,
-        record: &Arc<Record>,
+        record: &Arc<KnownClient>,
         transport: Transport,
         datagrams: SocketAddr,
     ) -> Result<Self, Refusal> {
@@ -319,7 +319,7 @@ impl Lease {
     }
 }
 
-impl Drop for Lease {
+impl Drop for SlabLease {
     fn drop(&mut self) {
         // After a renewal the table is another one.
         if self.slab.is_over.swap(true, Ordering::AcqRel) {

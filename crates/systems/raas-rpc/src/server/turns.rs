@@ -13,19 +13,19 @@ use raas::RegionError;
 
 use super::Counters;
 use super::execute::{Answer, execute};
+use super::group::GroupSize;
 use super::member::{Fetch, Fetched, Member, Requests};
 use super::ring::{Ring, Taken};
 use super::seats::Seats;
 use super::slabs::Slab;
 use super::slices::Slices;
-use super::station::Station;
-use super::width::Width;
+use super::work::Work;
 use crate::frame::{RequestHeader, Turn};
 use crate::layout::WORD_BYTES;
 
 /// See the head of this file.
 pub(super) struct Turns<'a> {
-    station: &'a Station<'a>,
+    work: &'a Work<'a>,
     /// By the numbers of their slabs.
     members: Vec<Option<Member>>,
     words: Vec<u8>,
@@ -37,15 +37,15 @@ pub(super) struct Turns<'a> {
     queue: Vec<u32>,
     /// Those of which something is fetched.
     fetching: Vec<u32>,
-    width: Width,
+    group: GroupSize,
     is_stale: bool,
 }
 
 impl<'a> Turns<'a> {
-    pub(super) fn new(station: &'a Station<'a>) -> Self {
-        let (count, now, settings) = (station.slabs.seats(), Instant::now(), &station.shared.settings);
+    pub(super) fn new(work: &'a Work<'a>) -> Self {
+        let (count, now, settings) = (work.slabs.seats(), Instant::now(), &work.shared.settings);
         Self {
-            station,
+            work,
             members: Vec::new(),
             words: Vec::new(),
             seats: Seats::new(count),
@@ -53,13 +53,13 @@ impl<'a> Turns<'a> {
             slices: Slices::new(now),
             queue: Vec::new(),
             fetching: Vec::new(),
-            width: Width::new((settings.group, settings.group_max()), now),
+            group: GroupSize::new((settings.group, settings.group_max()), now),
             is_stale: false,
         }
     }
 
     fn group(&self) -> usize {
-        self.station.shared.settings.group.into()
+        self.work.shared.settings.group.into()
     }
 
     fn member(&mut self, number: u32) -> Option<&mut Member> {
@@ -121,7 +121,7 @@ impl<'a> Turns<'a> {
             self.admit(now);
         }
         let did = self.serve_fetched()? | self.serve_seats(is_all)?;
-        if self.width.follow(now, self.slices.length(), !self.queue.is_empty()) {
+        if self.group.follow(now, self.slices.length(), !self.queue.is_empty()) {
             self.is_stale = true;
         }
         Ok(did)
@@ -129,7 +129,7 @@ impl<'a> Turns<'a> {
 
     /// Reads the words of all clients.
     fn notice(&mut self, now: Instant) -> Result<(), RegionError> {
-        self.station.place.region.read(self.station.slabs.words_at(), &mut self.words)?;
+        self.work.place.region.read(self.work.slabs.words_at(), &mut self.words)?;
         let words = self.words.chunks_exact(WORD_BYTES as usize);
         for (number, (word, member)) in words.zip(&mut self.members).enumerate() {
             let Some(member) = member else { continue };
@@ -150,7 +150,7 @@ impl<'a> Turns<'a> {
         self.is_stale = false;
         if self.slices.is_over(now) {
             self.slices.begin(now);
-            self.station.shared.counters.slices.store(self.slices.ended(), Ordering::Relaxed);
+            self.work.shared.counters.slices.store(self.slices.ended(), Ordering::Relaxed);
             let (longest, members) = (self.slices.length(), &self.members);
             let rank = |number: &u32| members[*number as usize].as_ref().and_then(|member| member.rank(longest));
             self.queue.sort_by_key(rank);
@@ -159,7 +159,7 @@ impl<'a> Turns<'a> {
             return;
         }
         let coming = self.fetching.iter().filter(|number| self.is_coming(**number)).count();
-        let mut room = self.width.clients().saturating_sub(self.seats.live(now) + coming);
+        let mut room = self.group.clients().saturating_sub(self.seats.live(now) + coming);
         let is_contended = self.queue.len() > room;
         let length = self.slices.length();
         let mut rest = Vec::new();
@@ -201,7 +201,7 @@ impl<'a> Turns<'a> {
         let Some(ring) = slab.ring() else { return };
         match member.begin_fetch(ring) {
             Ok(reads) => {
-                self.station.shared.counters.fetches.fetch_add(reads, Ordering::Relaxed);
+                self.work.shared.counters.fetches.fetch_add(reads, Ordering::Relaxed);
                 self.fetching.push(number);
             }
             Err(error) => end(&slab, &error),
@@ -244,12 +244,12 @@ impl<'a> Turns<'a> {
         while !requests.is_over() {
             let Some(Fetched { header, payload, arrived }) = requests.next() else {
                 // The client overwrote it meanwhile, because it gave the call up. It asks again for what it misses.
-                Counters::add(&self.station.shared.counters.torn);
+                Counters::add(&self.work.shared.counters.torn);
                 return Ok(());
             };
             let Some(member) = self.member(number) else { return Ok(()) };
             if header.token != member.slab.token {
-                Counters::add(&self.station.shared.counters.refused);
+                Counters::add(&self.work.shared.counters.refused);
                 return Ok(());
             }
             member.next = member.next.max(header.sequence + 1);
@@ -268,7 +268,7 @@ impl<'a> Turns<'a> {
             }
             looked += usize::from(is_live);
             while let Some(ring) = self.rings[seat].as_mut() {
-                let Some(taken) = ring.take_next(self.station, is_all)? else { break };
+                let Some(taken) = ring.take_next(self.work, is_all)? else { break };
                 let number = ring.slab().number;
                 let Taken { header, arrived, .. } = taken;
                 found += 1;
@@ -278,7 +278,7 @@ impl<'a> Turns<'a> {
                 self.serve(number, &header, taken.payload(), arrived)?;
             }
         }
-        self.width.on_look(looked, found);
+        self.group.on_look(looked, found);
         Ok(found > 0)
     }
 
@@ -290,11 +290,11 @@ impl<'a> Turns<'a> {
         arrived: Instant,
     ) -> Result<(), RegionError> {
         let Some(slab) = self.member(number).map(|member| Arc::clone(&member.slab)) else { return Ok(()) };
-        let answer = execute(self.station.shared, &slab.record, slab.transport, (header, payload), arrived);
+        let answer = execute(self.work.shared, &slab.record, slab.transport, (header, payload), arrived);
         // If it runs the client asks again.
         let Answer::Send(outcome) = answer else { return Ok(()) };
         let turn = self.turn_of(number, arrived)?;
-        self.station.answer(&slab, header, &outcome, Some(turn))?;
+        self.work.answer(&slab, header, &outcome, Some(turn))?;
         if let Some(member) = self.member(number) {
             member.on_answer(Instant::now());
         }
@@ -325,10 +325,10 @@ impl<'a> Turns<'a> {
         let Some(seat) = self.seats.sit(number, now, until) else { return Ok(None) };
         self.slices.on_call(true);
         member.seat = Some(seat);
-        let at = self.station.slabs.clear_seat(&self.station.place, seat)?;
-        let ring = Ring::new(Arc::clone(&member.slab), at, self.station.slabs.slots(), member.next);
+        let at = self.work.slabs.clear_seat(&self.work.place, seat)?;
+        let ring = Ring::new(Arc::clone(&member.slab), at, self.work.slabs.slots(), member.next);
         self.rings[seat as usize] = Some(ring);
-        self.station.shared.counters.seats.fetch_max(self.seats.used() as u64, Ordering::Relaxed);
+        self.work.shared.counters.seats.fetch_max(self.seats.used() as u64, Ordering::Relaxed);
         Ok(u16::try_from(seat).ok())
     }
 }

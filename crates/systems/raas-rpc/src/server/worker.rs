@@ -11,9 +11,9 @@ use raas::{Region, RegionError};
 use super::execute::{Answer, execute};
 use super::ring::{Ring, Taken};
 use super::slabs::{Slab, Slabs};
-use super::station::Station;
+use super::spin::SpinTime;
 use super::turns::Turns;
-use super::vigil::Vigil;
+use super::work::Work;
 use super::{Counters, Shared, TICK};
 
 /// All slots are looked at once in so many rounds; otherwise only those where the next calls are expected. Repeated
@@ -27,9 +27,9 @@ const RENEW_PAUSE: Duration = Duration::from_millis(100);
 /// Works until the server stops.
 pub(crate) fn run(shared: &Shared, slabs: &Slabs) {
     while !shared.is_over() {
-        let vigil = Vigil::new(slabs.awake_for(false), Instant::now());
-        let station = Station { shared, slabs, place: slabs.place(), vigil };
-        if let Err(error) = watch(&station) {
+        let spin = SpinTime::new(slabs.awake_for(false), Instant::now());
+        let work = Work { shared, slabs, place: slabs.place(), spin };
+        if let Err(error) = watch(&work) {
             tracing::warn!(%error, "the memory for requests is gone: it is made anew");
             while !shared.is_over() && slabs.renew().is_err() {
                 std::thread::sleep(RENEW_PAUSE);
@@ -39,12 +39,12 @@ pub(crate) fn run(shared: &Shared, slabs: &Slabs) {
 }
 
 /// Works until the server stops or the memory is gone.
-fn watch(station: &Station<'_>) -> Result<(), RegionError> {
-    let (slabs, region) = (station.slabs, &station.place.region);
+fn watch(work: &Work<'_>) -> Result<(), RegionError> {
+    let (slabs, region) = (work.slabs, &work.place.region);
     let mut rings: Vec<Ring> = Vec::new();
-    let mut turns = Turns::new(station);
+    let mut turns = Turns::new(work);
     let (mut known, mut round, mut worked) = (0, 0u64, Instant::now());
-    while !station.shared.is_over() {
+    while !work.shared.is_over() {
         let changes = slabs.changes();
         if changes != known {
             known = changes;
@@ -58,19 +58,17 @@ fn watch(station: &Station<'_>) -> Result<(), RegionError> {
         }
         let mut did = turns.round(is_all)?;
         for ring in &mut rings {
-            did |= look_at(station, ring, is_all)?;
+            did |= look_at(work, ring, is_all)?;
         }
         round += 1;
         let now = Instant::now();
         if did {
             worked = now;
-        } else if now - worked < slabs.awake_for(turns.has_members())
-            || station.vigil.is_promised(now)
-            || !turns.is_quiet()
+        } else if now - worked < slabs.awake_for(turns.has_members()) || work.spin.is_promised(now) || !turns.is_quiet()
         {
             std::thread::yield_now();
         } else {
-            Counters::add(&station.shared.counters.sleeps);
+            Counters::add(&work.shared.counters.sleeps);
             match region.recv_notification_timeout(TICK) {
                 Ok(_) => worked = Instant::now(),
                 Err(RegionError::TimedOut { .. }) => {}
@@ -84,13 +82,13 @@ fn watch(station: &Station<'_>) -> Result<(), RegionError> {
 }
 
 /// Takes what is new in a slab; says whether there was something.
-fn look_at(station: &Station<'_>, ring: &mut Ring, is_all: bool) -> Result<bool, RegionError> {
+fn look_at(work: &Work<'_>, ring: &mut Ring, is_all: bool) -> Result<bool, RegionError> {
     let mut did = false;
-    while let Some(taken) = ring.take_next(station, is_all)? {
+    while let Some(taken) = ring.take_next(work, is_all)? {
         let slab = Arc::clone(ring.slab());
         let Taken { header, arrived, .. } = taken;
-        match execute(station.shared, &slab.record, slab.transport, (&header, taken.payload()), arrived) {
-            Answer::Send(outcome) => station.answer(&slab, &header, &outcome, None)?,
+        match execute(work.shared, &slab.record, slab.transport, (&header, taken.payload()), arrived) {
+            Answer::Send(outcome) => work.answer(&slab, &header, &outcome, None)?,
             // The client asks again.
             Answer::Running | Answer::Nothing => {}
         }

@@ -156,7 +156,7 @@ fn held(prefix: &OsStr, directory: &Path) -> io::Result<NamedTempFile> {
 
 /// What a path leads to.
 #[derive(Debug)]
-struct Place {
+struct Destination {
     path: PathBuf,
     /// It is a descriptor of some process: /dev/stdout, /dev/fd/3, /proc/PID/fd/3.
     is_descriptor: bool,
@@ -164,7 +164,7 @@ struct Place {
 
 /// Follows links by hand, so that the file which a link names is replaced and not the link, and so that a descriptor is
 /// not taken for the file behind it.
-fn resolve(path: &Path) -> io::Result<Place> {
+fn resolve(path: &Path) -> io::Result<Destination> {
     let mut path = path.to_path_buf();
     for _ in 0..LINKS_MAX {
         let is_descriptor = is_descriptor(&path);
@@ -182,7 +182,7 @@ fn resolve(path: &Path) -> io::Result<Place> {
             }
             // A name that ends in a slash is no file's.
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => return Ok(Place { path, is_descriptor }),
+            _ => return Ok(Destination { path, is_descriptor }),
         }
     }
     Err(rustix::io::Errno::LOOP.into())

@@ -45,7 +45,7 @@ pub(crate) fn serve<T: Transport>(transport: &T, at: SocketAddr) -> Result<(), F
             }
             Err(e) => return Err(e.into()),
         };
-        let place = Place::take(&active);
+        let place = Permit::take(&active);
         let transport = transport.clone();
         let peer = stream.peer_addr();
         if let Some(cause) = stream.fallback() {
@@ -64,16 +64,16 @@ pub(crate) fn serve<T: Transport>(transport: &T, at: SocketAddr) -> Result<(), F
 }
 
 /// One of the [`CONNECTIONS_MAX`] places, given back on drop.
-struct Place(Arc<AtomicUsize>);
+struct Permit(Arc<AtomicUsize>);
 
-impl Place {
+impl Permit {
     fn take(active: &Arc<AtomicUsize>) -> Option<Self> {
         let place = Self(Arc::clone(active));
         (active.fetch_add(1, Ordering::Relaxed) < CONNECTIONS_MAX).then_some(place)
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

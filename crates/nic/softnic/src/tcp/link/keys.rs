@@ -7,7 +7,7 @@ use rnic::Device;
 use rustix::io::Errno;
 use verbs::AsyncEvent;
 
-use super::{Link, Shared, Stage};
+use super::{Link, Shared, State};
 use crate::sys::kernel_tls::Direction;
 use wires::{KeyUse, Sealed, Telling};
 
@@ -20,7 +20,7 @@ impl Link {
 
     /// Leaves the records of a direction to the kernel, if it takes them.
     pub(super) fn leave_to_kernel(&mut self, direction: Direction, shared: &mut Shared<'_>) {
-        if let Stage::Open(fd) = &self.stage {
+        if let State::Open(fd) = &self.stage {
             self.in_kernel.take(direction, fd, &mut self.sealed, (shared.kernel_tls, shared.counters));
         }
     }
@@ -35,7 +35,7 @@ impl Link {
 
     /// Tells the owner how far the keys are used, and in time that another queue pair has to take this one's place.
     pub(super) fn look_at_keys(&mut self, dev: &mut Device, shared: &mut Shared<'_>) {
-        let (Some(used), Stage::Open(_)) = (&mut self.key_use, &self.stage) else { return };
+        let (Some(used), State::Open(_)) = (&mut self.key_use, &self.stage) else { return };
         if let Some(telling) = used.telling(self.sealed.as_ref()) {
             let is_due = telling == Telling::Due;
             shared.counters.tcp_keys_worn += u64::from(is_due);

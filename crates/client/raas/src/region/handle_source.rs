@@ -29,7 +29,7 @@ struct Origin {
 
 /// See the head of this file.
 #[derive(Debug)]
-pub(crate) struct Way {
+pub(crate) struct HandleSource {
     name: String,
     origin: Option<Origin>,
     /// The handle that was opened first, if it is of this host: while it counts, finding it takes no lock. Its memory stays
@@ -48,12 +48,12 @@ pub(crate) struct Way {
 
 /// The handle that counts.
 #[derive(Debug)]
-pub(crate) enum Held<'a> {
+pub(crate) enum CurrentHandle<'a> {
     First(&'a Arc<Handle>),
     Later(Arc<Handle>),
 }
 
-impl Deref for Held<'_> {
+impl Deref for CurrentHandle<'_> {
     type Target = Arc<Handle>;
 
     #[inline]
@@ -65,7 +65,7 @@ impl Deref for Held<'_> {
     }
 }
 
-impl Way {
+impl HandleSource {
     /// Of a handle that is not opened again: its owner's, one of a lease, or one with a lane of its own.
     pub(super) fn once(handle: Arc<Handle>) -> Self {
         Self::new(handle, None)
@@ -95,10 +95,10 @@ impl Way {
 
     /// The handle that counts now. It may be broken.
     #[inline]
-    pub(super) fn now(&self) -> Held<'_> {
+    pub(super) fn now(&self) -> CurrentHandle<'_> {
         match &self.first {
-            Some(first) if !self.has_moved.load(Ordering::Acquire) => Held::First(first),
-            _ => Held::Later(Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner))),
+            Some(first) if !self.has_moved.load(Ordering::Acquire) => CurrentHandle::First(first),
+            _ => CurrentHandle::Later(Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner))),
         }
     }
 
@@ -108,7 +108,7 @@ impl Way {
     }
 
     /// A handle that is not broken, or was not a moment ago.
-    pub(crate) fn settled(&self) -> Result<Held<'_>, RegionError> {
+    pub(crate) fn settled(&self) -> Result<CurrentHandle<'_>, RegionError> {
         while self.is_broken() {
             let broken = Arc::clone(&self.now());
             let name = self.name.clone();

@@ -9,21 +9,21 @@ use std::time::Instant;
 use raas::RegionError;
 
 use super::connection::response;
-use super::slabs::{Place, Slab, Slabs};
-use super::vigil::Vigil;
+use super::slabs::{Slab, Slabs, WorkerMemory};
+use super::spin::SpinTime;
 use super::{Counters, Shared};
 use crate::frame::{RESPONSE_BUSY, RESPONSE_IN_SLOT, RequestHeader, Turn, request_flag};
 use crate::once::Outcome;
 
 /// See the head of this file.
-pub(super) struct Station<'a> {
+pub(super) struct Work<'a> {
     pub(super) shared: &'a Shared,
     pub(super) slabs: &'a Slabs,
-    pub(super) place: Arc<Place>,
-    pub(super) vigil: Vigil,
+    pub(super) place: Arc<WorkerMemory>,
+    pub(super) spin: SpinTime,
 }
 
-impl Station<'_> {
+impl Work<'_> {
     /// Leaves or sends a response.
     pub(super) fn answer(
         &self,
@@ -33,7 +33,7 @@ impl Station<'_> {
         turn: Option<Turn>,
     ) -> Result<(), RegionError> {
         let mut header = response(self.shared, request, outcome);
-        if self.vigil.on_answer(Instant::now()) {
+        if self.spin.on_answer(Instant::now()) {
             header.flags |= RESPONSE_BUSY;
         }
         let is_sent = request.flags & request_flag::REPLY != 0;

@@ -24,7 +24,7 @@ const SHORTEST: Duration = Duration::from_micros(1);
 
 /// Which way bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     In,
     Out,
 }
@@ -40,14 +40,14 @@ enum Mode {
 /// What has waits that can be bounded, and a descriptor.
 pub(crate) trait Waits: Send + Sync + 'static {
     fn set_nonblocking(&self, on: bool) -> io::Result<()>;
-    fn bound(&self, way: Way, time: Duration) -> io::Result<()>;
+    fn bound(&self, way: Direction, time: Duration) -> io::Result<()>;
     fn ready_fd(&self) -> io::Result<BorrowedFd<'_>>;
     fn readiness(&self) -> io::Result<Readiness>;
 }
 
 /// See the head of this file.
 #[derive(Debug)]
-pub(crate) struct Held<T> {
+pub(crate) struct MaybeOpen<T> {
     inner: Mutex<Option<Arc<T>>>,
     mode: Mutex<Mode>,
     has_fd: AtomicBool,
@@ -57,9 +57,9 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<T: Waits> Held<T> {
+impl<T: Waits> MaybeOpen<T> {
     pub(crate) fn new(py: Python<'_>, inner: T) -> PyResult<Self> {
-        for way in [Way::In, Way::Out] {
+        for way in [Direction::In, Direction::Out] {
             inner.bound(way, SLICE).or_raise(py)?;
         }
         let (inner, mode) = (Mutex::new(Some(Arc::new(inner))), Mutex::new(Mode::Blocking));
@@ -96,7 +96,7 @@ impl<T: Waits> Held<T> {
         };
         let inner = self.get(py)?;
         inner.set_nonblocking(mode == Mode::NonBlocking).or_raise(py)?;
-        for way in [Way::In, Way::Out] {
+        for way in [Direction::In, Direction::Out] {
             inner.bound(way, SLICE).or_raise(py)?;
         }
         *lock(&self.mode) = mode;
@@ -123,7 +123,7 @@ impl<T: Waits> Held<T> {
     pub(crate) fn wait<R: Send>(
         &self,
         py: Python<'_>,
-        way: Way,
+        way: Direction,
         deadline: Option<Instant>,
         mut operation: impl FnMut(&T) -> io::Result<R> + Send,
     ) -> PyResult<R> {
@@ -153,10 +153,10 @@ impl<T: Waits> Held<T> {
     }
 
     /// Nothing could be done without waiting, so the descriptor is to signal what comes. True: something came meanwhile.
-    fn is_ready(&self, inner: &T, way: Way) -> io::Result<bool> {
+    fn is_ready(&self, inner: &T, way: Direction) -> io::Result<bool> {
         let now = inner.readiness()?;
-        let wanted = if way == Way::In { Readiness::READ } else { Readiness::WRITE };
-        if now.contains(Readiness::READ) && way == Way::Out {
+        let wanted = if way == Direction::In { Readiness::READ } else { Readiness::WRITE };
+        if now.contains(Readiness::READ) && way == Direction::Out {
             // A reader has not seen the signal that was just cleared.
             inner.ready_fd()?;
         }

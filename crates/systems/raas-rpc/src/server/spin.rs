@@ -14,7 +14,7 @@ const BUSY_CALLS: u32 = 32;
 
 /// See the head of this file.
 #[derive(Debug)]
-pub(super) struct Vigil {
+pub(super) struct SpinTime {
     awake: Duration,
     /// Since when calls are counted.
     since: Cell<Instant>,
@@ -24,7 +24,7 @@ pub(super) struct Vigil {
     promised: Cell<Instant>,
 }
 
-impl Vigil {
+impl SpinTime {
     /// `awake`: the usual time.
     pub(super) fn new(awake: Duration, now: Instant) -> Self {
         let (since, promised) = (Cell::new(now), Cell::new(now));
@@ -60,35 +60,35 @@ mod tests {
     const AWAKE: Duration = Duration::from_millis(4);
 
     /// Answers `calls` calls at equal distances within so many of the usual times, and says of each whether it told.
-    fn told(vigil: &Vigil, begin: Instant, calls: u32, times: u32) -> Vec<bool> {
-        (0..calls).map(|call| vigil.on_answer(begin + AWAKE * times * call / calls)).collect()
+    fn told(spin: &SpinTime, begin: Instant, calls: u32, times: u32) -> Vec<bool> {
+        (0..calls).map(|call| spin.on_answer(begin + AWAKE * times * call / calls)).collect()
     }
 
     #[test]
     fn a_worker_that_has_many_calls_promises_and_keeps_it() {
         let begin = Instant::now();
-        let vigil = Vigil::new(AWAKE, begin);
-        let told = told(&vigil, begin, 10 * BUSY_CALLS, 3);
+        let spin = SpinTime::new(AWAKE, begin);
+        let told = told(&spin, begin, 10 * BUSY_CALLS, 3);
         assert!(!told[0] && told[told.len() - 1], "{told:?}");
         let last = begin + AWAKE * 3;
-        assert!(vigil.is_promised(last + AWAKE * (BUSY_AWAKE - 1)));
-        assert!(!vigil.is_promised(last + AWAKE * BUSY_AWAKE));
+        assert!(spin.is_promised(last + AWAKE * (BUSY_AWAKE - 1)));
+        assert!(!spin.is_promised(last + AWAKE * BUSY_AWAKE));
     }
 
     #[test]
     fn a_worker_with_few_calls_promises_nothing() {
         let begin = Instant::now();
-        let vigil = Vigil::new(AWAKE, begin);
-        assert!(told(&vigil, begin, 10 * BUSY_CALLS, 20).iter().all(|told| !told));
-        assert!(!vigil.is_promised(begin));
+        let spin = SpinTime::new(AWAKE, begin);
+        assert!(told(&spin, begin, 10 * BUSY_CALLS, 20).iter().all(|told| !told));
+        assert!(!spin.is_promised(begin));
     }
 
     #[test]
     fn one_that_was_busy_stops_promising() {
         let begin = Instant::now();
-        let vigil = Vigil::new(AWAKE, begin);
-        told(&vigil, begin, 10 * BUSY_CALLS, 3);
+        let spin = SpinTime::new(AWAKE, begin);
+        told(&spin, begin, 10 * BUSY_CALLS, 3);
         let later = begin + AWAKE * 100;
-        assert!((0..4).all(|call| !vigil.on_answer(later + AWAKE * 2 * call)));
+        assert!((0..4).all(|call| !spin.on_answer(later + AWAKE * 2 * call)));
     }
 }

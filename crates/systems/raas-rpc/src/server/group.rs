@@ -15,7 +15,7 @@ const MANY: u64 = 2;
 
 /// See the head of this file.
 #[derive(Debug)]
-pub(super) struct Width {
+pub(super) struct GroupSize {
     group: usize,
     widest: usize,
     now: usize,
@@ -27,7 +27,7 @@ pub(super) struct Width {
     found: u64,
 }
 
-impl Width {
+impl GroupSize {
     pub(super) fn new((group, widest): (u16, u16), now: Instant) -> Self {
         let (group, widest) = (usize::from(group), usize::from(widest));
         Self { group, widest, now: group, since: now, looked: 0, found: 0 }
@@ -69,30 +69,30 @@ mod tests {
     const SLICE: Duration = Duration::from_millis(8);
 
     /// So many times in a row, looks at `seats` seats with `requests` in them.
-    fn after(width: &mut Width, times: u32, (seats, requests): (usize, usize), does_any_wait: bool) -> usize {
+    fn after(group: &mut GroupSize, times: u32, (seats, requests): (usize, usize), does_any_wait: bool) -> usize {
         for _ in 0..times {
-            let now = width.since + SLICE / LOOKS_OF_SLICE;
-            width.on_look(seats, requests);
-            width.follow(now, SLICE, does_any_wait);
+            let now = group.since + SLICE / LOOKS_OF_SLICE;
+            group.on_look(seats, requests);
+            group.follow(now, SLICE, does_any_wait);
         }
-        width.clients()
+        group.clients()
     }
 
     #[test]
     fn it_grows_while_others_wait_for_those_that_call_seldom() {
-        let mut width = Width::new((40, 300), Instant::now());
-        assert_eq!(after(&mut width, 10, (40, 2), false), 40, "nobody waits");
-        assert_eq!(after(&mut width, 3, (40, 2), true), 70);
-        assert_eq!(after(&mut width, 1000, (0, 0), true), 300);
-        assert_eq!(after(&mut width, 10, (40, 15), true), 300, "neither few nor many");
-        assert_eq!(after(&mut width, 1000, (40, 39), true), 40, "the worker has enough to do");
+        let mut group = GroupSize::new((40, 300), Instant::now());
+        assert_eq!(after(&mut group, 10, (40, 2), false), 40, "nobody waits");
+        assert_eq!(after(&mut group, 3, (40, 2), true), 70);
+        assert_eq!(after(&mut group, 1000, (0, 0), true), 300);
+        assert_eq!(after(&mut group, 10, (40, 15), true), 300, "neither few nor many");
+        assert_eq!(after(&mut group, 1000, (40, 39), true), 40, "the worker has enough to do");
     }
 
     #[test]
     fn it_is_looked_at_a_few_times_in_a_slice() {
         let begin = Instant::now();
-        let mut width = Width::new((4, 40), begin);
-        assert!(!width.follow(begin + SLICE / LOOKS_OF_SLICE - Duration::from_nanos(1), SLICE, true));
-        assert!(width.follow(begin + SLICE / LOOKS_OF_SLICE, SLICE, true));
+        let mut group = GroupSize::new((4, 40), begin);
+        assert!(!group.follow(begin + SLICE / LOOKS_OF_SLICE - Duration::from_nanos(1), SLICE, true));
+        assert!(group.follow(begin + SLICE / LOOKS_OF_SLICE, SLICE, true));
     }
 }
