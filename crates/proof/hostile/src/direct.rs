@@ -95,7 +95,9 @@ fn lanes_held(hosts: &[Host; 2]) -> Result<String> {
 }
 
 fn counter(host: &Host, name: &str) -> Result<u64> {
-    Ok(host.stat()?.counters.iter().find(|(n, _)| n == name).map_or(0, |c| c.1))
+    let stat = host.stat()?;
+    let found = stat.counters.iter().find(|(n, _)| n == name);
+    Ok(found.with_context(|| format!("there is no counter {name}"))?.1)
 }
 
 /// Waits until no stream has a TCP connection of its own any more, and none waits for one.

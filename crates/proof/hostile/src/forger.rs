@@ -122,19 +122,15 @@ impl Victim {
     }
 }
 
-/// The device's counters by name: drops and others.
+/// The device's counters by name, drops and others. To ask for one that is not there is a panic: it is not 0.
 fn counters(host: &Host) -> Result<BTreeMap<String, u64>> {
     let stat = host.stat()?;
     Ok(stat.drops.into_iter().chain(stat.counters).collect())
 }
 
-fn count(counters: &BTreeMap<String, u64>, name: &str) -> u64 {
-    counters.get(name).copied().unwrap_or(0)
-}
-
 /// Which of these counters went up: what an observer learns from a probe.
 fn told(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> Option<&'static str> {
-    ["out_of_order", "duplicates", "served_write"].into_iter().find(|name| count(now, name) > count(before, name))
+    ["out_of_order", "duplicates", "served_write"].into_iter().find(|&name| now[name] > before[name])
 }
 
 // ---- idle
@@ -155,7 +151,7 @@ fn probes(host: &Host, victim: &Victim, hand: &mut Hand) -> Result<String> {
             if let Some(answer) = told(&before, &now) {
                 break Some(answer);
             }
-            if count(&now, DROP) > count(&before, DROP) || start.elapsed() > PROBE_PATIENCE {
+            if now[DROP] > before[DROP] || start.elapsed() > PROBE_PATIENCE {
                 break None;
             }
         };
@@ -192,7 +188,7 @@ fn swept(host: &Host, victim: &Victim, hand: &mut Hand, kind: Kind, rng: &mut Sm
             counted(host, &before, sent)?;
         }
     }
-    let found = count(&counters(host)?, DROP) - count(&before, DROP);
+    let found = counters(host)?[DROP] - before[DROP];
     ensure!(found == sent, "{sent} packets, but {found} of {DROP}");
     Ok(format!("{sent} packets, {found} of {DROP}"))
 }
@@ -201,7 +197,7 @@ fn swept(host: &Host, victim: &Victim, hand: &mut Hand, kind: Kind, rng: &mut Sm
 fn counted(host: &Host, before: &BTreeMap<String, u64>, sent: u64) -> Result<()> {
     let start = Instant::now();
     loop {
-        let found = count(&counters(host)?, DROP) - count(before, DROP);
+        let found = counters(host)?[DROP] - before[DROP];
         if found >= sent {
             return Ok(());
         }
@@ -219,7 +215,7 @@ fn queue_pairs(host: &Host, hand: &mut Hand, rng: &mut SmallRng) -> Result<Strin
     let sent = u64::from(SWEEP / 16);
     let found = || -> Result<u64> {
         let now = counters(host)?;
-        let of = |name: &str| count(&now, name) - count(&before, name);
+        let of = |name: &str| now[name] - before[name];
         Ok(of("unknown_qp") + of("wrong_service") + of(DROP))
     };
     eventually("they are counted", || found().map(|n| if n >= sent { Ok(()) } else { Err(n) }))?;
@@ -314,7 +310,7 @@ fn busy(hosts: &[Host; 2], victim: &Victim, hand: &mut Hand, rng: &mut SmallRng)
         // What overflows the receive buffer is a matter of load: the judge `network` floods.
         counted(&hosts[0], &before, sent)?;
     }
-    let found = count(&counters(&hosts[0])?, DROP) - count(&before, DROP);
+    let found = counters(&hosts[0])?[DROP] - before[DROP];
     let [out, back] = transfers.map(|transfer| (transfer.is_whole(), transfer.finish()));
     ensure!(out.0 && back.0, "a transfer ended early: {:?}, {:?}", out.1.err(), back.1.err());
     let (out, back) = (out.1?, back.1?);
@@ -335,7 +331,7 @@ fn same_lane(hosts: &[Host; 2], victim: &Victim) -> Result<String> {
     for host in hosts {
         let found = counters(host)?;
         for name in ["lane_resets", "lane_failures", "violations"] {
-            ensure!(count(&found, name) == 0, "{name} is {}", count(&found, name));
+            ensure!(found[name] == 0, "{name} is {}", found[name]);
         }
     }
     Ok(format!("incarnation {}", now.incarnation))

@@ -40,7 +40,9 @@ impl Held {
             regions.push((found.len(), found.iter().map(|region| region.opens).sum()));
             prints.push(Footprint::of(host.pid())?);
         }
-        let counter = |s: &control::Stat, name: &str| s.counters.iter().find(|(n, _)| n == name).map_or(0, |c| c.1);
+        let counter = |s: &control::Stat, name: &str| {
+            s.counters.iter().find(|(n, _)| n == name).unwrap_or_else(|| panic!("there is no counter {name}")).1
+        };
         let own = |s: &control::Stat, names: [&str; 2]| {
             names.iter().map(|name| u32::try_from(counter(s, name)).unwrap_or(0)).sum::<u32>()
         };

@@ -146,7 +146,7 @@ fn counters(host: &Host) -> Result<BTreeMap<String, u64>> {
 }
 
 fn ran(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> Result<String> {
-    let more = |name: &str| after.get(name).copied().unwrap_or(0) - before.get(name).copied().unwrap_or(0);
+    let more = |name: &str| after[name] - before[name];
     let (run, failed, fuel) = (more("kernels_run"), more("kernels_failed"), more("kernel_fuel"));
     ensure!(failed > 0 && run > failed && fuel > 0, "{run} ran, {failed} of them failed, {fuel} units of fuel");
     Ok(format!("{run} ran, {failed} of them failed, {fuel} units of fuel"))
@@ -154,7 +154,7 @@ fn ran(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> Result<
 
 fn left(host: &Host, regions: usize) -> Result<String> {
     eventually("the hostile tenants' runs and regions are gone", || {
-        let waiting = counters(host)?.get("kernels_waiting").copied().unwrap_or(0);
+        let waiting = counters(host)?["kernels_waiting"];
         let found = raas::inspect::regions(Some(&host.socket))?.len();
         // One polite program runs kernels, one at a time.
         Ok(if waiting <= 1 && found == regions { Ok(()) } else { Err((waiting, found)) })
