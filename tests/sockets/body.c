@@ -316,6 +316,7 @@ static void all_cases(void) {
     descriptor_cases();
     option_cases();
     buffer_cases();
+    edge_cases();
     epoll_cases();
     process_cases();
     thread_cases();

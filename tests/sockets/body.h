@@ -15,6 +15,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -121,6 +122,7 @@ void ending_cases(void);
 void descriptor_cases(void);
 void option_cases(void);
 void buffer_cases(void);
+void edge_cases(void);
 void epoll_cases(void);
 void process_cases(void);
 void thread_cases(void);

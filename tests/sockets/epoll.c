@@ -96,80 +96,6 @@ static void edge_both(const Case *self) {
     meet();
 }
 
-// What event loops do that are told edges: a call that moved fewer bytes than asked for says that there are no more,
-// and the next edge is waited for without another try.
-typedef struct Loop {
-    int fd, set;
-    bool may_read, may_write;
-} Loop;
-
-static Loop loop_of(int fd) {
-    set_blocking(fd, false);
-    return (Loop){fd, set_of(fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET), false, false};
-}
-
-// False: no edge comes.
-static bool loop_waits(Loop *loop) {
-    struct epoll_event got;
-    if (epoll_wait(loop->set, &got, 1, 10000) != 1) return false;
-    loop->may_read |= (got.events & (EPOLLIN | EPOLLRDHUP | EPOLLERR)) != 0;
-    loop->may_write |= (got.events & (EPOLLOUT | EPOLLERR)) != 0;
-    return true;
-}
-
-// Whether all bytes were moved. `most`: so many are asked for at a time, also if fewer are to come; 0: what is left.
-static bool loop_moves(Loop *loop, char *bytes, size_t count, size_t most, bool is_read) {
-    bool *may = is_read ? &loop->may_read : &loop->may_write;
-    for (size_t done = 0; done < count;) {
-        while (!*may)
-            if (!loop_waits(loop)) return false;
-        size_t asked = most > 0 ? most : count - done;
-        ssize_t now = is_read ? read(loop->fd, bytes + done, asked) : write(loop->fd, bytes + done, asked);
-        if (now == 0 || (now < 0 && errno != EAGAIN)) return false;
-        if (now > 0) done += (size_t)now;
-        if (now < (ssize_t)asked) *may = false;
-    }
-    return true;
-}
-
-// So that the answer finds the other side looking, about to sleep, and asleep.
-static void think(int us) {
-    struct timespec begin, now;
-    clock_gettime(CLOCK_MONOTONIC, &begin);
-    do clock_gettime(CLOCK_MONOTONIC, &now);
-    while ((now.tv_sec - begin.tv_sec) * 1000000 + (now.tv_nsec - begin.tv_nsec) / 1000 < us);
-}
-
-// Requests and answers of `one` bytes.
-static void edge_requests(const Case *self) {
-    size_t size = (size_t)self->one;
-    Loop loop = loop_of(connected());
-    int done = 0;
-    for (; done < self->two; done++) {
-        if (A && !loop_moves(&loop, pattern + done, size, 0, false)) break;
-        if (!loop_moves(&loop, buffer, size, sizeof(buffer) / 2, true)) break;
-        if (memcmp(buffer, pattern + done, size) != 0) break;
-        if (B) think(done % 128);
-        if (B && !loop_moves(&loop, pattern + done, size, 0, false)) break;
-    }
-    line("%d of %d", done, self->two);
-    meet();
-}
-
-// Blocks that fit nowhere at once, to a reader that pauses at times.
-static void edge_blocks(const Case *self) {
-    Loop loop = loop_of(connected());
-    bool is_whole = true;
-    for (int i = 0; i < self->one && is_whole; i++) {
-        memset(buffer, 0, sizeof(buffer));
-        is_whole = loop_moves(&loop, A ? pattern : buffer, sizeof(pattern) / 2, 0, B);
-        if (B) is_whole &= memcmp(buffer, pattern, sizeof(pattern) / 2) == 0;
-        if (B && i % 8 == 0) pause_ms(2);
-    }
-    line("all: %d", is_whole);
-    meet();
-}
-
 static void edge_of_the_end(const Case *self) {
     (void)self;
     int fd = connected();
@@ -589,9 +515,6 @@ void epoll_cases(void) {
     add("epoll/level", level, 0, 0);
     add("epoll/edge", edge, 0, 0);
     add("epoll/edge-both", edge_both, 0, 0);
-    add("epoll/edge-requests-64", edge_requests, 64, 3000);
-    add("epoll/edge-requests-8192", edge_requests, 8192, 1000);
-    add("epoll/edge-blocks", edge_blocks, 60, 0);
     add("epoll/edge-of-the-end", edge_of_the_end, 0, 0);
     add("epoll/one-shot", one_shot, 0, 0);
     add("epoll/change", change, 0, 0);

@@ -50,8 +50,8 @@ static ssize_t by_sendfile(int fd, const char *bytes, size_t count) {
 
 static ssize_t by_splice(int fd, const char *bytes, size_t count) {
     int pipes[2];
-    if (count > 65536) count = 65536;
     MUST(pipe(pipes));
+    if (count > 65536) MUST(fcntl(pipes[1], F_SETPIPE_SZ, count));
     if (count > 0 && write(pipes[1], bytes, count) != (ssize_t)count) return -2;
     ssize_t sent = splice(pipes[0], NULL, fd, NULL, count, 0);
     int saved = errno;

@@ -214,7 +214,7 @@ pub(crate) struct Connection {
     reads_stream: AtomicBool,
     /// Bytes of the stream that the program has taken.
     stream_in: AtomicU64,
-    /// A write found no room.
+    /// A call was given less room than it asked for, and there was none since.
     is_full: AtomicBool,
     /// Times that there was room again.
     room_edges: AtomicU32,
@@ -266,6 +266,11 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Whether these buffers have no room at all.
 pub(crate) fn is_empty(parts: &[libc::iovec]) -> bool {
     parts.iter().all(|part| part.iov_len == 0)
+}
+
+/// Bytes for which these buffers have room, as far as that is a number.
+pub(crate) fn bytes_of(parts: &[libc::iovec]) -> usize {
+    parts.iter().fold(0, |sum, part| sum.saturating_add(part.iov_len))
 }
 
 /// Whether the kernel would take these buffers, as far as can be seen without looking into them.

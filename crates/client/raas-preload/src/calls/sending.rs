@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::{all, on_socket, one};
-use crate::connection::How;
+use crate::connection::{How, bytes_of};
 use crate::{errno, handlers, inside, owner, real, table};
 
 /// Bytes of a file that are copied at once.
@@ -149,7 +149,15 @@ unsafe extern "C-unwind" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c
         // SAFETY: as above.
         let result = unsafe { sendmsg(fd, &raw const message.msg_hdr, flags) };
         match c_uint::try_from(result) {
-            Ok(len) => message.msg_len = len,
+            Ok(len) => {
+                message.msg_len = len;
+                // SAFETY: the program's own message, whose list of parts has so many.
+                let parts = unsafe { all(message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) };
+                if (len as usize) < bytes_of(parts) {
+                    // As the kernel: the next message's bytes are not to come before the rest of this one's.
+                    return n as c_int + 1;
+                }
+            }
             Err(_) if n > 0 => return n as c_int,
             Err(_) => return -1,
         }
@@ -162,18 +170,8 @@ unsafe extern "C-unwind" fn sendfile(out: c_int, from: c_int, offset: *mut off_t
     // SAFETY: the program's own arguments.
     let mut original = || unsafe { real::sendfile(out, from, offset, count) };
     on_socket(out, &mut original, &mut |connection, original| {
-        if !connection.writes_stream() {
-            // No parts: should the connection be upgraded right now, nothing is written to the stream.
-            let mut was_asked = false;
-            let result = connection.send(out, &[], libc::MSG_NOSIGNAL, &mut || {
-                was_asked = true;
-                original()
-            });
-            if was_asked {
-                return result;
-            }
-        }
-        copy_file(out, from, offset, count)
+        let by_kernel = if connection.writes_stream() { None } else { connection.send_in_kernel(out, count, original) };
+        by_kernel.unwrap_or_else(|| copy_file(out, from, offset, count))
     })
 }
 
@@ -267,7 +265,7 @@ unsafe fn splice_held(from: c_int, to: c_int, len: size_t, flags: c_uint, origin
             true => connection.receive(from, &[], 0, &mut once),
             false => -1,
         },
-        (None, Some(connection)) => connection.send(to, &[], libc::MSG_NOSIGNAL, &mut once),
+        (None, Some(connection)) => connection.send_in_kernel(to, len, &mut once).unwrap_or(-1),
         // A pipe must be one of the two.
         (Some(_), Some(_)) => -1,
     };
@@ -337,6 +335,7 @@ unsafe fn splice_out(from: c_int, to: c_int, len: size_t, flags: c_uint) -> ssiz
 unsafe fn splice_in(from: c_int, to: c_int, len: size_t, flags: c_uint) -> ssize_t {
     let Some(connection) = table::socket(to) else { return errno::fail(libc::EINVAL) };
     if connection.is_nonblocking() && connection.ready(to, libc::POLLOUT, How::Glance).now & libc::POLLOUT == 0 {
+        connection.note_full();
         return errno::fail(libc::EAGAIN);
     }
     if !is_ready(from, libc::POLLIN, flags) {
@@ -360,6 +359,10 @@ unsafe fn splice_in(from: c_int, to: c_int, len: size_t, flags: c_uint) -> ssize
             Err(_) if done > 0 => break,
             Err(_) => return -1,
         }
+    }
+    if done < len {
+        // The program cannot know that there is room left.
+        connection.note_full();
     }
     done as ssize_t
 }

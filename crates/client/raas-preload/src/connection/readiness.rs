@@ -302,10 +302,12 @@ impl Connection {
         Edges { come, room: self.room_edges.load(Ordering::Relaxed) }
     }
 
-    /// A write has just found no room. A thread that looked for an epoll set before this was noted took room that it
-    /// found for none that is new, and may sleep.
-    pub(super) fn tell_of_room(&self) {
-        if self.glance_at_stream().is_some_and(|found| found.contains(Readiness::WRITE)) {
+    /// A call was given less room than it asked for: the next room is an edge. Sets that had changes announced while there
+    /// was room have asked nobody to tell of room; and a thread that looked for one before this was noted took room that
+    /// it found for none that is new. They look again.
+    pub(crate) fn note_full(&self) {
+        self.is_full.store(true, Ordering::Release);
+        if self.stream().is_some() {
             self.sets.tell();
         }
     }

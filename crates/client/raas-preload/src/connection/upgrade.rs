@@ -354,6 +354,8 @@ impl Connection {
         let may_say = may_say && !link.is_broken && !link.is_deaf;
         if may_say && !self.writes_stream() && self.writers.close() {
             link.unsaid.extend_from_slice(&switched(self.tcp_out.load(Ordering::Acquire)));
+            // Who found no room on TCP just now, and waits for what the kernel says of it, has the stream's.
+            self.sets.tell();
         }
         say(link, stream);
         let is_over = self.writes_stream() && matches!(link.heard, Heard::Switched { .. });

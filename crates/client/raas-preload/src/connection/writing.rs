@@ -11,7 +11,7 @@ use raas::Reason;
 
 use super::guard::Moves;
 use super::waiting::Awaited;
-use super::{Connection, Side, are_valid};
+use super::{Connection, Side, are_valid, bytes_of};
 use crate::errno::{self, fail};
 use crate::{inside, say};
 
@@ -23,6 +23,30 @@ const SLICES_MAX: usize = 64;
 impl Connection {
     /// Writes `parts`. `original` is the program's call, for the time in which the kernel takes the bytes.
     pub(crate) fn send(&self, fd: c_int, parts: &[iovec], flags: c_int, original: &mut dyn FnMut() -> isize) -> isize {
+        self.send_asked(fd, parts, bytes_of(parts), flags, original)
+    }
+
+    /// Has the kernel take `asked` bytes that the program's call names without giving them. None: the stream takes what
+    /// is written, and nothing was.
+    pub(crate) fn send_in_kernel(&self, fd: c_int, asked: usize, original: &mut dyn FnMut() -> isize) -> Option<isize> {
+        let mut was_asked = false;
+        // No parts: should the connection be upgraded right now, nothing is written to the stream.
+        let result = self.send_asked(fd, &[], asked, libc::MSG_NOSIGNAL, &mut || {
+            was_asked = true;
+            original()
+        });
+        was_asked.then_some(result)
+    }
+
+    /// `asked`: bytes of which the program learns how many were taken.
+    fn send_asked(
+        &self,
+        fd: c_int,
+        parts: &[iovec],
+        asked: usize,
+        flags: c_int,
+        original: &mut dyn FnMut() -> isize,
+    ) -> isize {
         if flags & KERNELS_ALONE != 0 && !self.is_the_kernels() && !inside::is_inside() {
             // What could not go back is reset, as the call says.
             self.keep_on_tcp(fd, Reason::KernelOption);
@@ -50,11 +74,11 @@ impl Connection {
                 }
                 // Room is an edge then, also if it is the stream's. Who was given less room than asked for waits for it.
                 let is_short = match usize::try_from(result) {
-                    Ok(count) => count < parts.iter().fold(0, |sum: usize, part| sum.saturating_add(part.iov_len)),
+                    Ok(count) => count < asked,
                     Err(_) => errno::get() == libc::EAGAIN,
                 };
                 if is_short {
-                    self.is_full.store(true, Ordering::Release);
+                    self.note_full();
                 }
                 return result;
             }
@@ -108,8 +132,7 @@ impl Connection {
                 }
                 Err(code) => {
                     if code == libc::EAGAIN {
-                        self.is_full.store(true, Ordering::Release);
-                        self.tell_of_room();
+                        self.note_full();
                     }
                     return Some(if done > 0 { done as isize } else { fail(code) });
                 }
