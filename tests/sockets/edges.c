@@ -204,6 +204,31 @@ static void while_it_leaves(const Case *self) {
     line("%d of %d", done, ROUNDS);
 }
 
+// The other side takes its connection back to TCP while this one reads.
+static void while_it_returns(const Case *self) {
+    (void)self;
+    enum { ROUNDS = 20, BYTES = 300000 };
+    int listening = B ? listener() : -1, port = A ? hear() : 0, done = 0;
+    for (; done < ROUNDS; done++) {
+        int fd = A ? dialed(port) : MUST(accept(listening, NULL, NULL));
+        bool is_whole = true;
+        warm(fd);
+        pause_ms(30);
+        meet();
+        if (A) {
+            is_whole = send_all(fd, pattern, BYTES - 1) == BYTES - 1;
+            // A kind of send that the kernel alone has.
+            is_whole &= send(fd, pattern + BYTES - 1, 1, MSG_ZEROCOPY) == 1;
+        } else {
+            Loop loop = loop_of(fd, NULL);
+            is_whole = loop_reads(&loop, buffer, BYTES, 512, 50) && memcmp(buffer, pattern, BYTES) == 0;
+            close(loop.set);
+        }
+        if (!ends_round(fd, is_whole)) break;
+    }
+    line("%d of %d", done, ROUNDS);
+}
+
 void edge_cases(void) {
     add("edges/requests-64", requests, 64, 3000);
     add("edges/requests-8192", requests, 8192, 1000);
@@ -211,4 +236,5 @@ void edge_cases(void) {
     add_senders("edges/room-after-many-waits", room_after_many_waits);
     add("edges/room-for-another-thread", room_after_many_waits, 0, 1);
     add_senders("edges/while-it-leaves", while_it_leaves);
+    add("edges/while-it-returns", while_it_returns, 0, 0);
 }

@@ -218,7 +218,7 @@ pub(crate) struct Connection {
     is_full: AtomicBool,
     /// Times that there was room again.
     room_edges: AtomicU32,
-    /// Words of the other end, and ends, by which a read that found nothing finds something.
+    /// Words of the other end, ends, and ways back, by which a read that found nothing finds something.
     word_edges: AtomicU64,
     /// The other end has said on the stream whether it switches, or the stream is over.
     has_word: AtomicBool,

@@ -270,6 +270,9 @@ impl Connection {
             // The program's calls tell what became of it.
             self.takers.open();
         }
+        // Calls of the program that came meanwhile found no bytes, although some are there, and no room.
+        self.word_edges.fetch_add(1, Ordering::AcqRel);
+        self.is_full.store(true, Ordering::Release);
         self.is_going_back.store(false, Ordering::Release);
         if done.is_ok() {
             self.sets.all().iter().for_each(|(set, fd)| set.note_back(*fd));
