@@ -18,9 +18,10 @@ mod leased;
 mod link;
 mod listen;
 mod mechanism;
-mod mechanisms;
+pub(crate) mod mechanisms;
 mod operations;
 mod pinned;
+mod pump;
 mod recv;
 mod rendezvous;
 mod reset;
@@ -36,6 +37,7 @@ use endings::Ending;
 use mechanism::Mechanism;
 use mechanisms::Mechanisms;
 pub use mechanisms::check_frame;
+use pump::{Choosing, Pump};
 use returns::Returning;
 pub use returns::{Returned, ReturnedChunk};
 
@@ -56,7 +58,6 @@ use crate::datagram::Datagrams;
 use crate::dials::Dials;
 use crate::event::{Event, SetupError};
 use crate::ids::{AppId, ConnectId, Flow, LaneId, RouteId, SlotAt};
-use crate::lane::pump::{Choosing, Pump};
 use crate::lanes::Lanes;
 use crate::limits::{
     ASYNC_EVENTS_PER_RUN, COMPLETIONS_PER_RUN, DATAGRAM_COMPLETIONS_MAX, DEVICE_SAMPLE, HEAD_LINGER, LEASED_SHARE,
@@ -339,7 +340,7 @@ impl Engine {
         for _ in 0..TIMERS_PER_RUN {
             let Some(id) = self.timers.due_heads(now) else { break };
             if let Some(lane) = self.lanes.get_mut(id) {
-                lane.streams.on_head_timer();
+                lane.on.connections.lists.on_head_timer();
             }
             self.wake_lane(id);
             self.lanes.queue(id);
@@ -498,7 +499,7 @@ impl Engine {
             && let Some(lane) = self.lanes.get_mut(id)
         {
             let lazy = vqp.update_head_report() == HeadReport::Lazy;
-            if lazy && vqp.place.enter(List::LazyHead) && lane.streams.push_lazy_head(route) {
+            if lazy && vqp.place.enter(List::LazyHead) && lane.on.connections.lists.push_lazy_head(route) {
                 self.timers.start_heads(self.now + HEAD_LINGER, id);
             }
             if let Some(stall) = &mut lane.stall {
@@ -506,7 +507,7 @@ impl Engine {
             }
             let mut has_work = false;
             if vqp.owes_records() && vqp.place.enter(List::Control) {
-                lane.streams.push_control(route);
+                lane.on.connections.lists.push_control(route);
                 has_work = true;
             }
             if (vqp.is_sendable() || vqp.wants_pull()) && vqp.place.enter(List::Ready) {

@@ -1,27 +1,22 @@
 //! A lane: the one RC queue pair to a peer host, and what waits for it.
 //!
 //! A lane is made of parts, each with its own state behind its own verbs; here is what concerns several of them. It must
-//! never touch a connection: `pump` (sending), `engine::recv` (receiving) and `engine::link` (making and losing lanes)
+//! never touch a connection: `engine::pump` (sending), `engine::recv` (receiving) and `engine::link` (making and losing lanes)
 //! do that.
 //!
 //! A lane that is reset loses its queue pair and all that waits for it, but not its connections: `engine::reset`
 //! carries them over.
 
-mod away;
 mod credits;
 mod dialing;
 mod frames;
 mod keys;
 mod load;
-mod opening;
 mod path_mtu;
-mod pulls;
-pub(crate) mod pump;
 mod queue_pair;
 mod resets;
 mod rest;
 mod row;
-mod streams;
 
 use std::net::IpAddr;
 
@@ -30,35 +25,30 @@ use verbs::{MrId, PostError, Provider, Time};
 
 use crate::choice::{Facts, Load};
 use crate::credit::CreditError;
-use crate::datagram::peer::DatagramPeer;
 use crate::frame::Header;
 use crate::ids::{ConnectId, Flow, RouteId};
 use crate::lane_at::LaneAt;
 use crate::limits::{CONVERSATION_CONNECTIONS, FEW_CONNECTIONS, FRAME_SLOTS, LANE_FRUITLESS_AFTER};
+use crate::mechanisms::OnLane;
 use crate::members::Members;
-use crate::operations::flight::Flight;
+use crate::one_sided::OneSided;
 use crate::recvpool::FrameMemory;
 use crate::resync::Resync;
 use crate::sched::Drr;
 use crate::sendq::{SendQueue, StrayCompletion};
 use crate::stall::Stall;
-use crate::unreliable::end::UnreliableEnd;
 use crate::violation::Violation;
 
-use away::AwayList;
 use credits::LaneCredits;
 use dialing::Dialing;
 use frames::Frames;
 use keys::KeysUse;
 use load::Loads;
-use opening::Opening;
 use path_mtu::LaneMtu;
-use pulls::Pulls;
 use queue_pair::QueuePair;
 pub(crate) use queue_pair::{LaneState, OwnEnd, PeerEnd};
 use resets::{Cause, Resets};
 use rest::Rest;
-use streams::StreamLists;
 
 /// The lane to one peer.
 #[derive(Debug)]
@@ -76,32 +66,25 @@ pub(crate) struct Lane {
     pub(crate) rest: Rest,
 
     pub(crate) credits: LaneCredits,
-    sendq: SendQueue,
+    pub(crate) sendq: SendQueue,
+    pub(crate) one_sided: OneSided,
     pub(crate) frames: Frames,
     /// Connections with data to send, and operation queues.
     pub(crate) drr: Drr<Flow>,
     pub(crate) loads: Loads,
     /// Bytes of rings and of operations that were sent; bytes of rings that arrived.
-    tx_bytes: u64,
+    pub(crate) tx_bytes: u64,
     rx_bytes: u64,
 
     /// Its connections.
     pub(crate) members: Members,
-    pub(crate) opening: Opening,
-    pub(crate) streams: StreamLists,
-    pub(crate) pulls: Pulls,
-    pub(crate) away: AwayList,
     /// Connections wait for the next incarnation.
     resync: Option<Resync>,
     /// The peer's daemon says nothing: its connections with a time limit for that.
     pub(crate) stall: Option<Stall>,
 
-    /// What of operations is on it.
-    pub(crate) flight: Flight,
-    /// The peer's UD queue pair, as long as there is a link to it.
-    pub(crate) datagram: Option<DatagramPeer>,
-    /// The UC queue pair beside it.
-    pub(crate) unreliable: UnreliableEnd,
+    /// What mechanisms keep on it.
+    pub(crate) on: OnLane,
 }
 
 impl Lane {
@@ -118,21 +101,16 @@ impl Lane {
             rest: Rest::new(),
             credits: LaneCredits::default(),
             sendq,
+            one_sided: OneSided::default(),
             frames: Frames::default(),
             drr: Drr::new(quantum_bytes),
             loads: Loads::default(),
             tx_bytes: 0,
             rx_bytes: 0,
             members: Members::new(Time::ZERO),
-            opening: Opening::default(),
-            streams: StreamLists::default(),
-            pulls: Pulls::default(),
-            away: AwayList::default(),
             resync: None,
             stall: None,
-            flight: Flight::default(),
-            datagram: None,
-            unreliable: UnreliableEnd::default(),
+            on: OnLane::default(),
         }
     }
 
@@ -175,11 +153,11 @@ impl Lane {
 
     /// Whether it is up, carries no connection, and is not about to carry one.
     pub(crate) fn is_unused(&self) -> bool {
-        self.qp.is_up() && !self.dialing.has_parked() && !self.opening.has_opens() && !self.is_needed()
+        self.qp.is_up() && !self.dialing.has_parked() && !self.on.connections.opening.has_opens() && !self.is_needed()
     }
 
     fn is_needed(&self) -> bool {
-        self.members.count() > 0 || !self.flight.is_unused() || self.is_leased()
+        self.members.count() > 0 || self.on.is_needed() || self.is_leased()
     }
 
     // ---- dials
@@ -219,8 +197,7 @@ impl Lane {
         self.qp.on_accepted(peer);
         self.mtu.on_accepted(peer.link.mtu);
         self.credits.on_accepted(peer);
-        self.flight.set_frame_bytes(peer.frame_bytes_max);
-        self.flight.on_accepted(peer.link.reads_max, peer.operation_bytes_max, peer.is_confirming);
+        self.one_sided.on_accepted(peer.link.reads_max, peer.operation_bytes_max);
         self.loads = Loads::default();
     }
 
@@ -254,18 +231,12 @@ impl Lane {
     }
 
     /// Whether a frame should leave, if it may.
-    fn wants_frame(&self) -> bool {
-        self.streams.wants_frame()
-            || self.opening.wants_frame()
-            || self.away.wants_frame()
-            || self.credits.wants_frame()
-            || self.rest.is_flush_due()
-            || self.unreliable.owes()
-            || self.flight.wants_frame()
+    pub(crate) fn wants_frame(&self) -> bool {
+        self.on.wants_frame() || self.credits.wants_frame() || self.rest.is_flush_due()
     }
 
     /// Whether a frame may leave.
-    fn allows_frame(&self) -> bool {
+    pub(crate) fn allows_frame(&self) -> bool {
         self.credits.allow_frame() && self.sendq.has_frame_room()
     }
 
@@ -276,14 +247,14 @@ impl Lane {
 
     /// An Open of the peer arrived: it waits for an answer.
     pub(crate) fn on_open_received(&mut self) -> Result<(), Violation> {
-        if self.is_leased() { Err(Violation::LeasedOpen) } else { self.opening.on_received() }
+        if self.is_leased() { Err(Violation::LeasedOpen) } else { self.on.connections.opening.on_received() }
     }
 
     /// An Open of the peer is refused. False: the lane is gone, and with it the peer's interest in an answer.
     pub(crate) fn refuse_open(&mut self, route: u32, reason: u32) -> bool {
         let can_answer = self.can_answer();
         if can_answer {
-            self.opening.refuse(route, reason);
+            self.on.connections.opening.refuse(route, reason);
         }
         can_answer
     }
@@ -291,7 +262,7 @@ impl Lane {
     // ---- completions and arrivals
 
     /// Posts what is staged.
-    fn flush<P: Provider>(&mut self, nic: &mut P, now: Time) -> Result<(), PostError> {
+    pub(crate) fn flush<P: Provider>(&mut self, nic: &mut P, now: Time) -> Result<(), PostError> {
         let Some(qpn) = self.qp.qpn() else { return Ok(()) };
         self.sendq.flush(nic, qpn, now)
     }
@@ -299,6 +270,7 @@ impl Lane {
     /// A send, and all before it, is done.
     pub(crate) fn on_sent(&mut self, seq: u64, now: Time) -> Result<(), StrayCompletion> {
         self.sendq.on_completion(seq, now)?;
+        self.one_sided.on_done(seq);
         self.resets.on_carried();
         Ok(())
     }
@@ -306,7 +278,7 @@ impl Lane {
     /// The next connection whose last record is done.
     pub(crate) fn take_closed(&mut self) -> Option<RouteId> {
         let sendq = &self.sendq;
-        self.streams.take_closed(|wr| sendq.is_completed(wr))
+        self.on.connections.lists.take_closed(|wr| sendq.is_completed(wr))
     }
 
     /// Whether connections whose last work request is `wr` must stay, since the device or the peer may still name them.
@@ -360,7 +332,7 @@ impl Lane {
             there: self.loads.there(),
             is_full: self.sendq.is_nearly_full(),
             is_registered: false,
-            can_read: !self.flight.takes_no_reads(),
+            can_read: !self.one_sided.takes_no_reads(),
         }
     }
 
@@ -395,13 +367,7 @@ impl Lane {
 
     /// Whether there is nothing to send, nothing to answer, and no connect under way.
     pub(crate) fn is_quiet(&self) -> bool {
-        let is_empty = self.streams.is_quiet()
-            && self.opening.is_quiet()
-            && !self.away.wants_frame()
-            && !self.dialing.has_parked()
-            && self.unreliable.is_settled()
-            && self.drr.is_empty()
-            && self.flight.is_quiet();
+        let is_empty = self.on.is_quiet() && self.drr.is_empty() && !self.dialing.has_parked();
         is_empty && !self.qp.is_failing() && self.stall.is_none()
     }
 
@@ -432,12 +398,8 @@ impl Lane {
         self.credits.forget();
         self.sendq.reset(FRAME_SLOTS);
         self.drr.clear();
-        self.flight.forget_queue_pair();
-        self.pulls.forget();
-        self.streams.forget();
-        self.opening.forget();
-        self.away.forget();
-        self.unreliable = UnreliableEnd::default();
+        self.one_sided.forget();
+        self.on.forget_queue_pair();
     }
 
     /// The link to the peer's daemon is lost, and connections stay: everything else is as if the lane were new.
@@ -463,7 +425,7 @@ impl Lane {
     pub(crate) fn keep_connections(&mut self, resync: Resync, unsent: Vec<RouteId>, unanswered: u32, rests: bool) {
         self.dialing.set_wanted(!rests);
         self.rest.set_resting(rests);
-        self.opening.keep(unsent, unanswered);
+        self.on.connections.opening.keep(unsent, unanswered);
         self.resync = Some(resync);
     }
 

@@ -7,7 +7,7 @@
 //!
 //! The way of a byte: the application copies it into its tx ring and rings the session's doorbell; [`Engine::run`]
 //! takes the doorbell (`engine::tenant`), checks the tail (`vqp`), puts the connection into its lane's ready list
-//! (`sched`) and posts the whole readable range as WRITE_WITH_IMM with the peer's route id (`lane::pump`, `sendq`,
+//! (`sched`) and posts the whole readable range as WRITE_WITH_IMM with the peer's route id (`engine::pump`, `sendq`,
 //! `credit`). The peer's engine finds the connection by the immediate (`engine::recv`), publishes its new tail and
 //! rings its application's doorbell. What that application consumed comes back in a control frame (`frame`) and frees
 //! the tx ring.
@@ -18,7 +18,7 @@
 //! application (`app`), a slot without a peer (`ring_slot`), the sockets (`datagram`), the `operations`; then the tables
 //! of them (`vqp::table`, `lanes`, `apps`, `attempts`). At the top the [`Engine`], which alone sees all of them: `engine`
 //! has the order of a round, and its submodules a round or kind of call each. What streams, operations, datagrams and
-//! messages on UC do in each step is asked of one list (`engine::mechanism`).
+//! messages on UC do in each step is asked of one list (`mechanisms`).
 //!
 //! Order of calls. A round is: commands, after each of which [`Engine::poll_event`] is called until there is none;
 //! [`Engine::run`]; the events again; [`Engine::take_wakes`]. A round that did something is followed by another one. Before
@@ -54,10 +54,13 @@ mod ids;
 mod immediate;
 mod lane;
 mod lane_at;
+mod lane_part;
 mod lanes;
 mod limits;
+mod mechanisms;
 mod members;
 mod numbers;
+mod one_sided;
 mod operations;
 mod page;
 mod pins;

@@ -6,7 +6,7 @@
 //!
 //! An operation is *taken* out of its queue's ring when it may begin, *posted* in pieces, *asked* for if the owner's
 //! engine has to do something, and *ends* when the device and the owner have answered. What of it is on a lane is in
-//! `flight`; who does the work is in `engine::operations` and `lane::pump`.
+//! `flight`; who does the work is in `engine::operations` and `engine::pump`.
 
 pub(crate) mod answers;
 pub(crate) mod buffers;

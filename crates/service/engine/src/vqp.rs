@@ -12,6 +12,7 @@ mod cursors;
 mod growth;
 mod identity;
 pub(crate) mod messages;
+pub(crate) mod on_lane;
 mod place;
 mod records;
 pub(crate) mod rendezvous;

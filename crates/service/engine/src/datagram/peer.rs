@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use verbs::{AhId, DatagramLink, Endpoint, PathMtu, Qpn, UdDest};
 
 use crate::ids::{AppId, LaneId};
+use crate::lane_part::LanePart;
 
 /// What a host's offer says of its datagrams.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,6 +91,9 @@ impl DatagramPeer {
         self.link.address == source && qpn == Some(self.link.dest.qpn)
     }
 }
+
+/// It stays as long as there is a link to the host, whatever becomes of the queue pair.
+impl LanePart for Option<DatagramPeer> {}
 
 /// Who asks for the path to a host.
 #[derive(Debug, Clone, Copy)]

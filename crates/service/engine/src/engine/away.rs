@@ -75,7 +75,7 @@ impl Engine {
 
     /// As [`Self::seek_peer`], but nothing is tried before the next look.
     pub(super) fn seek_peer_later(&mut self, id: LaneId) {
-        if self.lanes.get_mut(id).is_some_and(|lane| lane.away.watch()) {
+        if self.lanes.get_mut(id).is_some_and(|lane| lane.on.connections.away.watch()) {
             self.timers.start_away(self.now + AWAY_TICK, id);
         }
     }
@@ -94,7 +94,7 @@ impl Engine {
             let Some(id) = self.timers.due_away(now) else { break };
             worked = true;
             let Some(lane) = self.lanes.get_mut(id) else { continue };
-            lane.away.on_timer();
+            lane.on.connections.away.on_timer();
             let has_qp = self.lanes.get(id).is_some_and(|lane| lane.qp.exists());
             if has_qp && self.overdue_on(id).iter().any(|route| self.vqps.get(*route).is_some_and(Vqp::may_be_known)) {
                 // The peer may send to them at any time, and has the key of their rings.
@@ -153,7 +153,7 @@ impl Engine {
                 && is_known_gone
                 && let Some(lane) = self.lanes.get_mut(id)
             {
-                lane.away.tell_gone(back.own_route);
+                lane.on.connections.away.tell_gone(back.own_route);
                 self.lanes.queue(id);
             }
             return Ok(());

@@ -156,7 +156,7 @@ impl Engine {
                 }
                 self.stop_waiting(app);
                 if let Some(lane) = self.lanes.get_mut(lane) {
-                    lane.opening.push(route);
+                    lane.on.connections.opening.push(route);
                 }
                 self.lanes.queue(lane);
             }
@@ -228,7 +228,7 @@ impl Engine {
         let vqp = self.vqps.on_lane(lane, route).filter(|v| v.is_open_sent());
         let Some(Phase::Opening(connect)) = vqp.map(|v| v.phase()) else { return None };
         if let Some(lane) = self.lanes.get_mut(lane) {
-            lane.opening.on_answered();
+            lane.on.connections.opening.on_answered();
         }
         self.lanes.queue(lane);
         Some(connect)

@@ -87,9 +87,8 @@ impl Engine {
         if let Some(frames) = frames {
             self.dereg(nic, frames.mr);
         }
-        let flight = self.lanes.get_mut(id).map(|lane| &mut lane.flight);
-        if let Some(buffers) = flight.filter(|f| f.has_idle_buffers()).and_then(|f| f.buffers.take()) {
-            self.dereg(nic, buffers.mr);
+        for mr in self.lanes.get_mut(id).map(|lane| lane.on.take_idle_memory()).into_iter().flatten() {
+            self.dereg(nic, mr);
         }
     }
 

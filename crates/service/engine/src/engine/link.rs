@@ -83,8 +83,8 @@ impl Engine {
         if let Some(frames) = lane.frames.memory() {
             self.dereg(nic, frames.mr);
         }
-        if let Some(buffers) = lane.flight.buffers.take() {
-            self.dereg(nic, buffers.mr);
+        for mr in lane.on.take_idle_memory() {
+            self.dereg(nic, mr);
         }
     }
 
@@ -213,7 +213,7 @@ impl Engine {
             self.learn_datagram_peer(nic, id, offer.datagrams.as_ref(), (link.mtu, qpn))?;
         }
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
-        lane.on_accepted(&PeerEnd {
+        let peer = PeerEnd {
             incarnation: offer.incarnation,
             link,
             credits: offer.credits,
@@ -227,7 +227,9 @@ impl Engine {
             operation_bytes_max: self.config.quantum_bytes.min(offer.max_msg_bytes).min(self.device.max_msg_bytes),
             is_confirming: !theirs.contains(Capabilities::COUNTS_WRITES),
             capabilities: theirs,
-        });
+        };
+        lane.on_accepted(&peer);
+        Mechanisms::on_accepted(self, id, &peer);
         Ok(())
     }
 

@@ -1,11 +1,13 @@
 //! What a way to carry something over lanes brings to the engine, beside its own state: streams, operations, datagrams,
 //! messages on UC, and the lane itself.
 //!
-//! A mechanism is a folder with its state, its records ([`FrameRecord`]) and an `impl Mechanism`, and a line of the list in
-//! `mechanisms`. The engine asks the list, never one of them by name: for a record of a peer, for a completion, in each
-//! step of a round, when a lane comes up or is lost, when a program is gone, and for the sums of `raas stat`. The list
-//! is asked in its order, by calls that are known when the engine is compiled: a hook that a mechanism leaves out costs
-//! nothing.
+//! A mechanism is a folder with its state, its part of each lane ([`LanePart`]), its records ([`FrameRecord`]) and an
+//! `impl Mechanism`, and a line of the list in [`crate::mechanisms`]. The engine asks the list, never one of them by
+//! name: for a record of a peer, for a completion, in each step of a round, when a lane comes up or is lost, when a
+//! program is gone, and for the sums of `raas stat`; and a lane asks its parts. The list is asked in its order, by calls
+//! that are known when the engine is compiled: a hook that a mechanism leaves out costs nothing.
+//!
+//! [`LanePart`]: crate::lane_part::LanePart
 //!
 //! Owns what is asked and when. A mechanism must never wait, and must bound its work in each step.
 //!
@@ -14,15 +16,11 @@
 //! | completions | `on_completion`, `on_sent`, `on_record`; then `repost` once |
 //! | device events | `on_qp_failed` |
 //! | timers | `bring_back` |
-//! | the round's own work | `run`, lanes send, `run_behind_lanes`, lanes are reset, `settle`, `run_last` |
-//! | a lane's life | `on_lane_up`, `before_qp_goes`, `on_lane_kept`, `on_heard`, `on_severed`, `on_link_lost` |
+//! | the round's own work | `run`, lanes send (`write`), `run_behind_lanes`, lanes are reset, `settle`, `run_last` |
+//! | a lane's life | `on_accepted`, `on_lane_up`, `before_qp_goes`, `on_lane_kept`, `on_heard`, `on_severed`, `on_link_lost` |
 //! | a program's end | `on_chunk_not_taken`, `on_departure`, `on_overdue`, `on_app_gone` |
 //! | sleep | `has_work`, `deadline` |
 //! | rows | `memory`, `counters` |
-
-mod both;
-
-pub(super) use both::Both;
 
 use control::Reason;
 use verbs::{Completion, Provider, Qpn, Time};
@@ -30,11 +28,26 @@ use verbs::{Completion, Provider, Qpn, Time};
 use super::Engine;
 use crate::frame::{FrameError, FrameRecord, FrameWriter, RawRecord};
 use crate::ids::{AppId, LaneId};
-use crate::tenants::{TenantPlace, Waits};
+use crate::lane::{Lane, PeerEnd};
+use crate::operations::Operations;
+use crate::tenants::{TenantPlace, Tenants, Waits};
 use crate::violation::Violation;
+use crate::vqp::table::Connections;
 
 /// A counter of `raas stat`, by its name.
 pub(super) type Counter = (&'static str, u64);
+
+/// A lane about to send a frame, and what of the engine a mechanism may ask for it.
+pub(super) struct Telling<'a> {
+    pub(super) lane: &'a mut Lane,
+    pub(super) vqps: &'a mut Connections,
+    pub(super) ops: &'a mut Operations,
+    pub(super) tenants: &'a Tenants,
+    /// The frame's work request.
+    pub(super) wr: u64,
+    /// Somebody waits until the frame is done.
+    pub(super) is_awaited: bool,
+}
 
 /// See the module. Each hook that says whether something was done, or whether something was its own, has `false` for
 /// nothing.
@@ -88,6 +101,12 @@ pub(super) trait Mechanism {
         false
     }
 
+    /// Writes what is to be said in a frame of a lane, and what may be said as well. False: the frame is full.
+    #[inline]
+    fn write(_telling: &mut Telling<'_>, _frame: &mut FrameWriter<'_>) -> bool {
+        true
+    }
+
     /// After the lanes have sent: what goes by queue pairs of its own.
     #[inline]
     fn run_behind_lanes<P: Provider>(_engine: &mut Engine, _nic: &mut P) -> bool {
@@ -117,6 +136,9 @@ pub(super) trait Mechanism {
     }
 
     // ---- a lane's life
+
+    /// The lane's queue pair is connected to the peer's.
+    fn on_accepted(_engine: &mut Engine, _lane: LaneId, _peer: &PeerEnd) {}
 
     /// The lane is up.
     fn on_lane_up(_engine: &mut Engine, _lane: LaneId) {}

@@ -7,18 +7,20 @@ mod execute;
 mod kernels;
 mod regions;
 mod resume;
+mod turns;
 
 use control::Reason;
 use verbs::{Provider, Time};
 
 use super::Engine;
-use super::mechanism::{Counter, Mechanism};
+use super::mechanism::{Counter, Mechanism, Telling};
 use super::ring_slot::SlotTable;
 use crate::app::SlotUse;
 use crate::event::{Event, OperationsOpen};
-use crate::frame::OperationRecord;
+use crate::frame::{FrameWriter, OperationRecord};
 use crate::ids::{AppId, Flow, LaneId, QueueBindId, QueueId};
-use crate::lane::Lane;
+use crate::lane::{Lane, PeerEnd};
+use crate::lane_part::LanePart;
 use crate::limits::{OPERATION_QUEUES_PER_APP_MAX, OPERATION_RING_BYTES_MIN};
 use crate::operations::Operations;
 use crate::operations::queue::OperationQueue;
@@ -47,7 +49,7 @@ impl Mechanism for Operations {
 
     #[inline]
     fn on_sent(engine: &mut Engine, lane: LaneId, wr: u64) {
-        if engine.lanes.get(lane).is_some_and(|lane| !lane.flight.is_quiet()) {
+        if engine.lanes.get(lane).is_some_and(|lane| !lane.on.operations.is_quiet()) {
             engine.on_operations_sent(lane, wr);
         }
     }
@@ -70,6 +72,17 @@ impl Mechanism for Operations {
 
     fn deadline(engine: &Engine) -> Option<Time> {
         engine.ops.locals.pins().deadline()
+    }
+
+    #[inline]
+    fn write(telling: &mut Telling<'_>, frame: &mut FrameWriter<'_>) -> bool {
+        turns::write(telling, frame)
+    }
+
+    fn on_accepted(engine: &mut Engine, lane: LaneId, peer: &PeerEnd) {
+        if let Some(lane) = engine.lanes.get_mut(lane) {
+            lane.on.operations.on_accepted(peer.frame_bytes_max, peer.is_confirming);
+        }
     }
 
     fn on_lane_up(engine: &mut Engine, lane: LaneId) {
@@ -131,7 +144,8 @@ impl Mechanism for Operations {
     }
 
     fn memory(engine: &Engine) -> (u32, u64) {
-        let buffers = engine.lanes.iter().filter_map(|(_, lane)| lane.flight.buffers.as_ref()).map(|b| (1, b.bytes()));
+        let buffers =
+            engine.lanes.iter().filter_map(|(_, lane)| lane.on.operations.buffers.as_ref()).map(|b| (1, b.bytes()));
         let regions = [engine.ops.owned.registered(), engine.ops.locals.pins().registered()];
         buffers.chain(regions).fold((0, 0), |sum, x| (sum.0 + x.0, sum.1 + x.1))
     }
@@ -276,7 +290,7 @@ impl Engine {
             self.lanes.queue(to);
             return;
         }
-        lane.flight.park(id);
+        lane.on.operations.park(id);
         if !lane.qp.exists() && !lane.holds_connections() && lane.want() {
             self.events.push_back(Event::PeerWanted { peer: lane.peer(), lane: lane.number() });
         }
@@ -285,7 +299,7 @@ impl Engine {
 
     /// A lane is up: those that waited for it have their turns.
     fn unpark_queues(&mut self, lane: LaneId) {
-        let parked = self.lanes.get_mut(lane).map(|l| l.flight.take_parked()).unwrap_or_default();
+        let parked = self.lanes.get_mut(lane).map(|l| l.on.operations.take_parked()).unwrap_or_default();
         self.look_again(lane, parked);
     }
 
@@ -300,7 +314,7 @@ impl Engine {
     /// Work requests of a lane are done: operations whose bytes that were end, or wait for the owner's engine.
     fn on_operations_sent(&mut self, id: LaneId, wr: u64) {
         let Some(lane) = self.lanes.get_mut(id) else { return };
-        let flight = &mut lane.flight;
+        let flight = &mut lane.on.operations;
         while let Some(op) = flight.take_placed(wr) {
             self.ops.on_placed(op, flight);
         }
@@ -338,7 +352,7 @@ impl Engine {
             return false;
         }
         for id in self.lanes.keys() {
-            let waiting = self.lanes.get_mut(id).map(|lane| lane.flight.take_waiting()).unwrap_or_default();
+            let waiting = self.lanes.get_mut(id).map(|lane| lane.on.operations.take_waiting()).unwrap_or_default();
             self.look_again(id, waiting);
         }
         true

@@ -13,8 +13,8 @@ use super::{Completions, Engine};
 use crate::frame::{LaneRecord, parse};
 use crate::ids::LaneId;
 use crate::immediate::Immediate;
-use crate::lanes::Lanes;
 use crate::limits::COMPLETIONS_PER_RUN;
+use crate::mechanisms::LaneItself;
 use crate::recvpool::RECV_WR;
 use crate::tenants::{TenantPlace, Waits};
 use crate::violation::Violation;
@@ -213,7 +213,7 @@ impl Engine {
 }
 
 /// What is about the lane itself.
-impl Mechanism for Lanes {
+impl Mechanism for LaneItself {
     type Record = LaneRecord;
 
     fn on_record<P: Provider>(

@@ -71,7 +71,7 @@ impl Engine {
         let Some(vqp) = self.open_vqp(id, route)? else { return Ok(()) };
         vqp.on_ready(end, ring)?;
         let key = self.vqps.named(route);
-        let takes_none = self.lanes.get(id).is_none_or(|lane| lane.flight.takes_no_reads());
+        let takes_none = self.lanes.get(id).is_none_or(|lane| lane.one_sided.takes_no_reads());
         if takes_none {
             // The peer knows it from the offer.
             return Err(Violation::NoReads);
@@ -91,15 +91,17 @@ impl Engine {
 
     /// Work requests of a lane are done: READs among them have brought their bytes, and others may be posted.
     pub(super) fn on_pulls_sent(&mut self, id: LaneId, seq: u64) {
-        while let Some((route, bytes)) = self.lanes.get_mut(id).and_then(|lane| lane.pulls.take_done(seq)) {
+        while let Some((route, bytes)) =
+            self.lanes.get_mut(id).and_then(|lane| lane.on.connections.pulls.take_done(seq))
+        {
             let Some(vqp) = self.vqps.get_mut(route) else { continue };
             if vqp.on_pull_done(bytes) {
                 self.note_arrival(id, route, bytes);
             }
             self.update(route);
         }
-        let waiting =
-            self.lanes.get_mut(id).map(|lane| lane.pulls.take_waiting(&mut lane.flight, seq)).unwrap_or_default();
+        let lane = self.lanes.get_mut(id).filter(|lane| lane.one_sided.may_read());
+        let waiting = lane.map(|lane| lane.on.connections.pulls.take_waiting()).unwrap_or_default();
         for route in waiting {
             if let Some(vqp) = self.vqps.get_mut(route) {
                 vqp.wait_to_pull(false);

@@ -204,7 +204,7 @@ impl Engine {
             let Some(vqp) = self.vqps.get_mut(route) else { return Ok(()) };
             resync.on_named(route);
             if vqp.answer_again()? {
-                lane.opening.owe_answer_again();
+                lane.on.connections.opening.owe_answer_again();
             }
             return Ok(());
         }
@@ -251,7 +251,7 @@ impl Engine {
             self.update(route);
         }
         if let Some(lane) = self.lanes.get_mut(id) {
-            lane.opening.on_gone_on(opens_sent);
+            lane.on.connections.opening.on_gone_on(opens_sent);
         }
     }
 
@@ -261,7 +261,7 @@ impl Engine {
         if let Phase::Opening(_) = vqp.phase() {
             vqp.on_open_lost();
             if let Some(lane) = self.lanes.get_mut(id) {
-                lane.opening.push(route);
+                lane.on.connections.opening.push(route);
             }
             return;
         }

@@ -1,4 +1,4 @@
-//! What a peer says of connections.
+//! What a peer says of connections, and what it is told.
 //!
 //! Owns the way from a record to its connection. It must never let a record change a connection of another lane, or one
 //! whose two ends do not know each other.
@@ -8,12 +8,12 @@ use shm::waiting;
 use verbs::Provider;
 
 use super::Engine;
-use super::mechanism::Mechanism;
-use crate::frame::StreamRecord;
-use crate::ids::LaneId;
+use super::mechanism::{Mechanism, Telling};
+use crate::frame::{FrameWriter, StreamRecord};
+use crate::ids::{Flow, LaneId, RouteId};
 use crate::violation::Violation;
 use crate::vqp::table::Connections;
-use crate::vqp::{Phase, Vqp};
+use crate::vqp::{List, Phase, Vqp};
 
 impl Mechanism for Connections {
     type Record = StreamRecord;
@@ -32,12 +32,78 @@ impl Mechanism for Connections {
         engine.on_pulls_sent(lane, wr);
     }
 
+    fn write(telling: &mut Telling<'_>, frame: &mut FrameWriter<'_>) -> bool {
+        telling.write_connections(frame)
+    }
+
     fn has_work(engine: &Engine) -> bool {
         !engine.lend_wanted.is_empty()
     }
 
     fn on_lane_up(engine: &mut Engine, lane: LaneId) {
         engine.tell_back(lane);
+    }
+}
+
+impl Telling<'_> {
+    fn write_connections(&mut self, frame: &mut FrameWriter<'_>) -> bool {
+        let own = &mut self.lane.on.connections;
+        if !own.opening.write_naks(frame) || !own.away.write(frame) {
+            return false;
+        }
+        while let Some(route) = self.lane.on.connections.lists.front_control() {
+            if !self.write_connection(route, List::Control, frame) {
+                return false;
+            }
+            self.lane.on.connections.lists.pop_control();
+        }
+        if !self.lane.on.connections.opening.write_opens(self.vqps, frame) {
+            return false;
+        }
+        // Consumed bytes that could wait ride along.
+        while let Some(route) = self.lane.on.connections.lists.front_lazy_head() {
+            if !self.write_connection(route, List::LazyHead, frame) {
+                return false;
+            }
+            self.lane.on.connections.lists.pop_lazy_head();
+        }
+        self.lane.on.connections.lists.on_heads_told();
+        true
+    }
+
+    /// Writes the records of the first connection of a list, which it leaves if all fit. False: the frame is full.
+    fn write_connection(&mut self, route: RouteId, list: List, frame: &mut FrameWriter<'_>) -> bool {
+        let Some(vqp) = self.vqps.get_mut(route) else { return true };
+        if list == List::LazyHead && !vqp.has_lazy_head() {
+            vqp.place.leave(list);
+            return true;
+        }
+        let mut wrote_end = false;
+        let was_accepting = vqp.phase() == Phase::Accepting;
+        let was_sendable = vqp.is_sendable();
+        let bytes_before = frame.len();
+        let whole = vqp.write_records(frame, &mut wrote_end);
+        let own = &mut self.lane.on.connections;
+        if was_accepting && vqp.phase() == Phase::Open {
+            own.opening.on_answer_sent();
+        }
+        // What the application wrote meanwhile may follow, behind an OpenAck or the place from which on its ring is
+        // larger.
+        if !was_sendable && vqp.is_sendable() && vqp.place.enter(List::Ready) {
+            self.lane.drr.push(vqp.app(), Flow::Connection(route), self.tenants);
+        }
+        // The record that the peer still had to get may also be a Head. A connection that had nothing to say, because
+        // another list served it first, is in no frame, and this frame may never be sent.
+        if frame.len() > bytes_before && !vqp.is_away() && (wrote_end || vqp.is_over()) {
+            vqp.on_end_staged(self.wr);
+            own.lists.push_closing(self.wr, route);
+            // Its memory is free when the frame is done.
+            self.is_awaited = true;
+        }
+        if whole {
+            vqp.place.leave(list);
+        }
+        whole
     }
 }
 

@@ -17,8 +17,8 @@ use verbs::{
 };
 
 use super::Engine;
-use super::mechanism::{Counter, Mechanism};
-use crate::frame::{UnreliableRecord, WritePlaces};
+use super::mechanism::{Counter, Mechanism, Telling};
+use crate::frame::{FrameWriter, UnreliableRecord, WritePlaces};
 use crate::ids::{LaneId, RouteId};
 use crate::lane::Lane;
 use crate::limits::LANE_MIN_RNR_TIMER;
@@ -75,6 +75,11 @@ impl Mechanism for Unreliable {
         engine.run_messages(nic)
     }
 
+    #[inline]
+    fn write(telling: &mut Telling<'_>, frame: &mut FrameWriter<'_>) -> bool {
+        telling.lane.on.unreliable.write(frame)
+    }
+
     fn has_work(engine: &Engine) -> bool {
         engine.unreliable.has_work()
     }
@@ -89,7 +94,7 @@ impl Mechanism for Unreliable {
 
     fn memory(engine: &Engine) -> (u32, u64) {
         let pieces = engine.unreliable.memory.iter().map(|memory| memory.registered());
-        let places = engine.lanes.iter().filter_map(|(_, lane)| lane.unreliable.own_places());
+        let places = engine.lanes.iter().filter_map(|(_, lane)| lane.on.unreliable.own_places());
         pieces.chain(places.map(|own| (1, own.bytes()))).fold((0, 0), |sum, x| (sum.0 + x.0, sum.1 + x.1))
     }
 
@@ -119,10 +124,10 @@ impl Engine {
     /// A connection of messages is to use the lane, which is up or will be. [`Reason::NoUnreliable`]: it cannot.
     pub(super) fn start_unreliable<P: Provider>(&mut self, nic: &mut P, id: LaneId) -> Result<(), Reason> {
         let Some(lane) = self.lanes.get(id) else { return Err(Reason::PeerLost) };
-        if !self.capabilities_of_both(lane).contains(Capabilities::UNRELIABLE) || lane.unreliable.is_refused() {
+        if !self.capabilities_of_both(lane).contains(Capabilities::UNRELIABLE) || lane.on.unreliable.is_refused() {
             return Err(Reason::NoUnreliable);
         }
-        if lane.unreliable.qpn().is_some() || !lane.qp.can_receive() {
+        if lane.on.unreliable.qpn().is_some() || !lane.qp.can_receive() {
             return Ok(());
         }
         let made = self.make_unreliable_qp(nic, id);
@@ -130,13 +135,13 @@ impl Engine {
         match made {
             Ok((qpn, own)) => {
                 let number = self.unreliable.bind(qpn, id);
-                lane.unreliable.on_made(qpn, own, number);
+                lane.on.unreliable.on_made(qpn, own, number);
                 self.lanes.queue(id);
                 Ok(())
             }
             Err(_) => {
                 self.counters.device_refusals += 1;
-                lane.unreliable.refuse(Reason::NoUnreliable);
+                lane.on.unreliable.refuse(Reason::NoUnreliable);
                 Err(Reason::NoUnreliable)
             }
         }
@@ -210,13 +215,13 @@ impl Engine {
         endpoint: Vec<u8>,
     ) -> Result<(), Violation> {
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
-        lane.unreliable.on_offer(piece_bytes)?;
+        lane.on.unreliable.on_offer(piece_bytes)?;
         let taken = self.start_unreliable(nic, id).and_then(|()| self.accept_unreliable(nic, id, endpoint));
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
         match taken {
-            Ok(()) => lane.unreliable.on_accepted(),
+            Ok(()) => lane.on.unreliable.on_accepted(),
             Err(reason) => {
-                lane.unreliable.refuse(reason);
+                lane.on.unreliable.refuse(reason);
                 self.end_messages(id);
             }
         }
@@ -228,7 +233,7 @@ impl Engine {
     fn accept_unreliable<P: Provider>(&mut self, nic: &mut P, id: LaneId, peer: Vec<u8>) -> Result<(), Reason> {
         let none = Reason::NoUnreliable;
         let lane = self.lanes.get(id).ok_or(none)?;
-        let (qpn, own) = lane.unreliable.offered().ok_or(none)?;
+        let (qpn, own) = lane.on.unreliable.offered().ok_or(none)?;
         let attr = AcceptAttr {
             peer: lane.qp.peer_capabilities(),
             timeout: 0,
@@ -243,7 +248,7 @@ impl Engine {
     /// The peer took this end, or there will be none.
     fn on_unreliable_answer(&mut self, id: LaneId, reason: u32) -> Result<(), Violation> {
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
-        if lane.unreliable.on_answer(reason)? {
+        if lane.on.unreliable.on_answer(reason)? {
             self.resume_messages(id);
         } else {
             self.end_messages(id);
@@ -256,7 +261,7 @@ impl Engine {
         if !self.has_unreliable_writes(id) {
             return true;
         }
-        let is_answered = self.lanes.get_mut(id).is_some_and(|lane| lane.unreliable.want_places());
+        let is_answered = self.lanes.get_mut(id).is_some_and(|lane| lane.on.unreliable.want_places());
         if !is_answered {
             self.lanes.queue(id);
         }
@@ -270,10 +275,10 @@ impl Engine {
         if !is_offered {
             return Err(Violation::Unreliable("places asked for that are not offered"));
         }
-        lane.unreliable.on_places_ask()?;
+        lane.on.unreliable.on_places_ask()?;
         let own = OwnPlaces::new(nic);
         self.counters.device_refusals += u64::from(own.is_err());
-        lane.unreliable.give_places(own.ok());
+        lane.on.unreliable.give_places(own.ok());
         self.lanes.queue(id);
         Ok(())
     }
@@ -281,13 +286,13 @@ impl Engine {
     /// Where this host may, or that it may not.
     fn on_places(&mut self, id: LaneId, places: WritePlaces) -> Result<(), Violation> {
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
-        lane.unreliable.on_places(places)?;
+        lane.on.unreliable.on_places(places)?;
         self.resume_messages(id);
         Ok(())
     }
 
     fn on_places_grant(&mut self, id: LaneId, end: u64) -> Result<(), Violation> {
-        self.lanes.get_mut(id).map_or(Ok(()), |lane| lane.unreliable.on_grant(end))
+        self.lanes.get_mut(id).map_or(Ok(()), |lane| lane.on.unreliable.on_grant(end))
     }
 
     fn message_routes(&self, id: LaneId) -> Vec<RouteId> {
@@ -324,10 +329,10 @@ impl Engine {
 
     /// The lane loses its queue pair, and this one with it: what is on its way is lost.
     fn destroy_unreliable_qp<P: Provider>(&mut self, nic: &mut P, id: LaneId) {
-        let Some(qpn) = self.lanes.get(id).and_then(|lane| lane.unreliable.qpn()) else { return };
+        let Some(qpn) = self.lanes.get(id).and_then(|lane| lane.on.unreliable.qpn()) else { return };
         self.destroy_qp(nic, qpn);
         self.unreliable.unbind(qpn);
-        if let Some(own) = self.lanes.get_mut(id).and_then(|lane| lane.unreliable.take_own_places()) {
+        if let Some(own) = self.lanes.get_mut(id).and_then(|lane| lane.on.unreliable.take_own_places()) {
             self.dereg(nic, own.mr());
         }
         let Some(memory) = &mut self.unreliable.memory else { return };

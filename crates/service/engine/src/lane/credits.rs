@@ -45,7 +45,7 @@ impl LaneCredits {
 
     /// Whether ring data may leave.
     #[inline]
-    pub(super) fn allow_data(&self) -> bool {
+    pub(crate) fn allow_data(&self) -> bool {
         self.tx.ordinary() > 0
     }
 
@@ -57,13 +57,13 @@ impl LaneCredits {
 
     /// A message leaves.
     #[inline]
-    pub(super) fn take(&mut self) {
+    pub(crate) fn take(&mut self) {
         self.tx.take();
     }
 
     /// There is none left where one is needed. True: that is news.
     #[inline]
-    pub(super) fn stall(&mut self) -> bool {
+    pub(crate) fn stall(&mut self) -> bool {
         !std::mem::replace(&mut self.is_stalled, true)
     }
 
@@ -112,7 +112,7 @@ impl LaneCredits {
     }
 
     /// Says what is to be given back. It comes first, so that it fits any frame.
-    pub(super) fn write(&mut self, frame: &mut FrameWriter<'_>) {
+    pub(crate) fn write(&mut self, frame: &mut FrameWriter<'_>) {
         if let Some(most) = self.rx.take_reclaim() {
             frame.push(&LaneRecord::Reclaim { most });
         }
@@ -123,12 +123,12 @@ impl LaneCredits {
 
     /// Whether the frame must leave, though it says nothing else.
     #[inline]
-    pub(super) fn is_due(&self) -> bool {
+    pub(crate) fn is_due(&self) -> bool {
         self.rx.is_due()
     }
 
     /// The frame leaves: what its header says.
-    pub(super) fn give_back(&mut self) -> u64 {
+    pub(crate) fn give_back(&mut self) -> u64 {
         self.rx.give_back()
     }
 }

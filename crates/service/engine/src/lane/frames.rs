@@ -45,19 +45,19 @@ impl Frames {
     }
 
     /// Puts a frame into its slot.
-    pub(super) fn put(&mut self, slot: u16, frame: &[u8]) -> Option<Sge> {
+    pub(crate) fn put(&mut self, slot: u16, frame: &[u8]) -> Option<Sge> {
         self.memory.as_mut()?.put(slot, frame)
     }
 
     // ---- numbers
 
     /// The number of the frame that is sent next.
-    pub(super) fn next(&self) -> u64 {
+    pub(crate) fn next(&self) -> u64 {
         self.sent + 1
     }
 
     /// It is sent.
-    pub(super) fn on_sent(&mut self) {
+    pub(crate) fn on_sent(&mut self) {
         self.sent += 1;
     }
 

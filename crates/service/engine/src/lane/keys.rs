@@ -39,7 +39,7 @@ impl Lane {
     pub(crate) fn wear_keys(&mut self, now: Time, is_due: bool) -> bool {
         let is_news = self.keys.wear(now, is_due);
         if is_news {
-            self.flight.hold();
+            self.on.hold();
         }
         is_news
     }
@@ -48,8 +48,8 @@ impl Lane {
     /// would be unknown, nor of the peer, if it had the time to do the same.
     pub(crate) fn may_renew_keys(&self, now: Time) -> bool {
         let Some(since) = self.keys.worn_since else { return false };
-        let has_settled = !self.flight.has_users() || now.saturating_since(since) >= KEYS_SETTLE;
-        self.qp.is_up() && !self.qp.is_failing() && self.flight.is_still() && has_settled
+        let has_settled = !self.on.is_needed() || now.saturating_since(since) >= KEYS_SETTLE;
+        self.qp.is_up() && !self.qp.is_failing() && self.on.is_still() && has_settled
     }
 
     /// When [`Self::may_renew_keys`] has another answer although nothing happens.

@@ -24,7 +24,7 @@ impl Loads {
 
     /// Says how busy this host is, if that is news.
     #[inline]
-    pub(super) fn write(&mut self, here: Load, frame: &mut FrameWriter<'_>) {
+    pub(crate) fn write(&mut self, here: Load, frame: &mut FrameWriter<'_>) {
         if here.is_news_after(self.told) && frame.push(&LaneRecord::Load(here)) {
             self.told = here;
         }

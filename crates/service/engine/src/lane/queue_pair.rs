@@ -60,11 +60,11 @@ pub(crate) struct PeerEnd {
 
 /// How long what leaves may be, as both ends take it.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Pieces {
-    pub(super) frame_bytes_max: usize,
-    pub(super) piece_bytes_max: u32,
-    pub(super) send_bytes_max: u32,
-    pub(super) splits_pieces: bool,
+pub(crate) struct Pieces {
+    pub(crate) frame_bytes_max: usize,
+    pub(crate) piece_bytes_max: u32,
+    pub(crate) send_bytes_max: u32,
+    pub(crate) splits_pieces: bool,
 }
 
 impl Pieces {
@@ -186,7 +186,7 @@ impl QueuePair {
 
     /// How long what leaves may be.
     #[inline]
-    pub(super) fn pieces(&self) -> &Pieces {
+    pub(crate) fn pieces(&self) -> &Pieces {
         &self.pieces
     }
 

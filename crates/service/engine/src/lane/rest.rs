@@ -78,7 +78,7 @@ impl Rest {
     }
 
     /// A frame is to leave, though it may say nothing.
-    pub(super) fn owe_flush(&mut self) {
+    pub(crate) fn owe_flush(&mut self) {
         self.is_flush_due = true;
     }
 
@@ -88,7 +88,7 @@ impl Rest {
     }
 
     /// Whether the frame that is made now, by this work request, is that frame.
-    pub(super) fn take_flush(&mut self, wr: u64) -> bool {
+    pub(crate) fn take_flush(&mut self, wr: u64) -> bool {
         let is_flush = std::mem::take(&mut self.is_flush_due);
         if is_flush {
             self.flush = wr;

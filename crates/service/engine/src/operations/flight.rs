@@ -5,9 +5,11 @@
 use std::collections::VecDeque;
 
 use shm::KERNEL_BYTES_MAX;
+use verbs::MrId;
 
 use crate::frame::KERNEL_OVERHEAD_BYTES;
 use crate::ids::{OperationId, QueueId};
+use crate::lane_part::LanePart;
 use crate::limits::OPERATIONS_PER_LANE_MAX;
 
 use super::answers::Answers;
@@ -18,18 +20,10 @@ use super::buffers::Buffers;
 pub(crate) struct Flight {
     /// Operations that are posted as a whole, by their last work request.
     posted: VecDeque<(u64, OperationId)>,
-    /// READs that are posted, by work request.
-    reads: VecDeque<u64>,
-    /// Most of these.
-    reads_max: usize,
-    /// Longest piece of a READ or WRITE.
-    piece_bytes_max: u32,
     /// A WRITE is visible only when the owner's processor says so.
     is_confirming: bool,
     /// Bytes of a kernel's request, or answer, that fit a frame.
     kernel_bytes_max: u32,
-    /// WRITEs were posted since the last message that takes a receive of the peer's.
-    has_loose_writes: bool,
     /// Operations that the owner's engine is to be asked for.
     asks: VecDeque<OperationId>,
     pub(crate) answers: Answers,
@@ -46,17 +40,9 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
-    /// The peer's offer was taken.
-    pub(crate) fn on_accepted(&mut self, reads_max: u8, piece_bytes_max: u32, is_confirming: bool) {
-        (self.reads_max, self.piece_bytes_max, self.is_confirming) = (reads_max.into(), piece_bytes_max, is_confirming);
-    }
-
-    pub(crate) fn piece_bytes_max(&self) -> u32 {
-        self.piece_bytes_max
-    }
-
-    /// The peer's frames are this long.
-    pub(crate) fn set_frame_bytes(&mut self, frame_bytes_max: usize) {
+    /// The peer's offer was taken; its frames are this long.
+    pub(crate) fn on_accepted(&mut self, frame_bytes_max: usize, is_confirming: bool) {
+        self.is_confirming = is_confirming;
         let bytes = frame_bytes_max.saturating_sub(KERNEL_OVERHEAD_BYTES);
         self.kernel_bytes_max = u32::try_from(bytes).unwrap_or(u32::MAX).min(KERNEL_BYTES_MAX);
     }
@@ -69,42 +55,6 @@ impl Flight {
         self.is_confirming
     }
 
-    /// Forgets what belonged to the queue pair that is destroyed. Operations, and answers, are carried on by
-    /// `engine::operations::resume`.
-    pub(crate) fn forget_queue_pair(&mut self) {
-        self.posted.clear();
-        self.reads.clear();
-        self.waiting.clear();
-        self.parked.clear();
-        self.has_loose_writes = false;
-        self.is_held = false;
-    }
-
-    /// Whether nothing is to be sent, answered or waited for.
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.in_flight == 0 && self.answers.front().is_none() && self.parked.is_empty() && self.waiting.is_empty()
-    }
-
-    /// Whether none is under way.
-    pub(crate) fn is_still(&self) -> bool {
-        self.in_flight == 0
-    }
-
-    /// Nothing new begins until the queue pair is another one.
-    pub(crate) fn hold(&mut self) {
-        self.is_held = true;
-    }
-
-    /// Whether one of the ends may begin some.
-    pub(crate) fn has_users(&self) -> bool {
-        self.uses > 0
-    }
-
-    /// Whether no operation uses the buffers.
-    pub(crate) fn has_idle_buffers(&self) -> bool {
-        self.buffers.is_some() && self.in_flight == 0
-    }
-
     // ---- who needs the lane
 
     pub(crate) fn add_use(&mut self) {
@@ -115,23 +65,10 @@ impl Flight {
         self.uses = self.uses.saturating_sub(1);
     }
 
-    pub(crate) fn is_unused(&self) -> bool {
-        self.uses == 0 && self.in_flight == 0
-    }
-
     // ---- limits
 
     pub(crate) fn is_full(&self) -> bool {
         self.is_held || self.in_flight >= OPERATIONS_PER_LANE_MAX
-    }
-
-    pub(crate) fn may_read(&self) -> bool {
-        self.reads.len() < self.reads_max
-    }
-
-    /// The device, or the peer's, takes no READs at all.
-    pub(crate) fn takes_no_reads(&self) -> bool {
-        self.reads_max == 0
     }
 
     pub(crate) fn begin(&mut self) {
@@ -162,39 +99,13 @@ impl Flight {
 
     // ---- posted
 
-    pub(crate) fn on_write_posted(&mut self) {
-        self.has_loose_writes = true;
-    }
-
-    /// A message that takes a receive was posted.
-    pub(crate) fn on_parted(&mut self) {
-        self.has_loose_writes = false;
-    }
-
-    /// Whether such a message must come before ring data.
-    pub(crate) fn must_part(&self) -> bool {
-        self.has_loose_writes
-    }
-
-    pub(crate) fn on_read_posted(&mut self, wr: u64) {
-        self.reads.push_back(wr);
-    }
-
     /// The last work request of an operation was posted.
     pub(crate) fn on_posted(&mut self, wr: u64, id: OperationId) {
         self.posted.push_back((wr, id));
     }
 
-    /// READs up to this work request are done.
-    pub(crate) fn on_reads_done(&mut self, wr: u64) {
-        while self.reads.front().is_some_and(|read| *read <= wr) {
-            self.reads.pop_front();
-        }
-    }
-
     /// Work requests up to this one are done. The next operation of which that is all.
     pub(crate) fn take_placed(&mut self, wr: u64) -> Option<OperationId> {
-        self.on_reads_done(wr);
         let &(last, id) = self.posted.front()?;
         if last > wr {
             return None;
@@ -227,9 +138,39 @@ impl Flight {
         let place = self.asks.iter().position(|ask| *ask == id);
         place.and_then(|place| self.asks.remove(place)).is_some()
     }
+}
 
-    /// Whether a frame is due.
-    pub(crate) fn wants_frame(&self) -> bool {
+impl LanePart for Flight {
+    #[inline]
+    fn wants_frame(&self) -> bool {
         !self.asks.is_empty() || self.answers.front().is_some()
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.in_flight == 0 && self.answers.front().is_none() && self.parked.is_empty() && self.waiting.is_empty()
+    }
+
+    fn is_needed(&self) -> bool {
+        self.uses > 0 || self.in_flight > 0
+    }
+
+    fn is_still(&self) -> bool {
+        self.in_flight == 0
+    }
+
+    fn hold(&mut self) {
+        self.is_held = true;
+    }
+
+    /// Operations, and answers, are carried on by `engine::operations::resume`.
+    fn forget_queue_pair(&mut self) {
+        self.posted.clear();
+        self.waiting.clear();
+        self.parked.clear();
+        self.is_held = false;
+    }
+
+    fn take_idle_memory(&mut self) -> Option<MrId> {
+        self.buffers.take_if(|_| self.in_flight == 0).map(|buffers| buffers.mr)
     }
 }

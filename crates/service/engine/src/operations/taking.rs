@@ -6,6 +6,7 @@ use shm::{Class, KERNEL_REGION_BYTES, Opcode, OperationStatus, Submission};
 
 use crate::ids::{LaneId, OperationId, QueueId};
 use crate::limits::OPERATION_LOOKS_PER_TURN;
+use crate::one_sided::OneSided;
 
 use super::flight::Flight;
 use super::regions::Target;
@@ -82,13 +83,13 @@ impl Operations {
     }
 
     /// What a queue whose turn it is has for this lane.
-    pub(crate) fn next(&mut self, id: QueueId, lane: LaneId, flight: &mut Flight) -> Next {
+    pub(crate) fn next(&mut self, id: QueueId, lane: LaneId, flight: &mut Flight, one_sided: &OneSided) -> Next {
         if let Some(current) = self.queues.get_mut(id).and_then(|q| q.current()) {
             let Some(op) = self.get(current) else { return Next::Idle };
             if op.lane != lane {
                 return Next::Idle;
             }
-            return if op.is_read() && !flight.may_read() { Next::LaneFull } else { Next::Post(current) };
+            return if op.is_read() && !one_sided.may_read() { Next::LaneFull } else { Next::Post(current) };
         }
         let (front, target) = match self.judge(id) {
             None => return Next::Idle,
@@ -106,12 +107,12 @@ impl Operations {
             self.refuse(id, Outcome::of(OperationStatus::TooLong, flight.kernel_bytes_max().into()));
             return Next::Taken;
         }
-        if is_read && flight.takes_no_reads() || is_inline && flight.buffers.is_none() {
+        if is_read && one_sided.takes_no_reads() || is_inline && flight.buffers.is_none() {
             self.refuse(id, Outcome::of(OperationStatus::Failed, control::Reason::LocalLimit.code().into()));
             return Next::Taken;
         }
         let has_buffer = !is_inline || flight.buffers.as_ref().is_some_and(|b| b.has_free());
-        if flight.is_full() || !has_buffer || is_read && !flight.may_read() {
+        if flight.is_full() || !has_buffer || is_read && !one_sided.may_read() {
             return Next::LaneFull;
         }
         self.take(id, &front, target, flight)

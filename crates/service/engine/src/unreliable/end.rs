@@ -14,6 +14,7 @@ use control::Reason;
 use verbs::{Endpoint, Qpn};
 
 use crate::frame::{FrameWriter, UnreliableRecord, WritePlaces};
+use crate::lane_part::LanePart;
 use crate::limits::PIECE_BYTES_MAX;
 use crate::unreliable::places::{OwnPlaces, PeerPlaces};
 use crate::violation::Violation;
@@ -81,12 +82,6 @@ impl UnreliableEnd {
     /// Whether there will be none beside this incarnation of the lane.
     pub(crate) fn is_refused(&self) -> bool {
         self.is_refused
-    }
-
-    /// Whether neither end waits for the other.
-    pub(crate) fn is_settled(&self) -> bool {
-        let is_connected = self.qp.is_none() || self.is_refused || self.is_ready();
-        !self.owes() && is_connected && self.asked != Asked::Yes
     }
 
     /// The queue pair was made: the peer is to be told.
@@ -193,15 +188,6 @@ impl UnreliableEnd {
 
     // ---- to the peer
 
-    /// Whether something is to be said.
-    pub(crate) fn owes(&self) -> bool {
-        self.is_offer_owed
-            || self.answer_owed.is_some()
-            || self.asked == Asked::Owed
-            || self.places_owed.is_some()
-            || self.own_places.as_ref().is_some_and(|own| own.owed().is_some())
-    }
-
     /// Says it. False: the frame is full.
     pub(crate) fn write(&mut self, frame: &mut FrameWriter<'_>) -> bool {
         if self.is_offer_owed
@@ -244,5 +230,26 @@ impl UnreliableEnd {
             own.on_told(end);
         }
         true
+    }
+}
+
+impl LanePart for UnreliableEnd {
+    #[inline]
+    fn wants_frame(&self) -> bool {
+        self.is_offer_owed
+            || self.answer_owed.is_some()
+            || self.asked == Asked::Owed
+            || self.places_owed.is_some()
+            || self.own_places.as_ref().is_some_and(|own| own.owed().is_some())
+    }
+
+    /// Neither end waits for the other.
+    fn is_quiet(&self) -> bool {
+        let is_connected = self.qp.is_none() || self.is_refused || self.is_ready();
+        !self.wants_frame() && is_connected && self.asked != Asked::Yes
+    }
+
+    fn forget_queue_pair(&mut self) {
+        *self = Self::default();
     }
 }

@@ -77,7 +77,7 @@ impl Engine {
 
     /// A linked host, if datagrams to it can be sent.
     pub(in crate::engine) fn datagram_peer(&self, lane: LaneId) -> Option<&DatagramPeer> {
-        self.lanes.get(lane)?.datagram.as_ref().filter(|peer| peer.is_ready())
+        self.lanes.get(lane)?.on.datagrams.as_ref().filter(|peer| peer.is_ready())
     }
 
     fn answer_asks(&mut self, lane: LaneId, result: Result<u32, Reason>) {
@@ -107,7 +107,7 @@ impl Engine {
         };
         let Some(lane) = self.lanes.get(id) else { return Ok(()) };
         let attr = DatagramAttr { encrypt: self.config.encrypt_to(lane.peer()), local: lane.qp.local() };
-        let known = lane.datagram.as_ref().filter(|known| known.is_at(&port));
+        let known = lane.on.datagrams.as_ref().filter(|known| known.is_at(&port));
         let is_renewed = match known.map(DatagramPeer::is_encrypted) {
             Some(false) => return Ok(()),
             known => known.is_some(),
@@ -115,7 +115,7 @@ impl Engine {
         let link = nic.accept_datagrams(&port.endpoint, beside, &attr)?;
         if is_renewed
             && let Some(link) = link.filter(|link| link.cipher.is_some())
-            && let Some(known) = self.lanes.get_mut(id).and_then(|lane| lane.datagram.as_mut())
+            && let Some(known) = self.lanes.get_mut(id).and_then(|lane| lane.on.datagrams.as_mut())
         {
             let gone = known.renew(link);
             self.destroy_handles(nic, gone);
@@ -125,14 +125,14 @@ impl Engine {
         let Some(link) = link else { return Ok(()) };
         self.datagrams.add_peer(port.token, id);
         if let Some(lane) = self.lanes.get_mut(id) {
-            lane.datagram = Some(DatagramPeer::new(port, link));
+            lane.on.datagrams = Some(DatagramPeer::new(port, link));
         }
         Ok(())
     }
 
     /// The peer has taken this host's offer: datagrams can be sent both ways.
     pub(in crate::engine) fn on_datagram_peer_ready(&mut self, id: LaneId) {
-        let path = match self.lanes.get_mut(id).and_then(|lane| Some(lane.datagram.as_mut()?.on_ready())) {
+        let path = match self.lanes.get_mut(id).and_then(|lane| Some(lane.on.datagrams.as_mut()?.on_ready())) {
             Some(mtu) => Ok(self.payload_max(mtu)),
             // One of the two devices has no datagrams.
             None => Err(Reason::NoDatagrams),
@@ -147,7 +147,7 @@ impl Engine {
     }
 
     pub(in crate::engine) fn drop_datagram_peer<P: Provider>(&mut self, nic: &mut P, id: LaneId) {
-        let Some(peer) = self.lanes.get_mut(id).and_then(|lane| lane.datagram.take()) else { return };
+        let Some(peer) = self.lanes.get_mut(id).and_then(|lane| lane.on.datagrams.take()) else { return };
         self.datagrams.drop_peer(peer.token(), id);
         self.destroy_handles(nic, peer.handles());
     }

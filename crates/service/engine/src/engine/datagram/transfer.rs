@@ -279,7 +279,7 @@ impl Engine {
         });
         let Some((grh, header, payload)) = parsed else { return Some(DropReason::Malformed) };
         let lane = self.datagrams.lane_of(header.token).and_then(|id| Some((id, self.lanes.get(id)?)));
-        let linked = lane.and_then(|(id, lane)| Some((id, lane.peer(), lane.datagram.as_ref()?)));
+        let linked = lane.and_then(|(id, lane)| Some((id, lane.peer(), lane.on.datagrams.as_ref()?)));
         let Some((id, host, peer)) = linked.filter(|(.., peer)| peer.sent(grh.source, c.src_qpn)) else {
             return Some(DropReason::Stranger);
         };

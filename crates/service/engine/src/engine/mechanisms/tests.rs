@@ -1,4 +1,4 @@
-//! A mechanism that is this file and a line of the list, and nothing else of the engine.
+//! A mechanism that is this file and a line of the list, and nothing else of the engine, with something on each lane.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
@@ -13,13 +13,16 @@ use super::*;
 use crate::config::EngineConfig;
 use crate::engine::Engine;
 use crate::engine::mechanism::Counter;
-use crate::frame::{FrameError, FrameRecord, FrameWriter, LaneRecord, RawRecord, StreamRecord};
+use crate::frame::{FrameError, FrameRecord, FrameWriter, LaneRecord, RawRecord, StreamRecord, parse};
 use crate::ids::LaneId;
 use crate::lane_at::LaneAt;
+use crate::lane_part::LanePart;
 use crate::violation::Violation;
 
 const KIND: u8 = 200;
 const FORBIDDEN: u32 = 13;
+/// As long as it is owed, the lane is needed.
+const DEAR: u32 = 14;
 
 /// What it did, and what it wants.
 #[derive(Debug, Default)]
@@ -53,6 +56,30 @@ impl FrameRecord for ToyRecord {
     }
 }
 
+/// What it keeps on a lane: numbers that the peer is to be told.
+#[derive(Debug, Default)]
+pub(crate) struct ToyOnLane {
+    owed: Vec<u32>,
+}
+
+impl LanePart for ToyOnLane {
+    fn wants_frame(&self) -> bool {
+        !self.owed.is_empty()
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.owed.is_empty()
+    }
+
+    fn is_needed(&self) -> bool {
+        self.owed.contains(&DEAR)
+    }
+
+    fn forget_queue_pair(&mut self) {
+        self.owed.clear();
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Toy;
 
@@ -70,6 +97,17 @@ impl Mechanism for Toy {
         }
         noted(|noted| noted.heard.push(number));
         Ok(())
+    }
+
+    fn write(telling: &mut Telling<'_>, frame: &mut FrameWriter<'_>) -> bool {
+        let owed = &mut telling.lane.on.toy.owed;
+        while let Some(number) = owed.first().copied() {
+            if !frame.push(&ToyRecord(number)) {
+                return false;
+            }
+            owed.remove(0);
+        }
+        true
     }
 
     fn run(_engine: &mut Engine) -> bool {
@@ -187,4 +225,58 @@ fn it_learns_of_a_lane_s_life() {
     assert_eq!(noted(|noted| noted.lanes_up), 1);
     engine.lane_lost(now, &mut nic, address(2), Reason::PeerLost);
     assert_eq!(noted(|noted| std::mem::take(&mut noted.lanes_severed)), [Reason::PeerLost]);
+}
+
+/// A host whose lane to another one is up, and the lane.
+fn up() -> (Engine, Nic, LaneId) {
+    let (mut engine, mut nic, lane, _) = linked();
+    engine.lane_ready(Time::ZERO + Duration::from_secs(1), &mut nic, address(2));
+    engine.run(Time::ZERO + Duration::from_secs(1), &mut nic);
+    (engine, nic, lane)
+}
+
+/// What it wrote into the frame that was made last.
+fn said(engine: &Engine) -> Vec<u32> {
+    let (_, records) = parse::<Record>(&engine.scratch.frame_out).unwrap();
+    records
+        .filter_map(|record| if let Record::toy(ToyRecord(number)) = record.unwrap() { Some(number) } else { None })
+        .collect()
+}
+
+#[test]
+fn what_it_keeps_on_a_lane_leaves_in_frames() {
+    let (mut engine, mut nic, lane) = up();
+    let now = Time::ZERO + Duration::from_secs(2);
+    let frames = engine.counters.frames_sent;
+    assert!(!engine.lanes.get(lane).unwrap().has_frame_to_send());
+    engine.lanes.get_mut(lane).unwrap().on.toy.owed = vec![7, 8];
+    assert!(engine.lanes.get(lane).unwrap().has_frame_to_send());
+    assert!(!engine.lanes.get(lane).unwrap().is_quiet());
+    engine.lanes.queue(lane);
+    engine.run(now, &mut nic);
+    assert_eq!(engine.counters.frames_sent, frames + 1);
+    assert_eq!(said(&engine), [7, 8]);
+    assert!(engine.lanes.get(lane).unwrap().is_quiet());
+}
+
+#[test]
+fn what_does_not_fit_leaves_in_the_next_frame() {
+    let (mut engine, mut nic, lane) = up();
+    engine.lanes.get_mut(lane).unwrap().on.toy.owed = (0..400).collect();
+    let frames = engine.counters.frames_sent;
+    engine.lanes.queue(lane);
+    engine.run(Time::ZERO + Duration::from_secs(2), &mut nic);
+    assert!(engine.lanes.get(lane).unwrap().is_quiet());
+    assert!(engine.counters.frames_sent > frames + 1, "{} frames", engine.counters.frames_sent - frames);
+    assert_eq!(said(&engine).last(), Some(&399));
+}
+
+#[test]
+fn a_lane_is_needed_and_loses_its_queue_pair_with_it() {
+    let (mut engine, mut nic, lane) = up();
+    assert!(engine.lanes.get(lane).unwrap().is_unused());
+    engine.lanes.get_mut(lane).unwrap().on.toy.owed = vec![DEAR];
+    assert!(!engine.lanes.get(lane).unwrap().is_unused());
+    engine.lane_lost(Time::ZERO + Duration::from_secs(2), &mut nic, address(2), Reason::PeerLost);
+    assert!(engine.lanes.get(lane).unwrap().on.toy.owed.is_empty());
 }

@@ -29,7 +29,7 @@ impl Engine {
         let value = if outcome.status == OperationStatus::Ok { outcome.value } else { outcome.detail };
         let answer = Answer { id: operation, said: Said::Executed { status: outcome.status, value } };
         let too_many = |_| Violation::TooManyOperations(OPERATIONS_PER_LANE_MAX);
-        lane.flight.answers.owe(answer).map_err(too_many)?;
+        lane.on.operations.answers.owe(answer).map_err(too_many)?;
         if let Some(n) = notification {
             let (region, notify, offset) = (n.region, n.notify, n.offset);
             self.events.push_back(Event::RegionNotified { region, notify, offset });
@@ -61,7 +61,7 @@ impl Engine {
             status => Outcome::of(status, value),
         };
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
-        if self.ops.on_answer(key, &mut lane.flight, outcome) {
+        if self.ops.on_answer(key, &mut lane.on.operations, outcome) {
             Ok(())
         } else {
             Err(Violation::OperationAnswer(operation))

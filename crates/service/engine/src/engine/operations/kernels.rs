@@ -24,7 +24,7 @@ impl Engine {
     /// A peer asks for a kernel at a region of this host.
     pub(in crate::engine) fn on_run(&mut self, id: LaneId, run: &Run) -> Result<(), Violation> {
         let Some(lane) = self.lanes.get(id) else { return Ok(()) };
-        let (peer, answer_max) = (lane.peer(), lane.flight.kernel_bytes_max() as usize);
+        let (peer, answer_max) = (lane.peer(), lane.on.operations.kernel_bytes_max() as usize);
         let mut regions = Vec::new();
         for region in &run.regions {
             regions.push(self.ops.owned.for_kernel(peer, region.key, region.access)?);
@@ -83,7 +83,7 @@ impl Engine {
                 Err(failure) => Said::Ran { failed: true, bytes: failure.to_bytes() },
             };
             let Some(lane) = self.lanes.get_mut(id) else { continue };
-            if lane.flight.answers.owe(Answer { id: operation, said }).is_err() {
+            if lane.on.operations.answers.owe(Answer { id: operation, said }).is_err() {
                 let violation = Violation::TooManyOperations(OPERATIONS_PER_LANE_MAX);
                 self.counters.violations += 1;
                 self.lanes.fail(id, violation.to_string());
@@ -142,7 +142,7 @@ impl Engine {
         run.answer = bytes;
         let outcome = if failed { Outcome::of(OperationStatus::KernelFailed, 0) } else { Outcome::DONE };
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
-        if self.ops.on_answer(key, &mut lane.flight, outcome) {
+        if self.ops.on_answer(key, &mut lane.on.operations, outcome) {
             Ok(())
         } else {
             Err(Violation::OperationAnswer(operation))

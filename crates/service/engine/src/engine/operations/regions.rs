@@ -39,7 +39,7 @@ impl Engine {
         let lane = self.lane_to(nic, peer)?;
         let (grant, is_new) = self.ops.owned.grant(number, peer)?;
         if is_new && let Some(lane) = self.lanes.get_mut(lane) {
-            lane.flight.add_use();
+            lane.on.operations.add_use();
         }
         Some(grant)
     }
@@ -54,7 +54,7 @@ impl Engine {
 
     fn drop_lane_use(&mut self, peer: IpAddr) {
         if let Some(lane) = self.lanes.to(peer).and_then(|id| self.lanes.get_mut(id)) {
-            lane.flight.drop_use();
+            lane.on.operations.drop_use();
         }
     }
 
@@ -101,7 +101,7 @@ impl Engine {
             return Err(Reason::LocalLimit);
         };
         if let Some(lane) = self.lanes.get_mut(id) {
-            lane.flight.add_use();
+            lane.on.operations.add_use();
             // Its first operation is not to wait for the queue pair.
             if lane.is_leased() && lane.want() {
                 self.events.push_back(Event::PeerWanted { peer: at.peer, lane: lane.number() });
@@ -152,7 +152,7 @@ impl Engine {
     pub(in crate::engine) fn abandon_operations(&mut self, which: impl Fn(&Operation) -> bool) {
         for (id, of_lane) in self.ops.those(which) {
             let Some(lane) = self.lanes.get_mut(of_lane) else { continue };
-            let flight = &mut lane.flight;
+            let flight = &mut lane.on.operations;
             let was_to_be_asked = flight.take_back_ask(id);
             let Some(op) = self.ops.get(id) else { continue };
             let (handle, has_effect) = (op.handle, op.may_have_effect());
@@ -205,7 +205,7 @@ impl Engine {
                 Quiet::Closed { app, peer, lane, region, handle, used_lane } => {
                     if let Some(of) = self.lanes.get_mut(lane) {
                         if used_lane {
-                            of.flight.drop_use();
+                            of.on.operations.drop_use();
                         }
                         if of.is_leased() {
                             self.leases_over.push(lane);

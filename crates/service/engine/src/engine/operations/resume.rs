@@ -45,8 +45,8 @@ impl Engine {
             let Some(lane) = self.lanes.get_mut(id) else { return };
             match outcome {
                 Some(outcome) => {
-                    lane.flight.take_back_ask(op_id);
-                    self.ops.end(op_id, &mut lane.flight, outcome);
+                    lane.on.operations.take_back_ask(op_id);
+                    self.ops.end(op_id, &mut lane.on.operations, outcome);
                 }
                 None => self.ops.begin_again(op_id),
             }
@@ -59,7 +59,7 @@ impl Engine {
     pub(in crate::engine) fn hear_operations(&mut self, id: LaneId, arrived: u64, is_fresh: bool) {
         let Some(lane) = self.lanes.get_mut(id) else { return };
         let peer = lane.peer();
-        let answers = &mut lane.flight.answers;
+        let answers = &mut lane.on.operations.answers;
         if is_fresh {
             answers.clear();
             self.ops.kernels.drop_lane(id, peer);
@@ -96,7 +96,7 @@ impl Engine {
         again.sort_unstable();
         self.ops.counters.repeated += again.len() as u64;
         if let Some(lane) = self.lanes.get_mut(id) {
-            lane.flight.ask_again(again.into_iter().map(|(_, op)| op).collect());
+            lane.on.operations.ask_again(again.into_iter().map(|(_, op)| op).collect());
         }
     }
 
@@ -109,7 +109,7 @@ impl Engine {
             }
         }
         if let Some(lane) = self.lanes.get_mut(id) {
-            lane.flight.answers.clear();
+            lane.on.operations.answers.clear();
             let peer = lane.peer();
             self.ops.kernels.drop_lane(id, peer);
         }
@@ -117,7 +117,7 @@ impl Engine {
 
     fn end_operation(&mut self, id: LaneId, op: OperationId, outcome: Outcome) {
         if let Some(lane) = self.lanes.get_mut(id) {
-            self.ops.end(op, &mut lane.flight, outcome);
+            self.ops.end(op, &mut lane.on.operations, outcome);
         }
     }
 }

@@ -10,6 +10,7 @@ use verbs::{Completion, Provider, SendOp, Status, WcOpcode};
 use crate::choice::Verb;
 use crate::engine::Engine;
 use crate::ids::{LaneId, RouteId};
+use crate::lane_part::LanePart;
 use crate::limits::PIECES_PER_RUN;
 use crate::numbers::count;
 use crate::recvpool::RECV_WR;
@@ -117,7 +118,7 @@ impl Engine {
     /// Whether pieces may leave by a lane. It is made ready if it is not.
     fn is_ready_for_messages<P: Provider>(&mut self, nic: &mut P, id: LaneId, route: RouteId) -> bool {
         let Some(lane) = self.lanes.get(id) else { return false };
-        if lane.qp.is_up() && lane.unreliable.is_ready() {
+        if lane.qp.is_up() && lane.on.unreliable.is_ready() {
             return !self.asks_for_writes(route) || self.is_ready_for_writes(id);
         }
         if lane.qp.is_up() && self.start_unreliable(nic, id).is_err() {
@@ -141,7 +142,7 @@ impl Engine {
         let asks_for_writes = self.asks_for_writes(route);
         while *left > 0 {
             let Some(lane) = self.lanes.get_mut(id) else { return Ok(MessageTurn::Waits) };
-            let end = &mut lane.unreliable;
+            let end = &mut lane.on.unreliable;
             let Some(qpn) = end.qpn() else { return Ok(MessageTurn::Waits) };
             let (Some(vqp), Some(memory)) = (self.vqps.get_mut(route), self.unreliable.memory.as_mut()) else {
                 return Ok(MessageTurn::Drained);
@@ -210,7 +211,7 @@ impl Engine {
                 (WcOpcode::RecvWriteImm, Some(immediate)) => self.on_write(id, immediate, c.byte_len),
                 _ => self.read_piece(id, entry, c.byte_len),
             }
-            if self.lanes.get(id).is_some_and(|lane| lane.unreliable.owes()) {
+            if self.lanes.get(id).is_some_and(|lane| lane.on.unreliable.wants_frame()) {
                 self.lanes.queue(id);
             }
         }
@@ -222,7 +223,7 @@ impl Engine {
     fn read_piece(&mut self, id: LaneId, entry: u32, bytes: u32) {
         let mut piece = std::mem::take(&mut self.unreliable.scratch);
         let read = self.unreliable.memory.as_ref().is_some_and(|memory| memory.read(entry, bytes, &mut piece));
-        let places = self.lanes.get_mut(id).and_then(|lane| lane.unreliable.own_places_mut());
+        let places = self.lanes.get_mut(id).and_then(|lane| lane.on.unreliable.own_places_mut());
         match Piece::parse(&piece).filter(|(header, _)| read && (header.writes == 0 || places.is_some())) {
             Some((header, payload)) => {
                 if let Some(places) = places {
@@ -239,7 +240,7 @@ impl Engine {
     /// rings names no place.
     fn on_write(&mut self, id: LaneId, immediate: u32, bytes: u32) {
         let mut piece = std::mem::take(&mut self.unreliable.scratch);
-        let places = self.lanes.get_mut(id).and_then(|lane| lane.unreliable.own_places_mut());
+        let places = self.lanes.get_mut(id).and_then(|lane| lane.on.unreliable.own_places_mut());
         let landed = places.map_or(Landed::Late, |places| places.take(immediate, bytes, &mut piece));
         let parsed =
             Piece::parse(&piece).filter(|(header, _)| u32::from(header.writes) == immediate & u32::from(u16::MAX));
@@ -256,7 +257,7 @@ impl Engine {
 
     fn on_piece(&mut self, id: LaneId, header: &Piece, payload: &[u8]) {
         let route = self.vqps.named(header.route);
-        let end = self.lanes.get(id).map_or(0, |lane| lane.unreliable.number());
+        let end = self.lanes.get(id).map_or(0, |lane| lane.on.unreliable.number());
         let Some(vqp) = self.vqps.on_lane(id, route).filter(|vqp| vqp.has_messages()) else {
             return self.unreliable.losses.count(Loss::NoConnection, 1);
         };

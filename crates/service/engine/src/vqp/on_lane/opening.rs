@@ -50,7 +50,7 @@ impl Opening {
     // ---- of the peer
 
     /// An Open of the peer arrived: it waits for an answer.
-    pub(super) fn on_received(&mut self) -> Result<(), Violation> {
+    pub(crate) fn on_received(&mut self) -> Result<(), Violation> {
         if self.received >= OPENS_PENDING_MAX {
             return Err(Violation::TooManyOpens(OPENS_PENDING_MAX));
         }
@@ -64,12 +64,12 @@ impl Opening {
     }
 
     /// An Open of the peer is refused.
-    pub(super) fn refuse(&mut self, route: u32, reason: u32) {
+    pub(crate) fn refuse(&mut self, route: u32, reason: u32) {
         self.naks.push_back(Nak { route, reason });
     }
 
     /// An answer is in a frame.
-    pub(super) fn on_answer_sent(&mut self) {
+    pub(crate) fn on_answer_sent(&mut self) {
         self.received = self.received.saturating_sub(1);
     }
 
@@ -77,22 +77,22 @@ impl Opening {
 
     /// Whether a frame should leave for it.
     #[inline]
-    pub(super) fn wants_frame(&self) -> bool {
+    pub(crate) fn wants_frame(&self) -> bool {
         !self.naks.is_empty() || (!self.opens.is_empty() && self.sent < OPENS_PENDING_MAX)
     }
 
     /// Whether a connection is about to be.
-    pub(super) fn has_opens(&self) -> bool {
+    pub(crate) fn has_opens(&self) -> bool {
         !self.opens.is_empty() || self.sent > 0 || self.received > 0
     }
 
     /// Whether nothing is to be sent or answered.
-    pub(super) fn is_quiet(&self) -> bool {
+    pub(crate) fn is_quiet(&self) -> bool {
         self.naks.is_empty() && !self.has_opens()
     }
 
     /// Writes the refusals. False: the frame is full.
-    pub(super) fn write_naks(&mut self, frame: &mut FrameWriter<'_>) -> bool {
+    pub(crate) fn write_naks(&mut self, frame: &mut FrameWriter<'_>) -> bool {
         while let Some(&Nak { route, reason }) = self.naks.front() {
             if !frame.push(&StreamRecord::OpenNak { route, reason }) {
                 return false;
@@ -104,7 +104,7 @@ impl Opening {
     }
 
     /// Writes the Opens, as many as may be unanswered. False: the frame is full.
-    pub(super) fn write_opens(&mut self, vqps: &mut Connections, frame: &mut FrameWriter<'_>) -> bool {
+    pub(crate) fn write_opens(&mut self, vqps: &mut Connections, frame: &mut FrameWriter<'_>) -> bool {
         while self.sent < OPENS_PENDING_MAX
             && let Some(&route) = self.opens.front()
         {
@@ -121,13 +121,13 @@ impl Opening {
     }
 
     /// The queue pair is destroyed.
-    pub(super) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         *self = Self::default();
     }
 
     /// What is left after that: `unsent`, whose Open never left, the oldest last; and how many Opens of the peer still
     /// wait for an answer.
-    pub(super) fn keep(&mut self, unsent: Vec<RouteId>, unanswered: u32) {
+    pub(crate) fn keep(&mut self, unsent: Vec<RouteId>, unanswered: u32) {
         self.received = unanswered;
         self.opens.extend(unsent.into_iter().rev());
     }

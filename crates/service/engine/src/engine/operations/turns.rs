@@ -5,22 +5,23 @@
 use shm::Opcode;
 use verbs::{PostError, Provider, RemoteAddr, Rkey, SendOp, Sge};
 
+use crate::engine::mechanism::Telling;
+use crate::engine::pump::{Pump, Turn};
 use crate::frame::{FrameWriter, OperationRecord};
 use crate::ids::{OperationId, QueueId};
+use crate::lane::Lane;
 use crate::limits::{SEND_QUEUE_RESERVED, WORK_REQUEST_BYTES};
 use crate::operations::buffers::Buffers;
 use crate::operations::taking::Next;
-use crate::operations::{Asked, Memory, Operations};
+use crate::operations::{Asked, Memory};
 use crate::table::Key;
-
-use super::{Lane, Pump, Turn};
 
 impl Pump<'_> {
     /// Sends of one queue until its turn ends.
-    pub(super) fn queue_turn<P: Provider>(&mut self, nic: &mut P, id: QueueId) -> Result<Turn, PostError> {
-        if self.lane.flight.buffers.is_none() {
+    pub(in crate::engine) fn queue_turn<P: Provider>(&mut self, nic: &mut P, id: QueueId) -> Result<Turn, PostError> {
+        if self.lane.on.operations.buffers.is_none() {
             // Without them operations whose bytes travel in the rings are refused.
-            self.lane.flight.buffers = Buffers::new(nic).ok();
+            self.lane.on.operations.buffers = Buffers::new(nic).ok();
         }
         let turn = self.queue_turn_quietly(nic, id);
         self.ops.show_room(id);
@@ -34,7 +35,7 @@ impl Pump<'_> {
             if allowance == 0 {
                 return Ok(Turn::Spent(queue.deficit()));
             }
-            let op = match self.ops.next(id, self.id, &mut self.lane.flight) {
+            let op = match self.ops.next(id, self.id, &mut self.lane.on.operations, &self.lane.one_sided) {
                 Next::Post(op) => op,
                 Next::Taken => {
                     self.spend(id, 0);
@@ -57,20 +58,6 @@ impl Pump<'_> {
         }
     }
 
-    /// A device that counts where WRITEs put bytes, whatever its offer says, takes those since the last message for the data that the next message
-    /// claims. So a frame, even an empty one, parts WRITEs of operations from ring data. False: it cannot leave yet.
-    pub(super) fn part_from_operations(&mut self) -> bool {
-        if !self.lane.flight.must_part() {
-            return true;
-        }
-        self.lane.rest.owe_flush();
-        if !self.lane.allows_frame() {
-            self.on_stall();
-            return false;
-        }
-        self.send_frame()
-    }
-
     /// One work request, or record in place of one, with so many bytes of the program's.
     fn spend(&mut self, id: QueueId, bytes: u32) {
         if let Some(queue) = self.ops.queues.get_mut(id) {
@@ -87,7 +74,7 @@ impl Pump<'_> {
             Memory::Buffer(_) => op.submission.bytes - op.posted,
             Memory::Local(_) => local_place(op.posted, &op.memory)?.1,
         };
-        Some(left.min(self.lane.flight.piece_bytes_max()).min(allowance))
+        Some(left.min(self.lane.one_sided.piece_bytes_max()).min(allowance))
     }
 
     fn post_piece(&mut self, id: OperationId, bytes: u32) {
@@ -102,50 +89,52 @@ impl Pump<'_> {
         let verb = if is_read { SendOp::Read(remote) } else { SendOp::Write(remote) };
         let wr = lane.sendq.stage_operation(verb, sge);
         if is_read {
-            lane.flight.on_read_posted(wr);
+            lane.one_sided.on_read_posted(wr);
         } else {
             lane.tx_bytes += u64::from(bytes);
-            lane.flight.on_write_posted();
+            lane.one_sided.on_write_posted();
         }
         if let Some(op) = self.ops.get_mut(id) {
             (op.posted, op.last_wr) = (op.posted + bytes, wr);
         }
         if is_last {
-            self.ops.on_all_posted(id, wr, &mut lane.flight);
+            self.ops.on_all_posted(id, wr, &mut lane.on.operations);
         }
     }
+}
 
-    /// Writes what is owed to the peer, and then what it is asked for. False: the frame is full.
-    pub(super) fn fill_operations(lane: &mut Lane, ops: &mut Operations, frame: &mut FrameWriter<'_>) -> bool {
-        // `send_frame` counts it when the frame leaves.
-        let number = lane.frames.next();
-        while let Some(answer) = lane.flight.answers.front() {
-            if !frame.push(&answer.record()) {
+/// Writes what is owed to the peer, and then what it is asked for. False: the frame is full.
+pub(super) fn write(telling: &mut Telling<'_>, frame: &mut FrameWriter<'_>) -> bool {
+    let Telling { lane, ops, .. } = telling;
+    // The lane counts it when the frame leaves.
+    let number = lane.frames.next();
+    let flight = &mut lane.on.operations;
+    while let Some(answer) = flight.answers.front() {
+        if !frame.push(&answer.record()) {
+            return false;
+        }
+        flight.answers.on_sent(number);
+    }
+    while let Some(id) = flight.front_ask() {
+        let order = ops.next_ask();
+        let record = ops.get(id).and_then(|op| {
+            let key = ops.regions.grant(op.handle)?.rkey;
+            if let Some(run) = &op.run {
+                return Some(OperationRecord::Run(run.record(id.bits())));
+            }
+            Some(OperationRecord::Execute { key, id: id.bits(), offset: op.submission.offset, ask: op.ask? })
+        });
+        if let Some(record) = record {
+            if !frame.push(&record) {
                 return false;
             }
-            lane.flight.answers.on_sent(number);
-        }
-        while let Some(id) = lane.flight.front_ask() {
-            let order = ops.next_ask();
-            let record = ops.get(id).and_then(|op| {
-                let key = ops.regions.grant(op.handle)?.rkey;
-                if let Some(run) = &op.run {
-                    return Some(OperationRecord::Run(run.record(id.bits())));
-                }
-                Some(OperationRecord::Execute { key, id: id.bits(), offset: op.submission.offset, ask: op.ask? })
-            });
-            if let Some(record) = record {
-                if !frame.push(&record) {
-                    return false;
-                }
-                if let Some(op) = ops.get_mut(id) {
-                    op.asked = Some(Asked { frame: number, order });
-                }
+            if let Some(op) = ops.get_mut(id) {
+                op.asked = Some(Asked { frame: number, order });
             }
-            lane.flight.pop_ask();
         }
-        true
+        flight.pop_ask();
     }
+    true
 }
 
 /// The piece of local memory in which byte `at` of an operation lies, by index, and how many bytes are left in it.
@@ -164,7 +153,7 @@ fn local_place(at: u32, memory: &Memory) -> Option<(usize, u32)> {
 fn local_sge(lane: &Lane, at: u32, memory: &Memory, len: u32) -> Option<Sge> {
     match memory {
         Memory::None => None,
-        Memory::Buffer(slot) => Some(lane.flight.buffers.as_ref()?.sge(*slot, at, len)),
+        Memory::Buffer(slot) => Some(lane.on.operations.buffers.as_ref()?.sge(*slot, at, len)),
         Memory::Local(pieces) => {
             let (index, left) = local_place(at, memory)?;
             let piece = pieces.get(index)?;

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 
 use crate::ids::RouteId;
-use crate::operations::flight::Flight;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -15,11 +14,11 @@ pub(crate) struct Pulls {
 }
 
 impl Pulls {
-    pub(super) fn on_posted(&mut self, wr: u64, route: RouteId, bytes: u32) {
+    pub(crate) fn on_posted(&mut self, wr: u64, route: RouteId, bytes: u32) {
         self.posted.push_back((wr, route, bytes));
     }
 
-    pub(super) fn wait(&mut self, route: RouteId) {
+    pub(crate) fn wait(&mut self, route: RouteId) {
         self.waiting.push(route);
     }
 
@@ -30,17 +29,13 @@ impl Pulls {
         Some((route, bytes))
     }
 
-    /// READs up to this work request are done: connections that may post theirs.
-    pub(crate) fn take_waiting(&mut self, flight: &mut Flight, seq: u64) -> Vec<RouteId> {
-        flight.on_reads_done(seq);
-        if self.waiting.is_empty() || !flight.may_read() {
-            return Vec::new();
-        }
+    /// READs may be posted: connections that wait for it.
+    pub(crate) fn take_waiting(&mut self) -> Vec<RouteId> {
         std::mem::take(&mut self.waiting)
     }
 
     /// The queue pair is destroyed.
-    pub(super) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.posted.clear();
         self.waiting.clear();
     }

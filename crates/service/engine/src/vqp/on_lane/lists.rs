@@ -9,7 +9,7 @@ use crate::ids::RouteId;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct StreamLists {
+pub(crate) struct ConnectionLists {
     /// Connections with records to send.
     control: VecDeque<RouteId>,
     /// Connections whose consumed bytes may wait.
@@ -21,18 +21,18 @@ pub(crate) struct StreamLists {
     closing: VecDeque<(u64, RouteId)>,
 }
 
-impl StreamLists {
+impl ConnectionLists {
     /// A connection has records to send, and is not in that list yet.
     #[inline]
     pub(crate) fn push_control(&mut self, route: RouteId) {
         self.control.push_back(route);
     }
 
-    pub(super) fn front_control(&self) -> Option<RouteId> {
+    pub(crate) fn front_control(&self) -> Option<RouteId> {
         self.control.front().copied()
     }
 
-    pub(super) fn pop_control(&mut self) {
+    pub(crate) fn pop_control(&mut self) {
         self.control.pop_front();
     }
 
@@ -50,26 +50,26 @@ impl StreamLists {
         self.heads_due = !self.lazy_heads.is_empty();
     }
 
-    pub(super) fn front_lazy_head(&self) -> Option<RouteId> {
+    pub(crate) fn front_lazy_head(&self) -> Option<RouteId> {
         self.lazy_heads.front().copied()
     }
 
-    pub(super) fn pop_lazy_head(&mut self) {
+    pub(crate) fn pop_lazy_head(&mut self) {
         self.lazy_heads.pop_front();
     }
 
     /// All of them rode along.
-    pub(super) fn on_heads_told(&mut self) {
+    pub(crate) fn on_heads_told(&mut self) {
         self.heads_due = false;
     }
 
     /// The last record of a connection is in the frame of this work request.
-    pub(super) fn push_closing(&mut self, wr: u64, route: RouteId) {
+    pub(crate) fn push_closing(&mut self, wr: u64, route: RouteId) {
         self.closing.push_back((wr, route));
     }
 
     /// The next connection whose last record is done, as `is_done` says of work requests.
-    pub(super) fn take_closed(&mut self, is_done: impl FnOnce(u64) -> bool) -> Option<RouteId> {
+    pub(crate) fn take_closed(&mut self, is_done: impl FnOnce(u64) -> bool) -> Option<RouteId> {
         let (_, route) = *self.closing.front().filter(|(wr, _)| is_done(*wr))?;
         self.closing.pop_front();
         Some(route)
@@ -77,17 +77,17 @@ impl StreamLists {
 
     /// Whether a frame should leave for them.
     #[inline]
-    pub(super) fn wants_frame(&self) -> bool {
+    pub(crate) fn wants_frame(&self) -> bool {
         !self.control.is_empty() || (self.heads_due && !self.lazy_heads.is_empty())
     }
 
     /// Whether none has anything to say.
-    pub(super) fn is_quiet(&self) -> bool {
+    pub(crate) fn is_quiet(&self) -> bool {
         self.control.is_empty() && self.lazy_heads.is_empty() && self.closing.is_empty()
     }
 
     /// The queue pair is destroyed. The timer goes on.
-    pub(super) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.control.clear();
         self.lazy_heads.clear();
         self.heads_due = false;

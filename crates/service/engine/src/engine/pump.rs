@@ -6,47 +6,46 @@
 
 use verbs::{PostError, Provider, SendOp, Time};
 
+use super::mechanism::{Mechanism, Telling};
+use super::mechanisms::Mechanisms;
 use crate::choice::{Load, Thresholds, Verb};
 use crate::counters::Counters;
 use crate::frame::FrameWriter;
 use crate::ids::{Flow, LaneId, QueueId, RouteId};
 use crate::immediate::{Immediate, bytes_before};
+use crate::lane::Lane;
 use crate::limits::{FRAMES_PER_PUMP, SEND_QUEUE_RESERVED};
 use crate::operations::Operations;
 use crate::stages::Stages;
 use crate::tenants::{Tenants, Waits};
 use crate::vqp::rendezvous::LendKey;
 use crate::vqp::table::Connections;
-use crate::vqp::{List, Phase, Piece, Vqp};
-
-use super::Lane;
-
-mod operations;
+use crate::vqp::{List, Piece, Vqp};
 
 /// One lane, and what of the engine sending needs.
-pub(crate) struct Pump<'a> {
-    pub(crate) id: LaneId,
-    pub(crate) lane: &'a mut Lane,
-    pub(crate) ops: &'a mut Operations,
-    pub(crate) vqps: &'a mut Connections,
-    pub(crate) scratch: &'a mut Vec<u8>,
-    pub(crate) choosing: Choosing<'a>,
-    pub(crate) counters: &'a mut Counters,
-    pub(crate) stages: &'a mut Stages,
-    pub(crate) tenants: &'a mut Tenants,
-    pub(crate) now: Time,
+pub(super) struct Pump<'a> {
+    pub(super) id: LaneId,
+    pub(super) lane: &'a mut Lane,
+    pub(super) ops: &'a mut Operations,
+    pub(super) vqps: &'a mut Connections,
+    pub(super) scratch: &'a mut Vec<u8>,
+    pub(super) choosing: Choosing<'a>,
+    pub(super) counters: &'a mut Counters,
+    pub(super) stages: &'a mut Stages,
+    pub(super) tenants: &'a mut Tenants,
+    pub(super) now: Time,
 }
 
 /// What the choice of verbs depends on beside the lane and the connection.
-pub(crate) struct Choosing<'a> {
-    pub(crate) at: &'a Thresholds,
-    pub(crate) here: Load,
+pub(super) struct Choosing<'a> {
+    pub(super) at: &'a Thresholds,
+    pub(super) here: Load,
     /// Connections whose rings are to be registered for their peers.
-    pub(crate) wanted: &'a mut Vec<RouteId>,
+    pub(super) wanted: &'a mut Vec<RouteId>,
 }
 
 /// What a turn of a connection ended with.
-enum Turn {
+pub(super) enum Turn {
     /// It has nothing more to send.
     Drained,
     /// It used its quantum, or its application's; what is left of its own.
@@ -59,7 +58,7 @@ enum Turn {
 
 impl Pump<'_> {
     /// Sends what may be sent. Says whether anything was; an error means that the queue pair is broken.
-    pub(crate) fn run<P: Provider>(&mut self, nic: &mut P) -> Result<bool, PostError> {
+    pub(super) fn run<P: Provider>(&mut self, nic: &mut P) -> Result<bool, PostError> {
         if !self.lane.qp.is_up() {
             return Ok(false);
         }
@@ -96,12 +95,21 @@ impl Pump<'_> {
     }
 
     /// Makes and stages one frame. False: there was nothing to say after all.
-    fn send_frame(&mut self) -> bool {
+    pub(super) fn send_frame(&mut self) -> bool {
         let Some(slot) = self.lane.sendq.take_frame_slot() else { return false };
         let seq = self.lane.sendq.next();
         let mut writer = FrameWriter::new(self.scratch, self.lane.qp.pieces().frame_bytes_max);
         let about_credits = Self::fill_credits(self.lane, self.choosing.here, &mut writer);
-        let has_end = Self::fill(self.lane, self.vqps, self.ops, &mut writer, seq, self.tenants);
+        let mut telling = Telling {
+            lane: self.lane,
+            vqps: self.vqps,
+            ops: self.ops,
+            tenants: self.tenants,
+            wr: seq,
+            is_awaited: false,
+        };
+        Mechanisms::write(&mut telling, &mut writer);
+        let is_awaited = telling.is_awaited;
         self.counters.records_sent += u64::from(writer.records() - about_credits);
         let is_flush = self.lane.rest.take_flush(seq);
         if writer.is_empty() && !self.lane.credits.is_due() && !is_flush {
@@ -110,13 +118,12 @@ impl Pump<'_> {
         }
         let number = self.lane.frames.next();
         self.lane.frames.on_sent();
-        self.lane.flight.on_parted();
+        self.lane.one_sided.on_parted();
         let credits = self.lane.credits.give_back();
         writer.finish(self.lane.qp.incarnation(), number, credits);
         let sge = self.lane.frames.put(slot, self.scratch);
         let sge = sge.expect("the lane has frame memory while it is up, and the writer keeps to the slot's size");
-        // Ends are signalled: the connection's memory is free when they are completed.
-        self.lane.sendq.stage_frame(sge, slot, has_end || is_flush);
+        self.lane.sendq.stage_frame(sge, slot, is_awaited || is_flush);
         self.lane.credits.take();
         self.counters.frames_sent += 1;
         true
@@ -127,88 +134,6 @@ impl Pump<'_> {
         lane.credits.write(frame);
         lane.loads.write(here, frame);
         frame.records()
-    }
-
-    /// Writes records until none is owed or the frame is full. True: among them is a Fin or Reset.
-    fn fill(
-        lane: &mut Lane,
-        vqps: &mut Connections,
-        ops: &mut Operations,
-        frame: &mut FrameWriter<'_>,
-        seq: u64,
-        tenants: &Tenants,
-    ) -> bool {
-        let mut has_end = false;
-        // Before the Opens that rely on it.
-        let has_room = lane.unreliable.write(frame)
-            && lane.opening.write_naks(frame)
-            && lane.away.write(frame)
-            && Self::fill_operations(lane, ops, frame);
-        if !has_room {
-            return has_end;
-        }
-        while let Some(route) = lane.streams.front_control() {
-            if let Some(vqp) = vqps.get_mut(route) {
-                let (whole, ended) = Self::emit(lane, vqp, route, frame, seq, tenants);
-                has_end |= ended;
-                if !whole {
-                    return has_end;
-                }
-                vqp.place.leave(List::Control);
-            }
-            lane.streams.pop_control();
-        }
-        if !lane.opening.write_opens(vqps, frame) {
-            return has_end;
-        }
-        // Consumed bytes that could wait ride along.
-        while let Some(route) = lane.streams.front_lazy_head() {
-            if let Some(vqp) = vqps.get_mut(route) {
-                if vqp.has_lazy_head() {
-                    let (whole, ended) = Self::emit(lane, vqp, route, frame, seq, tenants);
-                    has_end |= ended;
-                    if !whole {
-                        return has_end;
-                    }
-                }
-                vqp.place.leave(List::LazyHead);
-            }
-            lane.streams.pop_lazy_head();
-        }
-        lane.streams.on_heads_told();
-        has_end
-    }
-
-    /// Writes the records of one connection: whether all fit, and whether its completion may free the connection.
-    fn emit(
-        lane: &mut Lane,
-        vqp: &mut Vqp,
-        route: RouteId,
-        frame: &mut FrameWriter<'_>,
-        seq: u64,
-        tenants: &Tenants,
-    ) -> (bool, bool) {
-        let mut wrote_end = false;
-        let was_accepting = vqp.phase() == Phase::Accepting;
-        let was_sendable = vqp.is_sendable();
-        let bytes_before = frame.len();
-        let whole = vqp.write_records(frame, &mut wrote_end);
-        if was_accepting && vqp.phase() == Phase::Open {
-            lane.opening.on_answer_sent();
-        }
-        // What the application wrote meanwhile may follow, behind an OpenAck or the place from which on its ring is
-        // larger.
-        if !was_sendable && vqp.is_sendable() && vqp.place.enter(List::Ready) {
-            lane.drr.push(vqp.app(), Flow::Connection(route), tenants);
-        }
-        // The record that the peer still had to get may also be a Head. A connection that had nothing to say, because
-        // another list served it first, is in no frame, and this frame may never be sent.
-        let ended = frame.len() > bytes_before && !vqp.is_away() && (wrote_end || vqp.is_over());
-        if ended {
-            vqp.on_end_staged(seq);
-            lane.streams.push_closing(seq, route);
-        }
-        (whole, ended)
     }
 
     // ---- ring data
@@ -255,11 +180,26 @@ impl Pump<'_> {
                 *vqp.place.deficit_mut() = 0;
                 vqp.place.leave(List::Ready);
                 if vqp.owes_records() && vqp.place.enter(List::Control) {
-                    self.lane.streams.push_control(route);
+                    self.lane.on.connections.lists.push_control(route);
                 }
             }
         }
         Ok(false)
+    }
+
+    /// A device that counts where WRITEs put bytes, whatever its offer says, takes those since the last message for the
+    /// data that the next message claims. So a frame, even an empty one, parts WRITEs of operations from ring data.
+    /// False: it cannot leave yet.
+    fn part_from_operations(&mut self) -> bool {
+        if !self.lane.one_sided.must_part() {
+            return true;
+        }
+        self.lane.rest.owe_flush();
+        if !self.lane.allows_frame() {
+            self.on_stall();
+            return false;
+        }
+        self.send_frame()
     }
 
     /// An operation queue has its turn. Whether the lane takes no more.
@@ -275,7 +215,7 @@ impl Pump<'_> {
             Turn::Spent(deficit) => self.lane.drr.rotate(deficit),
             Turn::Waits => {
                 self.lane.drr.leave();
-                self.lane.flight.wait(id);
+                self.lane.on.operations.wait(id);
             }
             Turn::Drained => {
                 self.lane.drr.leave();
@@ -353,7 +293,7 @@ impl Pump<'_> {
         }
     }
 
-    fn on_stall(&mut self) {
+    pub(super) fn on_stall(&mut self) {
         if self.lane.credits.stall() {
             self.counters.credit_stalls += 1;
         }
@@ -419,25 +359,25 @@ fn lend(
         counters.choices[choice.why as usize] += 1;
     }
     if vqp.place.enter(List::Control) {
-        lane.streams.push_control(route);
+        lane.on.connections.lists.push_control(route);
     }
     Some(bytes)
 }
 
 /// Stages one READ of what the peer lends, and takes what it costs. `Some`: it ends the turn.
 fn stage_pull(lane: &mut Lane, vqp: &mut Vqp, route: RouteId, allowance: u32, counters: &mut Counters) -> Option<Turn> {
-    if !lane.flight.may_read() {
+    if !lane.one_sided.may_read() {
         vqp.wait_to_pull(true);
-        lane.pulls.wait(route);
+        lane.on.connections.pulls.wait(route);
         return None;
     }
-    let (piece, from, to) = vqp.next_pull(lane.flight.piece_bytes_max().min(allowance))?;
+    let (piece, from, to) = vqp.next_pull(lane.one_sided.piece_bytes_max().min(allowance))?;
     if !lane.sendq.has_room(piece.bytes, SEND_QUEUE_RESERVED) {
         return Some(Turn::Blocked);
     }
     let wr = lane.sendq.stage_operation(SendOp::Read(from), to);
-    lane.flight.on_read_posted(wr);
-    lane.pulls.on_posted(wr, route, piece.bytes);
+    lane.one_sided.on_read_posted(wr);
+    lane.on.connections.pulls.on_posted(wr, route, piece.bytes);
     vqp.on_pull_staged(piece.bytes, wr);
     lane.drr.spend(vqp.place.deficit_mut(), piece.bytes);
     counters.reads_posted += 1;

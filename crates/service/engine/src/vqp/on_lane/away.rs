@@ -34,12 +34,12 @@ impl AwayList {
 
     /// Whether the peer is to be told something.
     #[inline]
-    pub(super) fn wants_frame(&self) -> bool {
+    pub(crate) fn wants_frame(&self) -> bool {
         !self.gone.is_empty()
     }
 
     /// Says it. False: the frame is full.
-    pub(super) fn write(&mut self, frame: &mut FrameWriter<'_>) -> bool {
+    pub(crate) fn write(&mut self, frame: &mut FrameWriter<'_>) -> bool {
         while let Some(&route) = self.gone.front() {
             if !frame.push(&StreamRecord::Gone { route }) {
                 return false;
@@ -50,7 +50,7 @@ impl AwayList {
     }
 
     /// The queue pair is destroyed. The timer goes on.
-    pub(super) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.gone.clear();
     }
 }
