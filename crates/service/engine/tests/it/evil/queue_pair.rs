@@ -27,7 +27,7 @@ pub(super) fn queue_pair(evil: &mut Nic, cq: CqId, srq: SrqId) -> Qpn {
 
 /// Connects it to the engine's, as the offer says.
 pub(super) fn join(evil: &mut Nic, qpn: Qpn, offer: &LaneOffer) {
-    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
     let offer = offered(offer);
     evil.modify_qp(qpn, &QpModify::Init { access, qkey: Qkey(0) }).unwrap();
     let rtr = RtrAttr {
