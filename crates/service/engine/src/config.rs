@@ -102,8 +102,6 @@ pub struct EngineConfig {
     pub clock: Option<Clock>,
     /// Fuel of one run of a kernel.
     pub kernel_fuel_max: u64,
-    /// Runs of kernels of one host that wait or run.
-    pub kernels_queued_max: u32,
     /// A connect fails after this long.
     pub connect_timeout: Duration,
     /// How long connections wait for a peer whose link was lost: its daemon may be started again. Zero: they end at once.
@@ -180,7 +178,6 @@ impl EngineConfig {
             conversation_turns: CONVERSATION_TURNS,
             clock: None,
             kernel_fuel_max: kernels::FUEL_MAX,
-            kernels_queued_max: 256,
             connect_timeout: Duration::from_secs(10),
             peer_return: Duration::ZERO,
             lane_rest_after: Some(LANE_REST_AFTER),

@@ -60,8 +60,8 @@ use crate::event::{Event, SetupError};
 use crate::ids::{AppId, ConnectId, Flow, LaneId, RouteId, SlotAt};
 use crate::lanes::Lanes;
 use crate::limits::{
-    ASYNC_EVENTS_PER_RUN, COMPLETIONS_PER_RUN, DATAGRAM_COMPLETIONS_MAX, DEVICE_SAMPLE, HEAD_LINGER, LEASED_SHARE,
-    PIECE_COMPLETIONS_MAX, TIMERS_PER_RUN,
+    ASYNC_EVENTS_PER_RUN, COMPLETIONS_PER_RUN, DATAGRAM_COMPLETIONS_MAX, DEVICE_SAMPLE, HEAD_LINGER,
+    KERNELS_QUEUED_MAX, LEASED_SHARE, PIECE_COMPLETIONS_MAX, TIMERS_PER_RUN,
 };
 use crate::operations::Operations;
 use crate::operations::kernels::KernelLimits;
@@ -213,6 +213,7 @@ impl Engine {
         let has_datagrams = config.number == 0 && attr.capabilities.contains(Capabilities::DATAGRAMS);
         let port_cq = has_datagrams.then_some(cq);
         let datagrams = Datagrams::new(nic, port_cq, config.datagram_sockets_max, &mut rng)?;
+        let kernels = KernelLimits { fuel_max: config.kernel_fuel_max, queued_max: KERNELS_QUEUED_MAX };
         let completions = || Vec::with_capacity(COMPLETIONS_PER_RUN);
         let frame = || Vec::with_capacity(config.send_bytes_max as usize);
         Ok(Self {
@@ -232,7 +233,7 @@ impl Engine {
             dials: Dials::new(&config),
             datagrams,
             unreliable: Unreliable::new(),
-            ops: Operations::new(Pins::new(nic.pins_memory(), config.pins), kernel_limits(&config)),
+            ops: Operations::new(Pins::new(nic.pins_memory(), config.pins), kernels),
             leases_over: Vec::new(),
             lend_wanted: Vec::new(),
             load: Load::default(),
@@ -572,9 +573,4 @@ impl Engine {
     fn local_address(&self) -> IpAddr {
         self.config.addresses.first().copied().unwrap_or(IpAddr::from([0, 0, 0, 0]))
     }
-}
-
-fn kernel_limits(config: &EngineConfig) -> KernelLimits {
-    let queued_max = usize::try_from(config.kernels_queued_max).unwrap_or(usize::MAX);
-    KernelLimits { fuel_max: config.kernel_fuel_max, queued_max }
 }

@@ -233,6 +233,8 @@ pub(crate) const PATH_ASKS_PER_APP_MAX: usize = 1024;
 
 /// Operation queues of a host.
 pub(crate) const OPERATION_QUEUES_MAX: u32 = 4096;
+/// Runs of kernels of one host that wait or run.
+pub(crate) const KERNELS_QUEUED_MAX: usize = 256;
 /// Operation queues of one application.
 pub(crate) const OPERATION_QUEUES_PER_APP_MAX: usize = 64;
 /// Smallest ring that an operation queue gets, if the operator allows it: some READs of the longest that travel in it.

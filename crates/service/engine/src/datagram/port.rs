@@ -10,15 +10,15 @@ use std::collections::VecDeque;
 
 use verbs::{
     Access, AddressVector, CqId, GRH_BYTES, Payload, PostError, Provider, Psn, Qkey, QpInit, QpModify, QpType, Qpn,
-    RecvWr, RtrAttr, RtsAttr, SendFlags, SendOp, SendWr, Sge, Time, UdDest, VerbsError,
+    RtrAttr, RtsAttr, SendFlags, SendOp, SendWr, Sge, Time, UdDest, VerbsError,
 };
 
 use super::header::HEADER_BYTES;
 use crate::limits::{
-    DATAGRAM_BYTES_INFLIGHT_MAX, DATAGRAM_RECEIVES, DATAGRAM_REVIVAL, DATAGRAMS_INFLIGHT_MAX, POST_BATCH, RECV_BATCH,
+    DATAGRAM_BYTES_INFLIGHT_MAX, DATAGRAM_RECEIVES, DATAGRAM_REVIVAL, DATAGRAMS_INFLIGHT_MAX, POST_BATCH,
 };
 use crate::numbers::{count, index};
-use crate::places::Places;
+use crate::places::{Places, Receives};
 use crate::recvpool::RECV_WR;
 
 #[derive(Debug, Clone, Copy)]
@@ -38,11 +38,8 @@ pub(crate) struct UdPort {
     mtu_bytes: u32,
     gid: verbs::Gid,
 
-    receives: Places,
-    /// Receives that are not posted.
-    idle: Vec<u32>,
-    received: u32,
-
+    /// The header area of each first.
+    pub(crate) receives: Receives,
     sends: Places,
     slots: u64,
     /// Bytes of each that is posted or staged and not completed.
@@ -82,9 +79,7 @@ impl UdPort {
             cq,
             mtu_bytes: count(mtu),
             gid,
-            receives: Places::new(nic, receives, GRH_BYTES + mtu, Access::LOCAL_WRITE)?,
-            idle: (0..receives).rev().collect(),
-            received: receives,
+            receives: Receives::new(nic, receives, count(GRH_BYTES + mtu), RECV_WR)?,
             sends: Places::new(nic, slots, mtu, Access::empty())?,
             slots: slots.into(),
             outstanding: VecDeque::with_capacity(slots as usize),
@@ -118,7 +113,7 @@ impl UdPort {
 
     /// Memory regions registered, and their bytes.
     pub(crate) fn registered(&self) -> (u32, u64) {
-        (2, self.receives.region.len() + self.sends.region.len())
+        (2, self.receives.registered() + self.sends.region.len())
     }
 
     // ---- sending
@@ -201,47 +196,17 @@ impl UdPort {
 
     // ---- receiving
 
-    /// The receive that a completion is of. `None`: no such one was ever posted.
-    pub(crate) fn entry_of(&self, wr_id: u64) -> Option<u32> {
-        u32::try_from(wr_id & !RECV_WR).ok().filter(|entry| *entry < self.received)
-    }
-
-    /// Copies out what a receive of `bytes` left, the header area first. False: it is said to be longer than the place.
-    pub(crate) fn read(&self, entry: u32, bytes: u32, out: &mut Vec<u8>) -> bool {
-        if u64::from(bytes) > GRH_BYTES as u64 + u64::from(self.mtu_bytes) {
-            return false;
-        }
-        out.resize(bytes as usize, 0);
-        self.receives.region.read(u64::from(entry) * self.receives.stride, out).is_ok()
-    }
-
-    /// A receive was consumed and its content taken.
-    pub(crate) fn give_back(&mut self, entry: u32) {
-        self.idle.push(entry);
-    }
-
     /// Posts receives that were given back.
     pub(crate) fn repost<P: Provider>(&mut self, nic: &mut P) -> Result<(), PostError> {
         // A queue pair in error would give them back at once, again and again.
         if self.failed.is_some() {
             return Ok(());
         }
-        let bytes = count(GRH_BYTES) + self.mtu_bytes;
-        while let Some(last) = self.idle.len().min(RECV_BATCH).checked_sub(1) {
-            let from = self.idle.len() - last - 1;
-            let of = |i: usize| self.idle[from + i.min(last)];
-            let sges: [[Sge; 1]; RECV_BATCH] = std::array::from_fn(|i| [self.receives.sge(of(i).into(), bytes)]);
-            let wrs: [RecvWr<'_>; RECV_BATCH] =
-                std::array::from_fn(|i| RecvWr { wr_id: RECV_WR | u64::from(of(i)), sges: &sges[i] });
-            let posted = nic.post_recv(self.qpn, &wrs[..=last]);
-            let done = posted.as_ref().map_or_else(|e| e.index.min(last), |()| last + 1);
-            self.idle.drain(from..from + done);
-            if posted.is_err() {
-                self.fail();
-                return posted;
-            }
+        let posted = self.receives.post_idle(|wrs| nic.post_recv(self.qpn, wrs));
+        if posted.is_err() {
+            self.fail();
         }
-        Ok(())
+        posted
     }
 
     // ---- failing
@@ -280,7 +245,7 @@ impl UdPort {
         self.outstanding.clear();
         self.outstanding_bytes = 0;
         self.staged.clear();
-        self.idle = (0..self.received).rev().collect();
+        self.receives.take_back_all();
         if self.start(nic).is_err() {
             self.fail();
         }

@@ -21,7 +21,7 @@ use crate::app::SlotUse;
 use crate::datagram::socket::{Socket, SocketFault};
 use crate::datagram::{Datagrams, PortOwner};
 use crate::event::DatagramBind;
-use crate::ids::{AppId, BindId, LaneId, SocketId};
+use crate::ids::{AppId, LaneId, SocketId};
 use crate::limits::DATAGRAM_RING_BYTES_MIN;
 use crate::ring_size::RingSize;
 use crate::ring_slot::{NewRingSlot, RingSlot, SlotRequest};
@@ -94,6 +94,15 @@ impl Mechanism for Datagrams {
         engine.forget_datagram_peer(nic, lane, reason);
     }
 
+    fn on_rings(engine: &mut Engine, waiter: Waiter, rings: Result<(), Reason>) -> bool {
+        let Waiter::Bind(id) = waiter else { return false };
+        if let Some(bind) = engine.datagrams.binds.remove(id) {
+            engine.datagrams.give_up_port(bind.port, PortOwner::Bind(id));
+            engine.end_wait(bind, rings, Engine::open_socket);
+        }
+        true
+    }
+
     fn on_chunk_not_taken(engine: &mut Engine, app: AppId, chunk: u32) {
         for socket in engine.apps.get(app).map(|app| app.sockets()).unwrap_or_default() {
             engine.release_socket_in(socket, chunk);
@@ -156,29 +165,6 @@ impl Engine {
         self.datagrams.take_port(port, PortOwner::Bind(id));
         self.wait_for_rings(bind, Waiter::Bind(id));
         Ok(())
-    }
-
-    /// Rings are there for a bind that waited for them.
-    pub(super) fn serve_bind(&mut self, id: BindId) {
-        let Some(bind) = self.take_bind(id) else { return };
-        let rings = self.take_rings(bind).ok_or(Reason::LocalLimit);
-        if let Err(reason) = rings.and_then(|rings| self.open_socket(bind, rings)) {
-            self.refuse_ring_slot(bind.app, bind.request, bind.id, reason);
-        }
-    }
-
-    /// There will be no rings for a bind.
-    pub(super) fn refuse_bind(&mut self, id: BindId, reason: Reason) {
-        if let Some(bind) = self.take_bind(id) {
-            self.refuse_ring_slot(bind.app, bind.request, bind.id, reason);
-        }
-    }
-
-    fn take_bind(&mut self, id: BindId) -> Option<SlotRequest> {
-        let bind = self.datagrams.binds.remove(id)?;
-        self.datagrams.give_up_port(bind.port, PortOwner::Bind(id));
-        self.stop_waiting(bind.app);
-        Some(bind)
     }
 
     fn open_socket(&mut self, bind: SlotRequest, rings: RingPair) -> Result<(), Reason> {

@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use control::{LaneOffer, Reason};
 use rand::RngExt;
 use verbs::{
-    AcceptAttr, Access, Capabilities, DatagramAttr, Endpoint, OfferAttr, Provider, QpInit, QpModify, QpType, Qpn,
-    VerbsError, Wire,
+    AcceptAttr, Access, Capabilities, DatagramAttr, Encrypt, Endpoint, OfferAttr, PathMtu, Provider, QpInit, QpModify,
+    QpType, Qpn, SrqId, VerbsError, Wire,
 };
 
 use super::Engine;
@@ -27,6 +27,16 @@ use crate::numbers::count;
 use crate::recvpool::RECV_WR;
 use crate::sendq::SendQueue;
 use crate::vqp::Phase;
+
+/// How a queue pair beside or of a lane is made.
+pub(super) struct NewQp {
+    pub(super) qp_type: QpType,
+    pub(super) srq: SrqId,
+    pub(super) max_send_wr: u32,
+    pub(super) access: Access,
+    pub(super) mtu_max: PathMtu,
+    pub(super) encrypt: Encrypt,
+}
 
 impl Engine {
     /// The lane to `peer`, made if there is none. `None`: the table is full.
@@ -147,27 +157,44 @@ impl Engine {
     fn make_qp<P: Provider>(&mut self, nic: &mut P, id: LaneId) -> Result<(Qpn, Endpoint), VerbsError> {
         let lane = self.lanes.get_mut(id).ok_or(VerbsError::NoSuch("lane"))?;
         lane.frames.make(nic, self.config.send_bytes_max.min(FRAME_SENT_BYTES_MAX))?;
-        let qpn = nic.create_qp(&QpInit {
+        let new = NewQp {
             qp_type: QpType::Rc,
+            srq: self.recv.srq(),
+            max_send_wr: count(self.device.sq_depth),
+            access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
+            mtu_max: lane.mtu.offer(self.device.mtu),
+            encrypt: self.config.encrypt_to(lane.peer()),
+        };
+        self.offer_qp(nic, id, &new)
+    }
+
+    /// A queue pair to the host of a lane, in Init, and what the peer is told of it.
+    pub(super) fn offer_qp<P: Provider>(
+        &mut self,
+        nic: &mut P,
+        id: LaneId,
+        new: &NewQp,
+    ) -> Result<(Qpn, Endpoint), VerbsError> {
+        let qpn = nic.create_qp(&QpInit {
+            qp_type: new.qp_type,
             send_cq: self.completions.cq,
             recv_cq: self.completions.cq,
-            srq: Some(self.recv.srq()),
-            max_send_wr: count(self.device.sq_depth),
+            srq: Some(new.srq),
+            max_send_wr: new.max_send_wr,
             max_recv_wr: 0,
             max_send_sge: 1,
             max_recv_sge: 1,
             max_inline_bytes: 0,
             sq_sig_all: false,
         })?;
-        let lane = self.lanes.get_mut(id).ok_or(VerbsError::NoSuch("lane"))?;
-        let peer = lane.peer();
+        let lane = self.lanes.get(id).ok_or(VerbsError::NoSuch("lane"))?;
         let attr = OfferAttr {
-            access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
-            mtu_max: lane.mtu.offer(self.device.mtu),
+            access: new.access,
+            mtu_max: new.mtu_max,
             entropy: self.rng.random(),
-            wire: self.config.wire_to(peer),
+            wire: self.config.wire_to(lane.peer()),
             peer: Some(lane.peer_address()),
-            encrypt: self.config.encrypt_to(peer),
+            encrypt: new.encrypt,
             local: lane.qp.local(),
         };
         match nic.offer(qpn, &attr) {

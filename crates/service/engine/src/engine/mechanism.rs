@@ -18,7 +18,7 @@
 //! | timers | `bring_back` |
 //! | the round's own work | `run`, lanes send (`write`), `run_behind_lanes`, lanes are reset, `settle`, `run_last` |
 //! | a lane's life | `on_accepted`, `on_lane_up`, `before_qp_goes`, `on_lane_kept`, `on_heard`, `on_severed`, `on_link_lost` |
-//! | a program's end | `on_chunk_not_taken`, `on_departure`, `on_overdue`, `on_app_gone` |
+//! | a program's memory and end | `on_rings`, `on_chunk_not_taken`, `on_departure`, `on_overdue`, `on_app_gone` |
 //! | sleep | `has_work`, `deadline` |
 //! | rows | `memory`, `counters` |
 
@@ -30,6 +30,7 @@ use crate::frame::{FrameError, FrameRecord, FrameWriter, RawRecord};
 use crate::ids::{AppId, LaneId};
 use crate::lane::{Lane, PeerEnd};
 use crate::operations::Operations;
+use crate::ringpool::Waiter;
 use crate::tenants::{TenantPlace, Tenants, Waits};
 use crate::violation::Violation;
 use crate::vqp::table::Connections;
@@ -159,7 +160,12 @@ pub(super) trait Mechanism {
     /// The link to the lane's host is gone, or did not come.
     fn on_link_lost<P: Provider>(_engine: &mut Engine, _nic: &mut P, _lane: LaneId, _reason: Reason) {}
 
-    // ---- a program's end
+    // ---- a program's memory, and its end
+
+    /// Rings are there for something that waited for them, or will not be. Whether its own waited.
+    fn on_rings(_engine: &mut Engine, _waiter: Waiter, _rings: Result<(), Reason>) -> bool {
+        false
+    }
 
     /// An application cannot use this chunk of rings.
     fn on_chunk_not_taken(_engine: &mut Engine, _app: AppId, _chunk: u32) {}

@@ -9,6 +9,7 @@ use super::mechanism::{Counter, Mechanism, Telling};
 use crate::frame::{FrameError, FrameRecord, FrameWriter, RawRecord, check_frame_of};
 use crate::ids::{AppId, LaneId};
 use crate::lane::PeerEnd;
+use crate::ringpool::Waiter;
 use crate::tenants::{TenantPlace, Waits};
 use crate::violation::Violation;
 
@@ -167,6 +168,10 @@ impl Mechanism for Mechanisms {
 
     fn on_link_lost<P: Provider>(engine: &mut Engine, nic: &mut P, lane: LaneId, reason: Reason) {
         of_all!(on_link_lost(engine, nic, lane, reason));
+    }
+
+    fn on_rings(engine: &mut Engine, waiter: Waiter, rings: Result<(), Reason>) -> bool {
+        chain!(false || on_rings(engine, waiter, rings))
     }
 
     fn on_chunk_not_taken(engine: &mut Engine, app: AppId, chunk: u32) {

@@ -18,7 +18,7 @@ use super::ring_slot::SlotTable;
 use crate::app::SlotUse;
 use crate::event::{Event, OperationsOpen};
 use crate::frame::{FrameWriter, OperationRecord};
-use crate::ids::{AppId, Flow, LaneId, QueueBindId, QueueId};
+use crate::ids::{AppId, Flow, LaneId, QueueId};
 use crate::lane::{Lane, PeerEnd};
 use crate::lane_part::LanePart;
 use crate::limits::{OPERATION_QUEUES_PER_APP_MAX, OPERATION_RING_BYTES_MIN};
@@ -115,6 +115,14 @@ impl Mechanism for Operations {
         }
     }
 
+    fn on_rings(engine: &mut Engine, waiter: Waiter, rings: Result<(), Reason>) -> bool {
+        let Waiter::Queue(id) = waiter else { return false };
+        if let Some(bind) = engine.ops.binds.remove(id) {
+            engine.end_wait(bind, rings, Engine::open_queue);
+        }
+        true
+    }
+
     fn on_chunk_not_taken(engine: &mut Engine, app: AppId, chunk: u32) {
         for queue in engine.ops.queues_of(app) {
             engine.close_queue_in(queue, chunk);
@@ -180,28 +188,6 @@ impl Engine {
         let id = self.ops.binds.insert(bind).ok_or(Reason::LocalLimit)?;
         self.wait_for_rings(bind, Waiter::Queue(id));
         Ok(())
-    }
-
-    /// Rings are there for a queue that waited for them.
-    pub(super) fn serve_queue_bind(&mut self, id: QueueBindId) {
-        let Some(bind) = self.take_queue_bind(id) else { return };
-        let rings = self.take_rings(bind).ok_or(Reason::LocalLimit);
-        if let Err(reason) = rings.and_then(|rings| self.open_queue(bind, rings)) {
-            self.refuse_ring_slot(bind.app, bind.request, bind.id, reason);
-        }
-    }
-
-    /// There will be no rings for a queue.
-    pub(super) fn refuse_queue_bind(&mut self, id: QueueBindId, reason: Reason) {
-        if let Some(bind) = self.take_queue_bind(id) {
-            self.refuse_ring_slot(bind.app, bind.request, bind.id, reason);
-        }
-    }
-
-    fn take_queue_bind(&mut self, id: QueueBindId) -> Option<SlotRequest> {
-        let bind = self.ops.binds.remove(id)?;
-        self.stop_waiting(bind.app);
-        Some(bind)
     }
 
     fn open_queue(&mut self, bind: SlotRequest, rings: RingPair) -> Result<(), Reason> {

@@ -100,6 +100,20 @@ impl Engine {
         self.ask_for_rings(app, size);
     }
 
+    /// The wait of a request for rings is over: they are there, or will not be. `open` makes something of them.
+    pub(super) fn end_wait(
+        &mut self,
+        request: SlotRequest,
+        rings: Result<(), Reason>,
+        open: fn(&mut Self, SlotRequest, RingPair) -> Result<(), Reason>,
+    ) {
+        self.stop_waiting(request.app);
+        let rings = rings.and_then(|()| self.take_rings(request).ok_or(Reason::LocalLimit));
+        if let Err(reason) = rings.and_then(|rings| open(self, request, rings)) {
+            self.refuse_ring_slot(request.app, request.request, request.id, reason);
+        }
+    }
+
     /// Nothing comes of a request for a slot with this number.
     pub(super) fn refuse_ring_slot(&mut self, app: AppId, request: u64, id: u64, reason: Reason) {
         self.events.push_back(Event::Connected { app, request, result: Err(reason) });

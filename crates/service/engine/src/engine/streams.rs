@@ -11,6 +11,7 @@ use super::Engine;
 use super::mechanism::{Mechanism, Telling};
 use crate::frame::{FrameWriter, StreamRecord};
 use crate::ids::{Flow, LaneId, RouteId};
+use crate::ringpool::Waiter;
 use crate::violation::Violation;
 use crate::vqp::table::Connections;
 use crate::vqp::{List, Phase, Vqp};
@@ -38,6 +39,17 @@ impl Mechanism for Connections {
 
     fn has_work(engine: &Engine) -> bool {
         !engine.lend_wanted.is_empty()
+    }
+
+    fn on_rings(engine: &mut Engine, waiter: Waiter, rings: Result<(), Reason>) -> bool {
+        match (waiter, rings) {
+            (Waiter::Connect(id), Ok(())) => engine.serve_connect(id),
+            (Waiter::Connect(id), Err(reason)) => engine.finish_connect(id, Err(reason)),
+            (Waiter::Open(id), Ok(())) => engine.serve_open(id),
+            (Waiter::Open(id), Err(reason)) => engine.refuse_parked(id, reason),
+            _ => return false,
+        }
+        true
     }
 
     fn on_lane_up(engine: &mut Engine, lane: LaneId) {

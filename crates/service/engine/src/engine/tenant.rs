@@ -23,7 +23,7 @@ use crate::limits::{
     RING_BYTES_MIN,
 };
 use crate::ring_size::RingSize;
-use crate::ringpool::{ChunkError, Retired, Slice, Waiter};
+use crate::ringpool::{ChunkError, Retired, Slice};
 use crate::tenants::{TenantPlace, TenantTerms};
 
 impl Engine {
@@ -74,7 +74,7 @@ impl Engine {
         }
         if let Some(tenant) = self.apps.get_mut(app) {
             for waiter in tenant.pool.refuse_all() {
-                self.refuse_waiter(waiter, Reason::NoListener);
+                Mechanisms::on_rings(self, waiter, Err(Reason::NoListener));
             }
         }
         // One that the application took and closed in order may still stand in a backlog, since the word that it was
@@ -253,7 +253,7 @@ impl Engine {
     pub fn chunks_refused(&mut self, app: AppId, size: RingSize, reason: Reason) {
         let Some(tenant) = self.apps.get_mut(app) else { return };
         for waiter in tenant.pool.refuse(size) {
-            self.refuse_waiter(waiter, reason);
+            Mechanisms::on_rings(self, waiter, Err(reason));
         }
     }
 
@@ -269,15 +269,6 @@ impl Engine {
         self.apps.retire(app, retired);
         self.end_all(app, Why::NotTaken { chunk }, routes);
         Mechanisms::on_chunk_not_taken(self, app, chunk);
-    }
-
-    fn refuse_waiter(&mut self, waiter: Waiter, reason: Reason) {
-        match waiter {
-            Waiter::Connect(id) => self.finish_connect(id, Err(reason)),
-            Waiter::Open(id) => self.refuse_parked(id, reason),
-            Waiter::Bind(id) => self.refuse_bind(id, reason),
-            Waiter::Queue(id) => self.refuse_queue_bind(id, reason),
-        }
     }
 
     /// Asks the daemon for rings if somebody waits and nothing was asked; refuses all if there can be none.
@@ -301,12 +292,7 @@ impl Engine {
             return;
         }
         while let Some(waiter) = self.apps.get_mut(app).and_then(|a| a.pool.next_served(size)) {
-            match waiter {
-                Waiter::Connect(id) => self.serve_connect(id),
-                Waiter::Open(id) => self.serve_open(id),
-                Waiter::Bind(id) => self.serve_bind(id),
-                Waiter::Queue(id) => self.serve_queue_bind(id),
-            }
+            Mechanisms::on_rings(self, waiter, Ok(()));
         }
         self.ask_for_rings(app, size);
     }

@@ -10,13 +10,10 @@ mod transfer;
 use std::net::IpAddr;
 
 use control::Reason;
-use rand::RngExt;
-use verbs::{
-    AcceptAttr, Access, Capabilities, Completion, Encrypt, Endpoint, OfferAttr, Provider, QpInit, QpType, Qpn,
-    VerbsError, Wire,
-};
+use verbs::{AcceptAttr, Access, Capabilities, Completion, Encrypt, Endpoint, Provider, QpType, Qpn, VerbsError, Wire};
 
 use super::Engine;
+use super::link::NewQp;
 use super::mechanism::{Counter, Mechanism, Telling};
 use crate::frame::{FrameWriter, UnreliableRecord, WritePlaces};
 use crate::ids::{LaneId, RouteId};
@@ -153,39 +150,20 @@ impl Engine {
         }
         let memory = self.unreliable.memory.as_ref().ok_or(VerbsError::NoSuch("memory of pieces"))?;
         let lane = self.lanes.get(id).ok_or(VerbsError::NoSuch("lane"))?;
-        let qpn = nic.create_qp(&QpInit {
+        let new = NewQp {
             qp_type: QpType::Uc,
-            send_cq: self.completions.cq,
-            recv_cq: self.completions.cq,
-            srq: Some(memory.srq()),
+            srq: memory.srq(),
             max_send_wr: memory.slots(),
-            max_recv_wr: 0,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_bytes: 0,
-            sq_sig_all: false,
-        })?;
-        let attr = OfferAttr {
             access: if self.has_unreliable_writes(id) {
                 Access::LOCAL_WRITE | Access::REMOTE_WRITE
             } else {
                 Access::LOCAL_WRITE
             },
             mtu_max: lane.mtu.current(),
-            entropy: self.rng.random(),
-            wire: self.config.wire_to(lane.peer()),
-            peer: Some(lane.peer_address()),
             // Its keys travel over the lane.
             encrypt: if is_encrypted(lane) { Encrypt::Required } else { Encrypt::Off },
-            local: lane.qp.local(),
         };
-        match nic.offer(qpn, &attr) {
-            Ok(endpoint) => Ok((qpn, endpoint)),
-            Err(e) => {
-                let _ = nic.destroy_qp(qpn);
-                Err(e)
-            }
-        }
+        self.offer_qp(nic, id, &new)
     }
 
     /// What the peer says of its end.
@@ -338,8 +316,8 @@ impl Engine {
         let Some(memory) = &mut self.unreliable.memory else { return };
         let of_it = |c: &Completion| c.qpn == qpn && c.wr_id & RECV_WR != 0;
         for c in self.completions.waiting.iter().filter(|c| of_it(c)) {
-            if let Some(entry) = memory.entry_of(c.wr_id) {
-                memory.give_back(entry);
+            if let Some(entry) = memory.receives.entry_of(c.wr_id) {
+                memory.receives.give_back(entry);
             }
         }
         self.completions.waiting.retain(|c| c.qpn != qpn);

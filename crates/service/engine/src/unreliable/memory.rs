@@ -3,13 +3,11 @@
 //! Owns both. It must never post memory of an application: a piece is copied before it is posted and after it came. It
 //! must never have more posted than its bounds.
 
-use verbs::{
-    Access, Payload, PostError, Provider, Qpn, RecvWr, SendFlags, SendOp, SendWr, Sge, SrqId, SrqInit, VerbsError,
-};
+use verbs::{Access, Payload, PostError, Provider, Qpn, SendFlags, SendOp, SendWr, SrqId, SrqInit, VerbsError};
 
-use crate::limits::{PIECE_BYTES_MAX, PIECE_RECEIVES, PIECES_INFLIGHT_MAX, RECV_BATCH};
+use crate::limits::{PIECE_BYTES_MAX, PIECE_RECEIVES, PIECES_INFLIGHT_MAX};
 use crate::numbers::count;
-use crate::places::Places;
+use crate::places::{Places, Receives};
 use crate::recvpool::RECV_WR;
 
 /// Marks the `wr_id` of all that is posted to UC queue pairs: of a completion whose queue pair is destroyed already, it
@@ -20,10 +18,7 @@ pub(crate) const PIECE_WR: u64 = 1 << 62;
 #[derive(Debug)]
 pub(crate) struct PieceMemory {
     srq: SrqId,
-    receives: Places,
-    received: u32,
-    /// Receives that are not posted.
-    idle: Vec<u32>,
+    pub(crate) receives: Receives,
     sends: Places,
     /// Places from which nothing is sent.
     free: Vec<u32>,
@@ -38,13 +33,10 @@ impl PieceMemory {
         let receives = PIECE_RECEIVES.min(attr.max_srq_wr);
         let slots = PIECES_INFLIGHT_MAX.min(attr.max_qp_wr);
         let srq = nic.create_srq(&SrqInit { max_wr: receives, max_sge: 1, limit: 0 })?;
-        let bytes = PIECE_BYTES_MAX as usize;
         let mut memory = Self {
             srq,
-            receives: Places::new(nic, receives, bytes, Access::LOCAL_WRITE)?,
-            received: receives,
-            idle: (0..receives).rev().collect(),
-            sends: Places::new(nic, slots, bytes, Access::empty())?,
+            receives: Receives::new(nic, receives, PIECE_BYTES_MAX, RECV_WR | PIECE_WR)?,
+            sends: Places::new(nic, slots, PIECE_BYTES_MAX as usize, Access::empty())?,
             free: (0..slots).rev().collect(),
             posted: vec![None; slots as usize],
         };
@@ -63,7 +55,7 @@ impl PieceMemory {
 
     /// Memory regions registered, and their bytes.
     pub(crate) fn registered(&self) -> (u32, u64) {
-        (2, self.receives.region.len() + self.sends.region.len())
+        (2, self.receives.registered() + self.sends.region.len())
     }
 
     // ---- sending
@@ -124,39 +116,8 @@ impl PieceMemory {
 
     // ---- receiving
 
-    /// The receive that a completion is of. `None`: no such one was ever posted.
-    pub(crate) fn entry_of(&self, wr_id: u64) -> Option<u32> {
-        u32::try_from(wr_id & !(RECV_WR | PIECE_WR)).ok().filter(|entry| *entry < self.received)
-    }
-
-    /// Copies out what a receive of `bytes` left. False: it is said to be longer than the place.
-    pub(crate) fn read(&self, entry: u32, bytes: u32, out: &mut Vec<u8>) -> bool {
-        if bytes > PIECE_BYTES_MAX {
-            return false;
-        }
-        out.resize(bytes as usize, 0);
-        self.receives.region.read(u64::from(entry) * self.receives.stride, out).is_ok()
-    }
-
-    /// A receive was consumed and its content taken.
-    pub(crate) fn give_back(&mut self, entry: u32) {
-        self.idle.push(entry);
-    }
-
     /// Posts receives that were given back.
     pub(crate) fn repost<P: Provider>(&mut self, nic: &mut P) -> Result<(), PostError> {
-        while let Some(last) = self.idle.len().min(RECV_BATCH).checked_sub(1) {
-            let from = self.idle.len() - last - 1;
-            let of = |i: usize| self.idle[from + i.min(last)];
-            let sges: [[Sge; 1]; RECV_BATCH] =
-                std::array::from_fn(|i| [self.receives.sge(of(i).into(), PIECE_BYTES_MAX)]);
-            let wrs: [RecvWr<'_>; RECV_BATCH] =
-                std::array::from_fn(|i| RecvWr { wr_id: RECV_WR | PIECE_WR | u64::from(of(i)), sges: &sges[i] });
-            let posted = nic.post_srq_recv(self.srq, &wrs[..=last]);
-            let done = posted.as_ref().map_or_else(|e| e.index.min(last), |()| last + 1);
-            self.idle.drain(from..from + done);
-            posted?;
-        }
-        Ok(())
+        self.receives.post_idle(|wrs| nic.post_srq_recv(self.srq, wrs))
     }
 }

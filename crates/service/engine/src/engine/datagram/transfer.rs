@@ -250,13 +250,14 @@ impl Engine {
         if c.wr_id & RECV_WR == 0 {
             return if ok { port.on_sent(c.wr_id) } else { port.fail() };
         }
-        let Some(entry) = port.entry_of(c.wr_id) else {
+        let Some(entry) = port.receives.entry_of(c.wr_id) else {
             self.counters.device_refusals += 1;
             return;
         };
         if ok {
             let mut datagram = self.datagrams.take_arrived();
-            let read = self.datagrams.port.as_ref().is_some_and(|port| port.read(entry, c.byte_len, &mut datagram));
+            let read =
+                self.datagrams.port.as_ref().is_some_and(|port| port.receives.read(entry, c.byte_len, &mut datagram));
             let dropped = if read { self.on_datagram(&datagram, c) } else { Some(DropReason::Malformed) };
             self.datagrams.put_back_arrived(datagram);
             match dropped {
@@ -267,7 +268,7 @@ impl Engine {
             port.fail();
         }
         if let Some(port) = &mut self.datagrams.port {
-            port.give_back(entry);
+            port.receives.give_back(entry);
         }
     }
 

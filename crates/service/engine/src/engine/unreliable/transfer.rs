@@ -200,7 +200,7 @@ impl Engine {
         if c.wr_id & RECV_WR == 0 {
             return memory.on_sent(c.qpn, c.wr_id);
         }
-        let Some(entry) = memory.entry_of(c.wr_id) else {
+        let Some(entry) = memory.receives.entry_of(c.wr_id) else {
             self.counters.device_refusals += 1;
             return;
         };
@@ -216,13 +216,13 @@ impl Engine {
             }
         }
         if let Some(memory) = &mut self.unreliable.memory {
-            memory.give_back(entry);
+            memory.receives.give_back(entry);
         }
     }
 
     fn read_piece(&mut self, id: LaneId, entry: u32, bytes: u32) {
         let mut piece = std::mem::take(&mut self.unreliable.scratch);
-        let read = self.unreliable.memory.as_ref().is_some_and(|memory| memory.read(entry, bytes, &mut piece));
+        let read = self.unreliable.memory.as_ref().is_some_and(|memory| memory.receives.read(entry, bytes, &mut piece));
         let places = self.lanes.get_mut(id).and_then(|lane| lane.on.unreliable.own_places_mut());
         match Piece::parse(&piece).filter(|(header, _)| read && (header.writes == 0 || places.is_some())) {
             Some((header, payload)) => {
