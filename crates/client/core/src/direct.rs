@@ -21,18 +21,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use control::Reason;
 
 use crate::Side;
+use crate::switch::{NotOurs, SWITCH_BYTES, Switch};
 
 /// "I have the connection."
 const HELLO: u8 = b'Q';
 /// The same of a connection of messages. They have no `W`: headers among them say where the way changes
 /// (`direct_messages`). Who does not know these takes no part.
 const HELLO_MESSAGES: u8 = b'P';
-/// "You may switch."
-const GRANT: u8 = b'G';
-/// The switch: the offset follows.
-const SWITCH: u8 = b'W';
-/// Bytes of the switch.
-pub(crate) const SWITCH_BYTES: usize = 9;
 
 /// This side said `G`: from now on the peer may switch.
 const COMMITTED: u32 = 1;
@@ -81,25 +76,13 @@ pub trait DirectSocket: fmt::Debug + Send + Sync {
     fn wait_room(&self);
 }
 
-/// How far the peer's words were read.
-#[derive(Debug)]
-enum Step {
-    Hello,
-    Grant,
-    Switch {
-        got: [u8; SWITCH_BYTES],
-        len: usize,
-    },
-    /// What follows is the stream's, or nothing.
-    Done,
-}
-
 /// See the head of this file. Both directions share it.
 #[derive(Debug)]
 pub struct Direct {
     pub(crate) socket: Box<dyn DirectSocket>,
     carries_messages: bool,
-    step: Mutex<Step>,
+    /// What was said; the rest is what others know of it without a lock.
+    words: Mutex<Switch>,
     state: AtomicU32,
     /// Where the peer switched.
     peer_from: AtomicU64,
@@ -110,20 +93,17 @@ pub struct Direct {
 impl Direct {
     /// Says that this side has the connection; `carries_messages`: as [`DirectPlace::carries_messages`] says.
     pub fn new(socket: Box<dyn DirectSocket>, carries_messages: bool) -> Arc<Self> {
+        let hello = if carries_messages { HELLO_MESSAGES } else { HELLO };
         let direct = Self {
             socket,
             carries_messages,
-            step: Mutex::new(Step::Hello),
+            words: Mutex::new(Switch::new(Some(hello))),
             state: AtomicU32::new(0),
             peer_from: AtomicU64::new(0),
             broken: AtomicU32::new(0),
         };
-        direct.say(direct.hello());
+        direct.say(hello);
         Arc::new(direct)
-    }
-
-    fn hello(&self) -> u8 {
-        if self.carries_messages { HELLO_MESSAGES } else { HELLO }
     }
 
     /// Whether what it carries are messages.
@@ -214,13 +194,6 @@ impl Direct {
         self.is(SWITCHED).then(|| self.peer_from.load(Ordering::Acquire))
     }
 
-    /// The words of a switch at this offset.
-    pub(crate) fn switch_words(at: u64) -> [u8; SWITCH_BYTES] {
-        let mut words = [SWITCH; SWITCH_BYTES];
-        words[1..].copy_from_slice(&at.to_be_bytes());
-        words
-    }
-
     /// Something changed, as was to be told. Afterwards everybody who waits for the stream looks.
     pub fn handle_event(&self) {
         self.socket.disarm();
@@ -234,65 +207,51 @@ impl Direct {
     /// Reads what the peer said before the stream's bytes, as far as it came, and answers.
     pub fn advance(&self) {
         // Held for some calls that do not wait.
-        let mut step = self.step.lock().unwrap_or_else(PoisonError::into_inner);
-        while self.broken().is_none() {
-            let mut word = [0; SWITCH_BYTES];
-            let wanted = match &*step {
-                Step::Hello | Step::Grant => 1,
-                Step::Switch { len, .. } => SWITCH_BYTES - len,
-                Step::Done => return,
-            };
-            match self.socket.recv(&mut word[..wanted]) {
+        let mut words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
+        while self.broken().is_none() && !self.is_over() {
+            let mut said = [0; SWITCH_BYTES];
+            // Behind `G` come messages.
+            let wanted = if self.carries_messages && words.is_granted() { 0 } else { words.wanted() };
+            if wanted == 0 {
+                return;
+            }
+            match self.socket.recv(&mut said[..wanted]) {
                 Ok(None) => return,
-                Ok(Some(0)) => {
-                    // A side that ends in the middle of a word is a side that died: the lane says how.
-                    *step = Step::Done;
-                    self.on_over();
-                }
-                Ok(Some(count)) => self.on_words(&mut step, &word[..count]),
+                // A side that ends in the middle of a word is a side that died: the lane says how.
+                Ok(Some(0)) => self.on_over(),
+                Ok(Some(count)) => match words.take(&said[..count], u64::MAX) {
+                    Ok(()) => self.on_words(&mut words),
+                    Err(NotOurs) => self.on_broken(DirectBroken(Reason::AppFault)),
+                },
                 Err(broken) => self.on_broken(broken),
             }
         }
     }
 
-    fn on_words(&self, step: &mut Step, words: &[u8]) {
-        *step = match (&mut *step, words) {
-            (Step::Hello, [hello]) if *hello == self.hello() => {
-                // Before it is said: the peer may switch at once.
-                self.set(COMMITTED);
-                if !self.say(GRANT) {
-                    // It was never said, as where this side writes no more: the peer stays on the ring.
-                    self.state.fetch_and(!COMMITTED, Ordering::AcqRel);
-                }
-                Step::Grant
+    fn on_words(&self, words: &mut Switch) {
+        if !words.has_granted() {
+            // Before it is said: the peer may switch at once.
+            self.set(COMMITTED);
+            let [grant] = words.grant();
+            if !self.say(grant) {
+                // It was never said, as where this side writes no more: the peer stays on the ring.
+                self.state.fetch_and(!COMMITTED, Ordering::AcqRel);
             }
-            (Step::Grant, [GRANT]) => {
-                self.set(GRANTED);
-                if self.carries_messages { Step::Done } else { Step::Switch { got: [0; SWITCH_BYTES], len: 0 } }
-            }
-            (Step::Switch { got, len }, words) => {
-                got[*len..*len + words.len()].copy_from_slice(words);
-                *len += words.len();
-                if *len < SWITCH_BYTES {
-                    return;
-                }
-                let [word, at @ ..] = *got;
-                if word != SWITCH {
-                    return self.on_broken(DirectBroken(Reason::AppFault));
-                }
-                self.peer_from.store(u64::from_be_bytes(at), Ordering::Release);
-                self.set(SWITCHED);
-                Step::Done
-            }
-            _ => return self.on_broken(DirectBroken(Reason::AppFault)),
-        };
+        }
+        if words.is_granted() {
+            self.set(GRANTED);
+        }
+        if let Some(at) = words.at() {
+            self.peer_from.store(at, Ordering::Release);
+            self.set(SWITCHED);
+        }
     }
 
     /// Takes and drops what came, so that closing does not reset what this side sent.
     pub(crate) fn drain(&self) {
         /// More than this a peer that goes on writing gets a reset for.
         const DRAIN_MAX: usize = 16 << 20;
-        let _at_rest = self.step.lock().unwrap_or_else(PoisonError::into_inner);
+        let _at_rest = self.words.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut rest, mut drained) = ([0; 16 << 10], 0);
         while drained < DRAIN_MAX {
             match self.socket.recv(&mut rest) {

@@ -6,8 +6,9 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use crate::asked::{ANSWERS, Asked};
-use crate::direct::{Direct, SWITCH_BYTES};
+use crate::direct::Direct;
 use crate::direct_messages::{MessagesTx, Way};
+use crate::switch::{SWITCH_BYTES, switched};
 use crate::{End, Endpoint, Side};
 
 /// Writes between two looks whether this side may switch.
@@ -92,7 +93,7 @@ impl DirectTx {
                 return Ok(None);
             }
             direct.on_switch();
-            let (direct, words) = (Arc::clone(direct), Direct::switch_words(tail));
+            let (direct, words) = (Arc::clone(direct), switched(tail));
             *self = Self::Socket { direct, words, said: 0, sent: 0 };
         }
         match self {

@@ -68,8 +68,10 @@ mod session;
 mod side;
 mod sizes;
 mod stamp;
+pub mod switch;
 mod tx;
 mod unsent;
+pub mod way_back;
 
 pub use admit::{DaemonMessage, PeerSegment, admit};
 pub use answer::{Answer, Failed, News, RequestId};

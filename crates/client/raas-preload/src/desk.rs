@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use raas::meeting::{Rendezvous, port_of};
 use raas::{AcceptError, ListenOptions, Listener, PerProcess, Reason, Session, Stream};
+use raas_core::switch::{HELLO_BYTES, token_of};
 
-use crate::prelude::{HELLO_BYTES, token_of};
 use crate::say;
 
 /// The next try to reach a daemon that was not there.

@@ -30,7 +30,6 @@ mod own;
 mod owner;
 mod poll_set;
 mod polled;
-mod prelude;
 mod real;
 mod rings;
 mod sandbox;

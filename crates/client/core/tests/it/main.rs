@@ -2,3 +2,4 @@
 
 mod direct;
 mod lane;
+mod way_back;

@@ -1,9 +1,5 @@
 //! The way back: a connection that was upgraded returns to kernel TCP, where anybody can have it (docs/use/run.md).
-//!
-//! An end that wants to go back *asks*: it ends its stream and says so on TCP. The other end *answers*: it ends its own
-//! stream and says so. The one that asked takes the bytes that no program has read out of its ring and returns them;
-//! they are sent again on TCP. Both may ask at once. The two ends of the streams say where TCP's bytes go on, so none is
-//! lost, doubled or overtaken.
+//! The words and their order are [`WayBack`]'s.
 //!
 //! Owns who may write meanwhile: nobody. It must never open TCP for the program before the other end's words are read.
 
@@ -14,12 +10,13 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use raas::{PathKind, Reason};
+use raas_core::switch::{Outcome, Switch};
+use raas_core::way_back::{Begin, Due, Failed, RETURNED_MAX, WORD_BYTES, WayBack, Word};
 
 use super::kernel_tcp::{has_peer_ended, show_end, unread_of_tcp};
 use super::readiness::has_tcp_ended;
 use super::waiting::{Awaited, Until};
 use super::{Connection, ReadPart, Role, lock};
-use crate::prelude::{Heard, WORD_BYTES, Word};
 use crate::{errno, inside, real};
 
 /// How long the program at the other end may make no call that sees the wish.
@@ -29,38 +26,10 @@ pub(super) const PAUSE: Duration = Duration::from_millis(1);
 /// How long the other end, which may switch, has before the bytes that it sent over TCP are taken for nobody. Its
 /// library looks sooner, unless a thread of its program is in a write that blocks.
 const SWITCH_MAX: Duration = Duration::from_millis(50);
-/// More than this is returned by nobody who keeps to the rings' sizes.
-const RETURNED_MAX: u64 = 1 << 28;
 /// So many fit into TCP's buffers while nobody reads: both ends may return bytes at once.
 const UNREAD_MAX: u64 = 32 << 10;
 /// Bytes that are taken at once.
 const PIECE: usize = 64 << 10;
-
-/// The other end did not keep to the words, has ended, or did not come in time.
-#[derive(Debug)]
-pub(super) struct Failed;
-
-/// What begins the way back.
-#[derive(Debug)]
-enum First {
-    /// With the bytes that were taken from TCP for no program.
-    Ask(Vec<u8>),
-    /// The other end never switched, and has ended its writing: it has nothing to send again.
-    Leave,
-    /// The other end has asked, and its word was read.
-    Answer,
-}
-
-/// What became of a switch that was under way.
-#[derive(Debug)]
-enum Switch {
-    /// Both ends have switched. With the bytes that TCP had before.
-    Done(Vec<u8>),
-    /// This end has. The other one stays on TCP, where it has ended its writing.
-    HereAlone,
-    /// None has, and none will.
-    Never,
-}
 
 impl Connection {
     /// Goes back to TCP for good, so that others can have the descriptor. True: it is there. False: that was not
@@ -91,10 +60,10 @@ impl Connection {
             return true;
         }
         let is_back = match self.await_switch(fd, until) {
-            Ok(Switch::Done(early)) => self.return_to_tcp(fd, First::Ask(early), until).is_ok(),
-            Ok(Switch::HereAlone) => self.return_to_tcp(fd, First::Leave, until).is_ok(),
-            Ok(Switch::Never) => true,
-            Err(Failed) => false,
+            Ok((Outcome::Both, early)) => self.return_to_tcp(fd, Begin::Ask, early, until).is_ok(),
+            Ok((Outcome::HereAlone, _)) => self.return_to_tcp(fd, Begin::Leave, Vec::new(), until).is_ok(),
+            Ok((Outcome::Never, _)) => true,
+            Ok((Outcome::Lost | Outcome::Open, _)) | Err(Failed) => false,
         };
         if !is_back {
             self.spoil(fd);
@@ -119,7 +88,7 @@ impl Connection {
 
     /// The other end may have asked on TCP, where nothing else can be before the stream's end was read. It is answered.
     pub(crate) fn hear_ask(&self, fd: c_int) {
-        self.hear_ask_as(fd, || First::Answer);
+        self.hear_ask_as(fd, || Begin::Answer);
     }
 
     /// The same while the program makes no call. What it has not read goes back too, if that is little: the program may
@@ -128,10 +97,10 @@ impl Connection {
         let Ok(_only) = self.bringing.try_lock() else { return };
         let is_little = self.unread().is_none_or(|unread| unread <= UNREAD_MAX);
         let asks = is_little && self.can_say();
-        self.hear_ask_as(fd, || if asks { First::Ask(Vec::new()) } else { First::Answer });
+        self.hear_ask_as(fd, || if asks { Begin::Ask } else { Begin::Answer });
     }
 
-    fn hear_ask_as(&self, fd: c_int, first: impl FnOnce() -> First) {
+    fn hear_ask_as(&self, fd: c_int, begin: impl FnOnce() -> Begin) {
         if !self.can_hear_word() || inside::is_inside() || self.is_going_back() {
             return;
         }
@@ -143,7 +112,7 @@ impl Connection {
         }
         if word == Some(Word::Ask) && self.can_hear_ask() && !self.is_going_back() {
             let until = Instant::now() + PATIENCE;
-            match self.return_to_tcp(fd, first(), until) {
+            match self.return_to_tcp(fd, begin(), Vec::new(), until) {
                 Ok(()) => self.show_why(fd, self.kept_by().unwrap_or(Reason::PeerKeepsTcp)),
                 Err(Failed) => self.spoil(fd),
             }
@@ -189,34 +158,32 @@ impl Connection {
     }
 
     /// Waits until both ends have switched, as they are about to, or it is known that the other one never will. The
-    /// other end may be in a write that blocks until TCP's bytes are taken.
-    fn await_switch(&self, fd: c_int, until: Instant) -> Result<Switch, Failed> {
+    /// other end may be in a write that blocks until TCP's bytes are taken. With those that were taken.
+    fn await_switch(&self, fd: c_int, until: Instant) -> Result<(Outcome, Vec<u8>), Failed> {
         let mut early = Vec::new();
         let patient_until = Instant::now() + SWITCH_MAX;
         loop {
             self.pump(fd);
-            let heard = self.ask_link();
+            let switch = self.ask_link();
             if early.is_empty() && self.stay_with_other() {
-                return Ok(Switch::Never);
+                return Ok((Outcome::Never, early));
             }
-            if self.writes_stream() && matches!(heard, Some((Heard::Switched { .. }, ..))) {
-                return Ok(Switch::Done(early));
+            match switch.as_ref().map_or(Outcome::Lost, Switch::outcome) {
+                Outcome::Open => {}
+                Outcome::Both if self.writes_stream() => return Ok((Outcome::Both, early)),
+                Outcome::HereAlone if self.writes_stream() && early.is_empty() => {
+                    return Ok((Outcome::HereAlone, early));
+                }
+                _ => return Err(Failed),
             }
-            if early.is_empty()
-                && self.writes_stream()
-                && matches!(heard, Some((heard, true, _)) if heard.is_before_switch())
-            {
-                return Ok(Switch::HereAlone);
-            }
-            if let Some((heard, ..)) = heard
+            if let Some(switch) = &switch
                 && self.read_part() == ReadPart::Both
                 && Instant::now() >= patient_until
                 && !has_peer_ended(fd)
             {
-                self.take_of_tcp(fd, heard, &mut early);
+                self.take_of_tcp(fd, switch, &mut early);
             }
-            let is_over = matches!(heard, None | Some((_, true, _) | (_, _, true)));
-            if is_over || self.has_heard_ask() || self.is_write_shut.load(Ordering::Acquire) || Instant::now() > until {
+            if self.has_heard_ask() || self.is_write_shut.load(Ordering::Acquire) || Instant::now() > until {
                 return Err(Failed);
             }
             std::thread::sleep(PAUSE);
@@ -224,10 +191,10 @@ impl Connection {
     }
 
     /// Takes what TCP has, up to where the stream goes on.
-    fn take_of_tcp(&self, fd: c_int, heard: Heard, early: &mut Vec<u8>) {
+    fn take_of_tcp(&self, fd: c_int, switch: &Switch, early: &mut Vec<u8>) {
         let mut piece = vec![0; PIECE];
         let part = [libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: PIECE }];
-        let most = self.bytes_of_tcp(fd, heard, &part).map_or(PIECE, |most| most.min(PIECE));
+        let most = self.bytes_of_tcp(fd, switch, &part).map_or(PIECE, |most| most.min(PIECE));
         if most == 0 || early.len() as u64 > RETURNED_MAX {
             return;
         }
@@ -239,7 +206,7 @@ impl Connection {
         }
     }
 
-    fn return_to_tcp(&self, fd: c_int, first: First, until: Instant) -> Result<(), Failed> {
+    fn return_to_tcp(&self, fd: c_int, begin: Begin, early: Vec<u8>, until: Instant) -> Result<(), Failed> {
         // Another thread's way back is this one's too.
         if self.is_going_back.swap(true, Ordering::AcqRel) {
             while self.is_going_back() {
@@ -249,11 +216,11 @@ impl Connection {
         }
         // Who hears a word of the other end meanwhile, or says that the program ends its writing, comes to his end first.
         drop(lock(&self.back));
-        let is_asking = !matches!(first, First::Answer);
+        let is_asking = begin != Begin::Answer;
         // Another thread may have answered since the word was seen: TCP's next bytes are the program's then.
         let is_answered = !is_asking && self.has_heard_ask();
         let is_back = is_answered || self.is_the_kernels();
-        let done = if is_back { Ok(()) } else { self.exchange(fd, first, until) };
+        let done = if is_back { Ok(()) } else { self.exchange(fd, begin, early, until) };
         if done.is_ok() && !is_answered {
             self.writers.open();
             let _order = lock(&self.back);
@@ -281,73 +248,43 @@ impl Connection {
         done
     }
 
-    /// Says and hears the words.
-    fn exchange(&self, fd: c_int, first: First, until: Instant) -> Result<(), Failed> {
-        let token = self.token.load(Ordering::Acquire);
-        let can_say = self.can_say();
+    /// Says and hears the words. `early`: bytes that were taken from TCP for no program.
+    fn exchange(&self, fd: c_int, begin: Begin, mut early: Vec<u8>, until: Instant) -> Result<(), Failed> {
+        let mut back = WayBack::new(begin, self.token.load(Ordering::Acquire), self.can_say());
         {
             let _inside = inside::enter();
             self.say_rest().and_then(|()| self.stream().map_or(Ok(()), |s| s.shutdown(Shutdown::Write))).ok();
         }
-        let is_asked = match first {
-            First::Ask(_) | First::Leave if !can_say => return Err(Failed),
-            First::Leave => {
-                put(fd, &Word::Ask.bytes(token), until)?;
-                put(fd, &Word::Returned(0).bytes(token), until)?;
-                false
-            }
-            First::Ask(early) => {
-                let is_said = put(fd, &Word::Ask.bytes(token), until).is_ok();
-                let unread = self.take_unread(fd, early, until);
-                if !is_said || unread.is_err() {
-                    // Nobody is there any more, and the kernel says so.
-                    let is_over = has_hung_up(fd) && unread.is_ok_and(|unread| unread.is_empty());
-                    return if is_over { Ok(()) } else { Err(Failed) };
+        let back = back.as_mut().map_err(|_| Failed)?;
+        loop {
+            match back.due() {
+                Due::Say(bytes) => {
+                    let is_said = put(fd, bytes, until).is_ok();
+                    back.on_said(is_said)?;
                 }
-                let unread = unread?;
-                let heard = self.next_word(fd, until)?;
-                // Who writes no more on TCP cannot send bytes again.
-                if heard.is_none() && !unread.is_empty() {
-                    return Err(Failed);
+                Due::TakeUnread => back.on_unread(self.take_unread(fd, std::mem::take(&mut early), until)?)?,
+                Due::Take(count) => {
+                    let taken = match take(fd, count, until) {
+                        Err(Failed) if has_ended(fd) => None,
+                        taken => Some(taken?),
+                    };
+                    back.on_taken(taken)?;
+                    if back.has_heard_end() {
+                        self.note_end_of_bytes();
+                    }
                 }
-                let is_returned = put(fd, &Word::Returned(unread.len() as u64).bytes(token), until)
-                    .and_then(|()| put(fd, &unread, until));
-                match heard {
-                    None => false,
-                    _ if is_returned.is_err() => return Err(Failed),
-                    Some(Word::Ask) => true,
-                    Some(Word::Answer) => false,
-                    Some(Word::Returned(_) | Word::End) => return Err(Failed),
-                }
-            }
-            First::Answer => {
-                take(fd, WORD_BYTES, until)?;
-                if can_say {
-                    put(fd, &Word::Answer.bytes(token), until)?;
-                }
-                true
-            }
-        };
-        if is_asked {
-            match self.next_word(fd, until)? {
-                Some(Word::Returned(count)) if count <= RETURNED_MAX && (can_say || count == 0) => {
-                    let again = take(fd, usize::try_from(count).map_err(|_| Failed)?, until)?;
-                    put(fd, &again, until)?;
-                }
-                // It has ended: what it has not read is nobody's.
-                None => {}
-                _ => return Err(Failed),
+                Due::LookForEnd => return if has_hung_up(fd) { Ok(()) } else { Err(Failed) },
+                Due::Nothing => return Ok(()),
             }
         }
-        Ok(())
     }
 
     /// The bytes that came before the end of the stream and that the program has not read.
     fn take_unread(&self, fd: c_int, mut unread: Vec<u8>, until: Instant) -> Result<Vec<u8>, Failed> {
         // Those that the other end wrote to TCP before it switched come first.
         while self.read_part() == ReadPart::Both {
-            let Some((Heard::Switched { tcp_bytes }, ..)) = self.ask_link() else { return Err(Failed) };
-            let left = tcp_bytes.saturating_sub(self.tcp_in.load(Ordering::Acquire));
+            let left =
+                self.ask_link().and_then(|switch| switch.left(self.tcp_in.load(Ordering::Acquire))).ok_or(Failed)?;
             unread.extend(take(fd, usize::try_from(left).map_err(|_| Failed)?, until)?);
             self.tcp_in.fetch_add(left, Ordering::AcqRel);
         }
@@ -383,23 +320,6 @@ impl Connection {
                 // It was reset before it carried bytes, or after: TCP tells.
                 Err(_) if has_hung_up(fd) && unread.is_empty() => return Ok(unread),
                 Err(_) => return Err(Failed),
-            }
-        }
-    }
-
-    /// Takes the next word from TCP. None: TCP has ended.
-    fn next_word(&self, fd: c_int, until: Instant) -> Result<Option<Word>, Failed> {
-        loop {
-            let bytes = match take(fd, WORD_BYTES, until) {
-                Ok(bytes) => bytes,
-                Err(Failed) if has_ended(fd) => return Ok(None),
-                Err(Failed) => return Err(Failed),
-            };
-            let bytes = bytes.as_slice().try_into().map_err(|_| Failed)?;
-            match Word::of(self.token.load(Ordering::Acquire), bytes).ok_or(Failed)? {
-                // It was said before the way back began. TCP will end when that is over.
-                Word::End => self.note_end_of_bytes(),
-                word => return Ok(Some(word)),
             }
         }
     }

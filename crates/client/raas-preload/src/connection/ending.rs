@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use raas::Readiness;
+use raas_core::way_back::{WORD_BYTES, Word};
 
 use super::back::{PATIENCE, PAUSE, put, take};
 use super::kernel_tcp::{
@@ -19,7 +20,6 @@ use super::kernel_tcp::{
 };
 use super::readiness::has_tcp_ended;
 use super::{Connection, ReadPart, kernel_tcp, lock};
-use crate::prelude::{WORD_BYTES, Word};
 use crate::real::{self, PollBits};
 use crate::{errno, inside, owner};
 

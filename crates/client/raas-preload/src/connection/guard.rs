@@ -123,7 +123,7 @@ impl Connection {
                 Socket::Connected => {
                     self.touch(fd);
                     let is_hopeless = if self.is_switching() {
-                        self.ask_link().is_some_and(|(_, _, is_broken)| is_broken)
+                        self.ask_link().is_some_and(|switch| switch.is_broken())
                     } else {
                         self.is_settled.load(Ordering::Acquire) || self.role() == Role::Kernel
                     };

@@ -10,7 +10,6 @@ use raas::Readiness;
 use super::kernel_tcp::unread_of_tcp;
 use super::{Connection, Edges, ReadPart, Role, Waits};
 use crate::inside;
-use crate::prelude::Heard;
 use crate::real::{self, PollBits};
 
 /// How a stream is asked.
@@ -139,8 +138,7 @@ impl Connection {
             let found = self.look(how)?;
             if part == ReadPart::Both && found.contains(Readiness::READ) && !inside::is_inside() {
                 // Another thread may be hearing them: this waits for it.
-                let is_heard =
-                    matches!(self.ask_link(), None | Some((Heard::Switched { .. }, ..) | (_, true, _) | (_, _, true)));
+                let is_heard = self.ask_link().is_none_or(|switch| switch.wanted() == 0);
                 if is_heard && self.read_part() == part {
                     return Some((part, found));
                 }

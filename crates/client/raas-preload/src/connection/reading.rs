@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use libc::{iovec, msghdr};
 use raas::Readiness;
+use raas_core::switch::{AtEnd, Switch};
 
 use super::guard::Moves;
 use super::kernel_tcp::unread_of_tcp;
 use super::waiting::{Awaited, Until};
 use super::{Connection, ReadPart, Side, Waits, are_valid, is_empty};
 use crate::errno::{self, fail};
-use crate::prelude::Heard;
 use crate::{inside, polled, real, say, spin};
 
 /// Bytes that one call looks at without taking them, where it has several buffers.
@@ -142,14 +142,14 @@ impl Connection {
         loop {
             // Afterwards a change signals the descriptor.
             let _ = self.ask_stream(Some(&waits), false);
-            let Some((heard, is_ended, is_broken)) = self.ask_link() else { return Some(fail(libc::ECONNRESET)) };
+            let Some(switch) = self.ask_link() else { return Some(fail(libc::ECONNRESET)) };
             // The other end has switched, or another thread has had the connection go back since.
             if self.is_going_back() || self.read_part() != ReadPart::Both {
                 return None;
             }
             // What takes no bytes takes no word.
             let takes_none = is_empty(parts) || flags & libc::MSG_OOB != 0;
-            let most = if takes_none { None } else { self.bytes_of_tcp(fd, heard, parts) };
+            let most = if takes_none { None } else { self.bytes_of_tcp(fd, &switch, parts) };
             let result = match most {
                 Some(0) => fail(libc::EAGAIN),
                 Some(most) => self.receive_now(fd, &first_of(parts, most), flags),
@@ -163,19 +163,17 @@ impl Connection {
                 return Some(result);
             }
             if result == 0 {
-                // TCP's end is the end of the bytes only if the other end never switched.
-                match self.ask_link() {
+                // TCP's end is the end of the bytes only if the other end never switched: its program may have closed
+                // without a word on the stream.
+                let at_end = self.ask_link().map(|switch| switch.at_end_of_old(self.was_reset_by_program()));
+                match at_end {
                     _ if self.read_part() == ReadPart::Stream => return None,
                     _ if self.is_read_shut.load(Ordering::Acquire) => return Some(0),
-                    Some((_, true, _)) => return Some(0),
-                    // The program there closed without a word on the stream, which it had not switched to.
-                    Some((Heard::Nothing | Heard::MaySwitch { .. }, _, true)) if self.was_reset_by_program() => {
-                        return Some(0);
-                    }
-                    Some((Heard::Switched { .. }, _, _) | (_, _, true)) | None => return Some(fail(libc::ECONNRESET)),
-                    Some(_) => {}
+                    Some(AtEnd::End) => return Some(0),
+                    Some(AtEnd::Lost) | None => return Some(fail(libc::ECONNRESET)),
+                    Some(AtEnd::NotKnown) => {}
                 }
-            } else if is_broken && !matches!(heard, Heard::Switched { .. }) && !self.was_reset_by_program() {
+            } else if switch.is_broken() && !self.was_reset_by_program() {
                 // The other end may have switched, and its bytes are lost. Or it lied.
                 self.spoil(fd);
                 return Some(fail(libc::ECONNRESET));
@@ -185,7 +183,7 @@ impl Connection {
             }
             // At TCP's end the descriptor stays readable; what is waited for is the stream's word. When that was said,
             // it is TCP's bytes.
-            let stream = !is_ended && !is_broken && !matches!(heard, Heard::Switched { .. });
+            let stream = switch.wanted() > 0;
             let awaited = Awaited { is_read: true, stream, fd: if result == 0 { -1 } else { fd } };
             if let Err(code) = self.wait(awaited, until) {
                 return Some(fail(code));
@@ -215,11 +213,11 @@ impl Connection {
     fn add_at_hand(&self, fd: c_int, parts: &[iovec], mut done: usize, flags: c_int) -> usize {
         loop {
             let rest = rest_of(parts, done);
-            let heard = self.ask_link();
-            match (self.read_part(), heard) {
+            let switch = self.ask_link();
+            match (self.read_part(), switch) {
                 _ if is_empty(&rest) || self.is_going_back() => return done,
-                (ReadPart::Both, Some((heard, ..))) if unread_of_tcp(fd) > 0 => {
-                    let most = self.bytes_of_tcp(fd, heard, &rest).unwrap_or(0);
+                (ReadPart::Both, Some(switch)) if unread_of_tcp(fd) > 0 => {
+                    let most = self.bytes_of_tcp(fd, &switch, &rest).unwrap_or(0);
                     match if most > 0 { self.receive_now(fd, &first_of(&rest, most), flags) } else { 0 } {
                         more @ 1.. => done += more.unsigned_abs(),
                         _ => return done,
@@ -234,26 +232,19 @@ impl Connection {
     /// Looks at what the stream has behind `done` bytes, if those are TCP's last: a program may look again until it sees
     /// enough, and take nothing before.
     fn peek_behind(&self, parts: &[iovec], done: usize) -> isize {
-        match self.ask_link() {
-            Some((Heard::Switched { tcp_bytes }, ..))
-                if self.tcp_in.load(Ordering::Acquire) + done as u64 >= tcp_bytes && self.has_unread() =>
-            {
-                self.fill(&rest_of(parts, done), 0, libc::MSG_PEEK).unwrap_or(0) as isize
-            }
-            _ => 0,
+        let tcp_in = self.tcp_in.load(Ordering::Acquire) + done as u64;
+        if self.ask_link().is_some_and(|switch| switch.left(tcp_in) == Some(0)) && self.has_unread() {
+            return self.fill(&rest_of(parts, done), 0, libc::MSG_PEEK).unwrap_or(0) as isize;
         }
+        0
     }
 
     /// How many of the next bytes on TCP may be the program's. None: all that there are.
-    pub(super) fn bytes_of_tcp(&self, fd: c_int, heard: Heard, parts: &[iovec]) -> Option<usize> {
-        match heard {
-            Heard::Switched { tcp_bytes } => {
-                usize::try_from(tcp_bytes.saturating_sub(self.tcp_in.load(Ordering::Acquire))).ok()
-            }
+    pub(super) fn bytes_of_tcp(&self, fd: c_int, switch: &Switch, parts: &[iovec]) -> Option<usize> {
+        match switch.left(self.tcp_in.load(Ordering::Acquire)) {
+            Some(left) => usize::try_from(left).ok(),
             // The other end may have switched, and said more on TCP, before its word on the stream is here.
-            Heard::MaySwitch { .. } | Heard::Nothing => {
-                self.bytes_before_word(fd, parts.iter().map(|part| part.iov_len).sum())
-            }
+            None => self.bytes_before_word(fd, parts.iter().map(|part| part.iov_len).sum()),
         }
     }
 
@@ -386,10 +377,10 @@ impl Connection {
     /// Bytes that can be read without waiting, for `FIONREAD`: before and behind the switch. None: the kernel knows.
     pub(crate) fn unread_of_both(&self, fd: c_int) -> Option<u64> {
         if self.read_part() == ReadPart::Both
-            && let Some((Heard::Switched { tcp_bytes }, ..)) = self.ask_link()
+            && let Some(switch) = self.ask_link()
+            && let Some(left) = switch.left(self.tcp_in.load(Ordering::Acquire))
             && self.read_part() == ReadPart::Both
         {
-            let left = tcp_bytes.saturating_sub(self.tcp_in.load(Ordering::Acquire));
             let come = left.min(unread_of_tcp(fd) as u64);
             let behind = if come == left { self.stream()?.unread_bytes().ok()? } else { 0 };
             return Some(come + behind);

@@ -11,10 +11,10 @@ use std::sync::{Arc, OnceLock, TryLockError};
 
 use raas::meeting::{Found, Meeting, Rendezvous, TcpEnd};
 use raas::{ConnectOptions, Connecting, PathKind, Reason, Stream};
+use raas_core::switch::{Outcome, Switch, hello};
 
 use super::{Connection, Role, lock};
 use crate::desk::desk;
-use crate::prelude::{Heard, hello, may_switch, switched};
 use crate::{owner, real, rings};
 
 /// While a connection waits for its other end, each of so many calls looks whether it is there.
@@ -52,14 +52,9 @@ pub(super) struct Link {
     _row: Meeting,
     /// To be said.
     unsaid: Vec<u8>,
-    pub(super) heard: Heard,
+    switch: Switch,
     /// Something may be said.
     has_begun: bool,
-    has_said_g: bool,
-    /// The other end said the end of its bytes before `W`: TCP has all of them.
-    pub(super) is_ended: bool,
-    /// The stream broke.
-    pub(super) is_broken: bool,
     /// The other end takes no words any more. How the stream ended is heard by reading.
     is_deaf: bool,
 }
@@ -169,8 +164,7 @@ impl Connection {
     /// never switches.
     pub(super) fn stay_with_other(&self) -> bool {
         let mut upgrade = lock(&self.upgrade);
-        let is_possible = matches!(&*upgrade, Upgrade::Linked(link) if link.heard.is_before_switch() && link.is_ended)
-            && !self.writes_stream();
+        let is_possible = matches!(&*upgrade, Upgrade::Linked(link) if link.switch.outcome() == Outcome::Never);
         if is_possible {
             if let Some(stream) = self.stream() {
                 // The other end may read both: TCP's end is the end of the bytes.
@@ -311,11 +305,8 @@ impl Connection {
         Upgrade::Linked(Link {
             _row: meeting,
             unsaid: words.to_vec(),
-            heard: Heard::Nothing,
+            switch: Switch::new(None),
             has_begun: false,
-            has_said_g: false,
-            is_ended: false,
-            is_broken: false,
             is_deaf: false,
         })
     }
@@ -327,7 +318,7 @@ impl Connection {
         if self.is_going_back() || self.has_heard_ask() {
             return;
         }
-        if !link.has_said_g && (link.is_ended || link.is_broken) {
+        if link.switch.is_given_up() {
             // The other end stays on TCP, and nobody was told of the stream. What is there to be read of it is no news.
             self.is_settled.store(true, Ordering::Release);
             return;
@@ -343,23 +334,21 @@ impl Connection {
         }
         // The end that connected gets its stream before the other end has taken it, which may never happen: then TCP's
         // end is the end, so nobody may wait for a word on the stream.
-        let is_taken = self.role() != Role::Connected || link.heard.may_switch();
-        if !link.has_said_g && is_taken && self.readers.close() {
-            link.has_said_g = true;
-            link.unsaid.extend_from_slice(&may_switch());
+        let is_taken = self.role() != Role::Connected || link.switch.is_granted();
+        if !link.switch.has_granted() && is_taken && self.readers.close() {
+            link.unsaid.extend(link.switch.grant());
             self.hear(link, stream);
         }
         // `G` comes first, and waits for a thread that reads TCP.
-        let may_say = link.has_said_g && link.heard.may_switch() && !self.is_write_shut.load(Ordering::Acquire);
-        let may_say = may_say && !link.is_broken && !link.is_deaf;
-        if may_say && !self.writes_stream() && self.writers.close() {
-            link.unsaid.extend_from_slice(&switched(self.tcp_out.load(Ordering::Acquire)));
+        let may_say = !link.is_deaf && !self.is_write_shut.load(Ordering::Acquire);
+        if may_say && link.switch.may_leave() && self.writers.close() {
+            link.unsaid.extend(link.switch.leave(self.tcp_out.load(Ordering::Acquire)));
             // Who found no room on TCP just now, and waits for what the kernel says of it, has the stream's.
             self.sets.tell();
         }
         say(link, stream);
-        let is_over = self.writes_stream() && matches!(link.heard, Heard::Switched { .. });
-        if is_over && link.unsaid.is_empty() && self.reads_stream.load(Ordering::Acquire) {
+        let is_over = link.switch.outcome() == Outcome::Both && link.unsaid.is_empty();
+        if is_over && self.reads_stream.load(Ordering::Acquire) {
             self.is_settled.store(true, Ordering::Relaxed);
         }
     }
@@ -379,43 +368,30 @@ impl Connection {
     }
 
     /// What decides whether a read that comes to TCP's end, or to the last of its bytes, finds an end or something else.
-    fn answers_of_reads(&self, link: &Link) -> [bool; 4] {
-        let is_switched = matches!(link.heard, Heard::Switched { .. });
-        [is_switched, self.reads_stream.load(Ordering::Acquire), link.is_ended, link.is_broken]
+    fn answers_of_reads(&self, link: &Link) -> [bool; 2] {
+        [link.switch.wanted() > 0, self.reads_stream.load(Ordering::Acquire)]
     }
 
     fn hear_words(&self, link: &mut Link, mut stream: &Stream) {
         let mut bytes = [0; 16];
-        while link.heard.wanted() > 0 && !link.is_ended && !link.is_broken {
-            match stream.read(&mut bytes[..link.heard.wanted()]) {
-                Ok(0) => link.is_ended = true,
-                Ok(count) => {
-                    let before = link.heard;
-                    let is_ours = link.heard.take(&bytes[..count]).is_ok();
-                    // The other end has sent bytes in the clear, which its own host lets it do.
-                    let is_late = matches!(link.heard, Heard::Switched { tcp_bytes: 1.. }) && !self.may_be_clear();
-                    link.is_broken = !is_ours || is_late || !self.may_have_written(link.heard);
-                    if link.is_broken {
-                        link.heard = before;
-                    }
-                }
+        while link.switch.wanted() > 0 {
+            match stream.read(&mut bytes[..link.switch.wanted()]) {
+                Ok(0) => link.switch.on_end(),
+                // What is wrong with them the switch knows.
+                Ok(count) => drop(link.switch.take(&bytes[..count], self.written_max())),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => break,
-                Err(_) => link.is_broken = true,
+                Err(_) => link.switch.on_broken(),
             }
         }
-        if let Heard::Switched { tcp_bytes } = link.heard
-            && link.has_said_g
-            && self.tcp_in.load(Ordering::Acquire) >= tcp_bytes
-        {
+        if link.switch.reads_new(self.tcp_in.load(Ordering::Acquire)) {
             self.reads_stream.store(true, Ordering::Release);
         }
     }
 
-    /// Whether the other end can have written as many bytes to TCP as it says: those that are read here, and those that
-    /// the buffers of both kernels hold at most.
-    fn may_have_written(&self, heard: Heard) -> bool {
-        let Heard::Switched { tcp_bytes } = heard else { return true };
-        tcp_bytes <= self.tcp_in.load(Ordering::Acquire).saturating_add(BUFFERED_MAX)
+    /// Bytes that the other end can have written to TCP: those that are read here, and those that the buffers of both
+    /// kernels hold at most. None in the clear, where its own host lets it and this one does not.
+    fn written_max(&self) -> u64 {
+        if self.may_be_clear() { self.tcp_in.load(Ordering::Acquire).saturating_add(BUFFERED_MAX) } else { 0 }
     }
 
     /// The connection is refused: it has no row but this one, which says why.
@@ -438,13 +414,13 @@ impl Connection {
     }
 
     /// Where TCP ends for the reader, and how the stream ended, as far as was heard. Looks now.
-    pub(super) fn ask_link(&self) -> Option<(Heard, bool, bool)> {
+    pub(super) fn ask_link(&self) -> Option<Switch> {
         let _inside = crate::inside::enter();
         let mut upgrade = lock(&self.upgrade);
         match &mut *upgrade {
             Upgrade::Linked(link) => {
                 self.talk(link);
-                Some((link.heard, link.is_ended, link.is_broken))
+                Some(link.switch)
             }
             _ => None,
         }
