@@ -34,10 +34,10 @@ use crate::wish::Wish;
 use crate::{hold, say};
 use upgrade::Upgrade;
 
-pub(crate) use back::{PATIENCE, has_bytes_or_end};
+pub(crate) use back::PATIENCE;
+pub(crate) use kernel_tcp::{has_bytes_or_end, is_tcp, number, poll_now};
 pub(crate) use readiness::{How, Ready};
 pub(crate) use sharing::Claim;
-pub(crate) use upgrade::is_tcp;
 pub(crate) use waiting::{Waits, timespec};
 
 /// An epoll set that a connection is in.
@@ -162,7 +162,7 @@ enum Side {
 }
 
 /// See the head of this file.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Connection {
     role: AtomicU8,
     is_nonblocking: AtomicBool,
@@ -282,61 +282,11 @@ fn are_valid(parts: &[libc::iovec]) -> bool {
 impl Connection {
     /// A socket that was just made.
     pub(crate) fn new(role: Role, is_nonblocking: bool) -> Self {
-        Self {
-            role: AtomicU8::new(role as u8),
-            is_nonblocking: AtomicBool::new(is_nonblocking),
-            is_used: AtomicBool::new(false),
-            is_settled: AtomicBool::new(false),
-            guard: guard::Guard::default(),
-            counted: Counted::default(),
-            is_lost: AtomicBool::new(false),
-            is_tail: AtomicBool::new(false),
-            is_going_back: AtomicBool::new(false),
-            has_heard_ask: AtomicBool::new(false),
-            bringing: Mutex::new(()),
-            back: Mutex::new(()),
-            kept_by: AtomicU32::new(0),
-            shares: crate::owner::shares(),
-            inode: AtomicU64::new(0),
-            token: AtomicU64::new(0),
-            is_end_seen: AtomicBool::new(false),
-            is_reset_told: AtomicBool::new(false),
-            is_write_shut: AtomicBool::new(false),
-            owes_end: AtomicBool::new(false),
-            has_heard_end: AtomicBool::new(false),
-            is_read_shut: AtomicBool::new(false),
-            tcp_in: AtomicU64::new(0),
-            tcp_out: AtomicU64::new(0),
-            readers: Gate::default(),
-            writers: Gate::default(),
-            takers: Gate::default(),
-            reads_stream: AtomicBool::new(false),
-            stream_in: AtomicU64::new(0),
-            is_full: AtomicBool::new(false),
-            room_edges: AtomicU32::new(0),
-            word_edges: AtomicU64::new(0),
-            has_word: AtomicBool::new(false),
-            is_tcp_over: AtomicBool::new(false),
-            read_timeout: AtomicU64::new(0),
-            write_timeout: AtomicU64::new(0),
-            low_water: AtomicU32::new(1),
-            tells_left: AtomicBool::new(false),
-            unread_max: AtomicU64::new(u64::MAX),
-            looks: AtomicU32::new(0),
-            upgrade: Mutex::new(Upgrade::New),
-            is_polled: AtomicBool::new(false),
-            payoff: Payoff::default(),
-            stream: OnceLock::new(),
-            ready_fd: AtomicI32::new(-1),
-            readers_waiting: AtomicU32::new(0),
-            writers_waiting: AtomicU32::new(0),
-            sets: Arc::default(),
-            wish: None,
-            has_forked: AtomicBool::new(false),
-            heirs: AtomicU32::new(0),
-            claims: Mutex::new(Vec::new()),
-            kept: Mutex::new(None),
-        }
+        let mut new = Self::default();
+        (new.role, new.is_nonblocking) = (AtomicU8::new(role as u8), AtomicBool::new(is_nonblocking));
+        (new.shares, new.low_water) = (crate::owner::shares(), AtomicU32::new(1));
+        (new.unread_max, new.ready_fd) = (AtomicU64::new(u64::MAX), AtomicI32::new(-1));
+        new
     }
 
     pub(crate) fn role(&self) -> Role {

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use crate::connection::{Claim, Connection, PATIENCE, lock};
+use crate::connection::{Claim, Connection, PATIENCE, lock, poll_now};
 use crate::desk::SignalsBlocked;
 use crate::shared_page::SharedPage;
 use crate::wish::{BACK, CLAIMED, FAILED, Parent, QUESTION_BYTES, Wish, has_claimed};
@@ -183,9 +183,7 @@ impl Family {
 
     /// Whether nobody is left who may ask. The thread that serves the child may not have seen it yet.
     fn is_childless(&self) -> bool {
-        let mut one = libc::pollfd { fd: self.socket.as_raw_fd(), events: 0, revents: 0 };
-        // SAFETY: the entry lives through the call.
-        unsafe { real::poll(&raw mut one, 1, 0) > 0 && one.revents & libc::POLLHUP != 0 }
+        poll_now(self.socket.as_raw_fd(), 0) & libc::POLLHUP != 0
     }
 
     fn member(&self, number: usize) -> Option<Arc<Connection>> {

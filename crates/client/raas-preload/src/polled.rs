@@ -6,7 +6,8 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::{errno, real, spin};
+use crate::connection::has_bytes_or_end;
+use crate::{errno, spin};
 
 /// Waits in which nothing was found, after which a thread looks seldom.
 const CREDIT: u32 = 8;
@@ -38,9 +39,7 @@ impl Payoff {
 /// Looks until the socket is readable, or at its end. `errno` stays as it is.
 pub(crate) fn until_readable(payoff: &Payoff, fd: c_int) {
     let code = errno::get();
-    let mut entry = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: the entry lives through the call.
-    payoff.look(&mut || unsafe { real::poll(&raw mut entry, 1, 0) } != 0);
+    payoff.look(&mut || has_bytes_or_end(fd));
     errno::set(code);
 }
 

@@ -7,6 +7,7 @@ use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::connection::number;
 use crate::{errno, real};
 
 /// The file that was at descriptor 2 when the program began; none if nothing is to be said there.
@@ -34,11 +35,7 @@ fn file_of(fd: c_int) -> Option<File> {
 
 /// Whether it is a socket of the internet: inetd and its like start programs so, with somebody else at the other end.
 fn is_of_internet(fd: c_int) -> bool {
-    let (mut domain, mut len): (c_int, _) = (0, size_of::<c_int>() as libc::socklen_t);
-    // SAFETY: there is room for so many bytes, and both live through the call.
-    let found =
-        unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_DOMAIN, (&raw mut domain).cast(), &raw mut len) };
-    found == 0 && matches!(domain, libc::AF_INET | libc::AF_INET6)
+    matches!(number(fd, libc::SOL_SOCKET, libc::SO_DOMAIN), Some(libc::AF_INET | libc::AF_INET6))
 }
 
 /// Whether descriptor 2 is what it was when the program began.

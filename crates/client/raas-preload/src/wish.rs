@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
+use crate::connection::poll_now;
 use crate::real;
 use crate::shared_page::SharedPage;
 
@@ -63,10 +64,7 @@ impl Wish {
                 OPEN => {}
                 found => return found == BACK,
             }
-            let mut one = libc::pollfd { fd: self.parent.socket.as_raw_fd(), events: 0, revents: 0 };
-            // SAFETY: the entry lives through the call.
-            let result = unsafe { real::poll(&raw mut one, 1, 0) };
-            if result > 0 && one.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0 {
+            if poll_now(self.parent.socket.as_raw_fd(), 0) != 0 {
                 return answer.load(Ordering::Acquire) == BACK;
             }
             std::thread::sleep(PAUSE);

@@ -9,14 +9,13 @@ use std::net::Shutdown;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use raas::{PathKind, Reason};
+use raas::Reason;
 use raas_core::switch::{Outcome, Switch};
 use raas_core::way_back::{Begin, Due, Failed, RETURNED_MAX, WORD_BYTES, WayBack, Word};
 
-use super::kernel_tcp::{has_peer_ended, show_end, unread_of_tcp};
-use super::readiness::has_tcp_ended;
+use super::kernel_tcp::{has_ended, has_hung_up, has_peer_ended, has_tcp_ended, peek, show_end, unread_of_tcp};
 use super::waiting::{Awaited, Until};
-use super::{Connection, ReadPart, Role, lock};
+use super::{Connection, ReadPart, lock};
 use crate::{errno, inside, real};
 
 /// How long the program at the other end may make no call that sees the wish.
@@ -229,9 +228,7 @@ impl Connection {
                 self.read_tcp_again();
             }
             let by_other = if is_asking { Reason::KernelOnly } else { Reason::PeerKeepsTcp };
-            self.counted.set(PathKind::Tcp, self.kept_by().unwrap_or(by_other));
-            self.set_role(Role::Kernel);
-            self.is_settled.store(true, Ordering::Release);
+            self.settle(self.kept_by().unwrap_or(by_other));
             self.pay_end(fd);
         } else {
             // The program's calls tell what became of it.
@@ -326,17 +323,9 @@ impl Connection {
 
     /// The word that is next on TCP, if one is; it stays there.
     pub(super) fn peeked(&self, fd: c_int) -> Option<Word> {
-        if unread_of_tcp(fd) < WORD_BYTES {
-            return None;
-        }
         let mut bytes = [0; WORD_BYTES];
-        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-        // SAFETY: there is room for so many bytes.
-        let found = unsafe { real::recv(fd, bytes.as_mut_ptr().cast(), WORD_BYTES, flags) };
-        if found != WORD_BYTES as isize {
-            return None;
-        }
-        Word::of(self.token.load(Ordering::Acquire), &bytes)
+        let is_there = unread_of_tcp(fd) >= WORD_BYTES && peek(fd, &mut bytes) == WORD_BYTES as isize;
+        if is_there { Word::of(self.token.load(Ordering::Acquire), &bytes) } else { None }
     }
 
     /// How many of the next `most` bytes on TCP may be read: those that are there, and are before a word. What comes
@@ -346,19 +335,10 @@ impl Connection {
             return if has_tcp_ended(fd) { None } else { Some(0) };
         }
         let mut bytes = vec![0; most.min(PIECE) + WORD_BYTES];
-        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-        // SAFETY: there is room for so many bytes.
-        let found = unsafe { real::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), flags) };
+        let found = peek(fd, &mut bytes);
         let found = bytes.get(..usize::try_from(found).ok()?)?;
         Some(Word::bytes_before(self.token.load(Ordering::Acquire), found))
     }
-}
-
-/// Whether TCP has something to be read, its end included.
-pub(crate) fn has_bytes_or_end(fd: c_int) -> bool {
-    let mut one = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: the entry lives through the call.
-    unsafe { real::poll(&raw mut one, 1, 0) != 0 }
 }
 
 /// Waits for an event of a descriptor.
@@ -407,19 +387,4 @@ pub(super) fn take(fd: c_int, count: usize, until: Instant) -> Result<Vec<u8>, F
         }
     }
     Ok(bytes)
-}
-
-/// Whether TCP is over in both directions.
-fn has_hung_up(fd: c_int) -> bool {
-    let mut one = libc::pollfd { fd, events: 0, revents: 0 };
-    // SAFETY: the entry lives through the call.
-    unsafe { real::poll(&raw mut one, 1, 0) > 0 && one.revents & (libc::POLLHUP | libc::POLLERR) != 0 }
-}
-
-/// Whether TCP has ended in order.
-fn has_ended(fd: c_int) -> bool {
-    let mut byte = 0u8;
-    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-    // SAFETY: there is room for one byte.
-    unsafe { real::recv(fd, (&raw mut byte).cast(), 1, flags) == 0 && has_peer_ended(fd) }
 }

@@ -5,14 +5,13 @@
 //! Decides the bound. It must never be one that TCP does not have.
 
 use std::ffi::c_int;
-use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
 
 use raas::Readiness;
 
 use super::Connection;
-use super::kernel_tcp::unread_of_tcp;
-use crate::{inside, real};
+use super::kernel_tcp::{number, option, unread_of_tcp};
+use crate::inside;
 
 /// The program chose the size of the sender's buffer (`SO_BUF_LOCK`).
 const SENDER_CHOSEN: c_int = 1;
@@ -65,33 +64,16 @@ impl Connection {
 /// What a program that chose its sender's buffer leaves unread on TCP: that buffer, as the kernel counts it, and the
 /// receiver's. Of that one TCP tells half, which is what it offers, less what it holds unread.
 fn unread_max(fd: c_int) -> Option<u64> {
-    let chosen = number(fd, libc::SO_BUF_LOCK)?;
+    let chosen = number(fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK)?;
     if chosen & SENDER_CHOSEN == 0 {
         return None;
     }
-    let sender = u64::try_from(number(fd, libc::SO_SNDBUF)?).ok()?;
+    let sender = u64::try_from(number(fd, libc::SOL_SOCKET, libc::SO_SNDBUF)?).ok()?;
     Some(sender + 2 * u64::from(offered(fd)))
-}
-
-/// An option of the socket that is an int.
-fn number(fd: c_int, name: c_int) -> Option<c_int> {
-    let (mut value, mut len) = (0, size_of::<c_int>() as libc::socklen_t);
-    // SAFETY: `value` has room for `len` bytes, and both live through the call.
-    let result = unsafe { real::getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut len) };
-    (result == 0).then_some(value)
 }
 
 /// Bytes that the other end would take now.
 fn offered(fd: c_int) -> u32 {
-    let mut info = MaybeUninit::<[u8; OFFERED_END]>::zeroed();
-    let mut len = OFFERED_END as libc::socklen_t;
-    // SAFETY: `info` has room for `len` bytes, and both live through the call.
-    let result =
-        unsafe { real::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &raw mut len) };
-    if result != 0 || (len as usize) < OFFERED_END {
-        return OFFERED_USUALLY;
-    }
-    // SAFETY: all of its bytes were zero or were written by the kernel.
-    let info = unsafe { info.assume_init() };
-    info[OFFERED_AT..].try_into().map_or(OFFERED_USUALLY, u32::from_ne_bytes)
+    let info = option::<OFFERED_END>(fd, libc::IPPROTO_TCP, libc::TCP_INFO);
+    info.and_then(|info| info[OFFERED_AT..].try_into().ok()).map_or(OFFERED_USUALLY, u32::from_ne_bytes)
 }

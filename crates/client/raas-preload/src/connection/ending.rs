@@ -16,9 +16,9 @@ use raas_core::way_back::{WORD_BYTES, Word};
 
 use super::back::{PATIENCE, PAUSE, put, take};
 use super::kernel_tcp::{
-    CLOSE, CLOSE_WAIT, ESTABLISHED, FIN_WAIT1, FIN_WAIT2, TIME_WAIT, end, has_peer_ended, show_end, unread_of_tcp,
+    CLOSE, CLOSE_WAIT, ESTABLISHED, FIN_WAIT1, FIN_WAIT2, TIME_WAIT, end, has_peer_ended, has_tcp_ended, show_end,
+    unread_of_tcp,
 };
-use super::readiness::has_tcp_ended;
 use super::{Connection, ReadPart, kernel_tcp, lock};
 use crate::real::{self, PollBits};
 use crate::{errno, inside, owner};

@@ -11,7 +11,7 @@ use std::os::fd::FromRawFd;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-use super::kernel_tcp::is_connecting;
+use super::kernel_tcp::{is_connecting, peek, poll_now};
 use super::{Connection, Role};
 use crate::desk::requires_encryption;
 use crate::{errno, handlers, hold, inside, real, say};
@@ -152,14 +152,12 @@ impl Connection {
     }
 
     fn look_at_socket(&self, fd: c_int, reads: bool) -> Socket {
-        let mut one = libc::pollfd { fd, events: if reads { libc::POLLRDHUP } else { 0 }, revents: 0 };
-        // SAFETY: the entry lives through the call.
-        let told = unsafe { real::poll(&raw mut one, 1, 0) };
-        match (told, ends(fd)) {
-            (0, Some(_)) => Socket::Connected,
-            (0, None) if is_connecting(fd) => Socket::Connecting,
+        let told = poll_now(fd, if reads { libc::POLLRDHUP } else { 0 });
+        match ends(fd) {
+            Some(_) if told == 0 => Socket::Connected,
+            None if told == 0 && is_connecting(fd) => Socket::Connecting,
             // Bytes may stand before the end.
-            (1.., Some(_)) if one.revents & (libc::POLLHUP | libc::POLLERR) == 0 && has_bytes(fd) => Socket::Connected,
+            Some(_) if told & (libc::POLLHUP | libc::POLLERR) == 0 && has_bytes(fd) => Socket::Connected,
             _ => Socket::Unusable,
         }
     }
@@ -215,10 +213,7 @@ enum Socket {
 
 /// Whether the kernel has bytes of the other end.
 fn has_bytes(fd: c_int) -> bool {
-    let mut byte = 0_u8;
-    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-    // SAFETY: there is room for one byte.
-    unsafe { real::recv(fd, (&raw mut byte).cast(), 1, flags) > 0 }
+    peek(fd, &mut [0]) > 0
 }
 
 /// This end and the other one of a connected socket.

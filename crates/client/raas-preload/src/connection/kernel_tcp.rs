@@ -1,11 +1,11 @@
-//! The kernel's TCP connection below a connection: its state, and its ends.
+//! The kernel's TCP connection below a connection: its options, its state, what it has, and its ends.
 //!
 //! It must leave errno as it was where it looks on its own account.
 
 use std::ffi::c_int;
 
 use crate::errno;
-use crate::real;
+use crate::real::{self, PollBits};
 
 // States of a TCP connection (`tcp_states.h` of Linux).
 pub(super) const ESTABLISHED: u8 = 1;
@@ -35,14 +35,62 @@ pub(super) fn is_connecting(fd: c_int) -> bool {
     state(fd).is_some_and(|state| BEGINS.contains(&state))
 }
 
+/// The first byte of the structure.
 fn state(fd: c_int) -> Option<u8> {
-    let mut state = [0u8; 1];
-    let mut len = state.len() as libc::socklen_t;
-    // SAFETY: there is room for so many bytes; the state is the first one of the structure, of which the kernel gives
-    // as much as there is room for.
-    let result =
-        unsafe { real::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, state.as_mut_ptr().cast(), &raw mut len) };
-    (result == 0).then_some(state[0])
+    let [state] = option(fd, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    Some(state)
+}
+
+/// The first bytes of an option, of which the kernel gives as much as there is room for. None: it has not so many.
+pub(super) fn option<const BYTES: usize>(fd: c_int, level: c_int, name: c_int) -> Option<[u8; BYTES]> {
+    let (mut bytes, mut len) = ([0; BYTES], BYTES as libc::socklen_t);
+    // SAFETY: there is room for so many bytes, and all lives through the call.
+    let result = unsafe { real::getsockopt(fd, level, name, bytes.as_mut_ptr().cast(), &raw mut len) };
+    (result == 0 && len as usize == BYTES).then_some(bytes)
+}
+
+/// An option that is an int.
+pub(crate) fn number(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
+    option(fd, level, name).map(c_int::from_ne_bytes)
+}
+
+/// Whether the descriptor is a TCP socket.
+pub(crate) fn is_tcp(fd: c_int) -> bool {
+    number(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP)
+}
+
+/// What the kernel says of these bits now.
+pub(crate) fn poll_now(fd: c_int, events: PollBits) -> PollBits {
+    let mut one = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: the entry lives through the call.
+    if unsafe { real::poll(&raw mut one, 1, 0) } > 0 { one.revents } else { 0 }
+}
+
+/// Looks at bytes that are there, and leaves them. How many; negative: an error.
+pub(super) fn peek(fd: c_int, bytes: &mut [u8]) -> isize {
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    // SAFETY: there is room for so many bytes.
+    unsafe { real::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), flags) }
+}
+
+/// Whether the kernel shows an end to readers.
+pub(super) fn has_tcp_ended(fd: c_int) -> bool {
+    poll_now(fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
+}
+
+/// Whether TCP is over in both directions.
+pub(super) fn has_hung_up(fd: c_int) -> bool {
+    poll_now(fd, 0) & (libc::POLLHUP | libc::POLLERR) != 0
+}
+
+/// Whether TCP has ended in order.
+pub(super) fn has_ended(fd: c_int) -> bool {
+    peek(fd, &mut [0]) == 0 && has_peer_ended(fd)
+}
+
+/// Whether TCP has something to be read, its end included.
+pub(crate) fn has_bytes_or_end(fd: c_int) -> bool {
+    poll_now(fd, libc::POLLIN) != 0
 }
 
 /// Resets the connection now, as the close of the last descriptor would (`tcp_disconnect` of the kernel).
@@ -64,12 +112,9 @@ pub(super) fn unread_of_tcp(fd: c_int) -> usize {
 
 /// Whether the kernel would reset the connection at a close: by the program's wish, or because of unread bytes.
 pub(super) fn resets_at_close(fd: c_int) -> bool {
-    let mut linger = libc::linger { l_onoff: 0, l_linger: 0 };
-    let mut len = size_of::<libc::linger>() as libc::socklen_t;
-    // SAFETY: there is room for so many bytes.
-    let result =
-        unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw mut linger).cast(), &raw mut len) };
-    result == 0 && linger.l_onoff != 0 && linger.l_linger == 0 || unread_of_tcp(fd) > 0
+    let linger: Option<[u8; size_of::<libc::linger>()]> = option(fd, libc::SOL_SOCKET, libc::SO_LINGER);
+    // It is on, for no time.
+    linger.is_some_and(|linger| linger[..4] != [0; 4] && linger[4..] == [0; 4]) || unread_of_tcp(fd) > 0
 }
 
 /// Has the kernel's socket show an end to who reads and waits, although the other end's has not sent it. Bytes that

@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering;
 
 use raas::Readiness;
 
-use super::kernel_tcp::unread_of_tcp;
+use super::kernel_tcp::{has_tcp_ended, poll_now, unread_of_tcp};
 use super::{Connection, Edges, ReadPart, Role, Waits};
 use crate::inside;
-use crate::real::{self, PollBits};
+use crate::real::PollBits;
 
 /// How a stream is asked.
 #[derive(Debug, Clone, Copy)]
@@ -325,16 +325,4 @@ impl Connection {
     pub(crate) fn leave_wait(&self) {
         self.readers.leave();
     }
-}
-
-/// What the kernel says of these bits now.
-fn poll_now(fd: c_int, events: PollBits) -> PollBits {
-    let mut one = libc::pollfd { fd, events, revents: 0 };
-    // SAFETY: the entry lives through the call.
-    if unsafe { real::poll(&raw mut one, 1, 0) } > 0 { one.revents } else { 0 }
-}
-
-/// Whether the kernel shows an end to readers.
-pub(super) fn has_tcp_ended(fd: c_int) -> bool {
-    poll_now(fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
 }

@@ -15,7 +15,7 @@ use raas_core::switch::{Outcome, Switch, hello};
 
 use super::{Connection, Role, lock};
 use crate::desk::desk;
-use crate::{owner, real, rings};
+use crate::{owner, rings};
 
 /// While a connection waits for its other end, each of so many calls looks whether it is there.
 const LOOKS_AT_FIRST: u32 = 256;
@@ -29,9 +29,10 @@ const BUFFERED_MAX: u64 = 2 << 31;
 static ON_STREAM: OnceLock<fn(c_int)> = OnceLock::new();
 
 /// How far it is.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) enum Upgrade {
     /// Nothing was read or written.
+    #[default]
     New,
     /// The daemon looks for the other end.
     Meeting { meeting: Meeting, token: Option<u64> },
@@ -115,10 +116,7 @@ impl Connection {
         };
         if is_kept() || !self.claim() {
             // Calls that are not seen use it, or another process does, or may.
-            self.counted.set(PathKind::Tcp, why_kept());
-            self.set_role(Role::Kernel);
-            self.is_settled.store(true, Ordering::Release);
-            return;
+            return self.settle(why_kept());
         }
         let mut upgrade = lock(&self.upgrade);
         *upgrade = match begin(fd, role) {
@@ -149,15 +147,24 @@ impl Connection {
         if self.is_switching() {
             return false;
         }
-        self.counted.set(PathKind::Tcp, self.why_kernels());
-        self.set_role(Role::Kernel);
+        self.leave_stream(&mut upgrade, self.why_kernels());
+        true
+    }
+
+    /// No stream, or that one no more. The other end may have said `G`, and read both: TCP's end is the end of the bytes.
+    fn leave_stream(&self, upgrade: &mut Upgrade, why: Reason) {
         upgrade.forget();
         if let Some(stream) = self.stream() {
-            // The other end may have said `G`: TCP's end is the end of the bytes.
             let _ = stream.shutdown(std::net::Shutdown::Write);
         }
-        self.is_settled.store(true, Ordering::Relaxed);
-        true
+        self.settle(why);
+    }
+
+    /// It is the kernel's for good.
+    pub(super) fn settle(&self, why: Reason) {
+        self.counted.set(PathKind::Tcp, why);
+        self.set_role(Role::Kernel);
+        self.is_settled.store(true, Ordering::Release);
     }
 
     /// Stays the kernel's where this end has not switched, and the other end has ended its stream before it did: it
@@ -166,15 +173,8 @@ impl Connection {
         let mut upgrade = lock(&self.upgrade);
         let is_possible = matches!(&*upgrade, Upgrade::Linked(link) if link.switch.outcome() == Outcome::Never);
         if is_possible {
-            if let Some(stream) = self.stream() {
-                // The other end may read both: TCP's end is the end of the bytes.
-                let _inside = crate::inside::enter();
-                let _ = stream.shutdown(std::net::Shutdown::Write);
-            }
-            self.counted.set(PathKind::Tcp, self.kept_by().unwrap_or(Reason::PeerKeepsTcp));
-            self.set_role(Role::Kernel);
-            upgrade.forget();
-            self.is_settled.store(true, Ordering::Release);
+            let _inside = crate::inside::enter();
+            self.leave_stream(&mut upgrade, self.kept_by().unwrap_or(Reason::PeerKeepsTcp));
             self.readers.open();
         }
         is_possible
@@ -506,14 +506,4 @@ fn is_connected(fd: c_int) -> bool {
     let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
     // SAFETY: `address` has room for `len` bytes, and both live through the call.
     unsafe { libc::getpeername(fd, address.as_mut_ptr().cast(), &raw mut len) == 0 }
-}
-
-/// Whether the descriptor is a TCP socket.
-pub(crate) fn is_tcp(fd: c_int) -> bool {
-    let mut protocol: c_int = 0;
-    let mut len = size_of::<c_int>() as libc::socklen_t;
-    // SAFETY: `protocol` has room for `len` bytes, and both live through the call.
-    let result =
-        unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL, (&raw mut protocol).cast(), &raw mut len) };
-    result == 0 && protocol == libc::IPPROTO_TCP
 }
