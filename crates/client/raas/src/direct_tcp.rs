@@ -63,8 +63,6 @@ impl Attachment {
 
 impl DirectTcp {
     fn new(attachment: &Attachment, slot: u32, socket: OwnedFd) -> io::Result<Self> {
-        rustix::io::ioctl_fionbio(&socket, true)?;
-        rustix::net::sockopt::set_tcp_nodelay(&socket, true)?;
         let (token, epoll) = (TOKEN_DIRECT + u64::from(slot), Arc::clone(&attachment.epoll));
         let armed = Side::Read.bit();
         epoll::add(&epoll, &socket, epoll::EventData::new_u64(token), events(armed))?;

@@ -1,14 +1,15 @@
 //! Proves that both ends of a TCP connection for a stream of bulk know its token, which went over the encrypted control
 //! link. docs/inside/control-link.md has the bytes.
 //!
-//! Owns what is proven and how it is compared. It must never put the token into what is sent.
+//! Owns what is proven and how it is compared, and what the side that connects says first and waits for. It must never
+//! put the token into what is sent.
 
-use control::CHALLENGE_BYTES;
+use control::{CHALLENGE_BYTES, PeerMessage, Reason};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
-use crate::Side;
+use crate::{DirectHello, Refusal, Side};
 
 /// First bytes of what is proven.
 const DOMAIN: &[u8] = b"raas direct 2\0";
@@ -25,8 +26,22 @@ pub struct DirectProof {
 }
 
 impl DirectProof {
+    /// What the side that connected says first.
+    pub fn hello(&self) -> DirectHello {
+        DirectHello { number: self.number, nonce: self.nonce, mac: self.mac(Side::Dialer) }
+    }
+
+    /// Judges the answer to it: the side that accepted proves the token, or says why it does not.
+    pub fn judge(&self, answer: PeerMessage) -> Result<(), Refusal> {
+        match answer {
+            PeerMessage::DirectProof { mac } if self.is_proven(Side::Acceptor, &mac) => Ok(()),
+            PeerMessage::Bye { reason, detail } => Err(Refusal::new(reason, detail)),
+            _ => Err(Refusal::new(Reason::PeerAuth, "the peer's daemon did not prove the token")),
+        }
+    }
+
     /// The proof of the side that connected, or of the side that accepted.
-    pub fn mac(&self, prover: Side) -> [u8; 32] {
+    pub(crate) fn mac(&self, prover: Side) -> [u8; 32] {
         // A key of HMAC may have any length.
         let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.token) else { return [0; 32] };
         mac.update(DOMAIN);
@@ -40,7 +55,7 @@ impl DirectProof {
     }
 
     /// Whether `mac` is that side's proof.
-    pub fn is_proven(&self, prover: Side, mac: &[u8; 32]) -> bool {
+    pub(crate) fn is_proven(&self, prover: Side, mac: &[u8; 32]) -> bool {
         bool::from(self.mac(prover).ct_eq(mac))
     }
 }

@@ -440,6 +440,12 @@ pub struct DirectHello {
     pub mac: [u8; 32],
 }
 
+impl From<DirectHello> for PeerMessage {
+    fn from(DirectHello { number, nonce, mac }: DirectHello) -> Self {
+        Self::DirectHello { number, nonce, mac }
+    }
+}
+
 #[cfg(test)]
 mod liar_tests;
 #[cfg(test)]

@@ -128,8 +128,8 @@ async fn introduce(
     }
 }
 
-/// From our own address, which the peer compares with what we claim. A stream of bulk may get this connection, so its
-/// pacing is to be settled ([`softnic::settle_pacing`]).
+/// From our own address, which the peer compares with what we claim. A stream of bulk may get this connection
+/// ([`softnic::prepare_stream`]).
 pub(crate) async fn connect(own: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {
     let socket = if to.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     softnic::begin_unpaced(&socket);

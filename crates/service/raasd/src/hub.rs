@@ -6,7 +6,6 @@
 
 mod actions;
 mod clients;
-mod crowds;
 mod descriptors;
 mod direct;
 mod engines;
@@ -32,6 +31,7 @@ use control::{PeerMessage, Reason, Reply};
 use engine::{AppId, ReturnedChunk, SlotSet};
 use plane::{Admission, ClientId, Daemon, DaemonConfig, LinkId, Names, PairLimits, PeersConfig, Policy};
 use shm::{ClosedElsewhere, Session, SessionShape};
+use softnic::Crowds;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout};
@@ -51,7 +51,6 @@ use crate::shares::Memory;
 use crate::shutdown::Shutdown;
 use crate::turns::Turns;
 use crate::{Config, DaemonError};
-use crowds::Crowds;
 use installs::{Installs, Read};
 use kept::KeptRegions;
 use regions::{Made, Regions};

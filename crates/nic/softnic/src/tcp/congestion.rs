@@ -45,7 +45,8 @@ pub(super) enum Congestion {
     },
 }
 
-/// For a TCP socket that is to connect or to listen: it does not pace until [`settle_pacing`] has seen its path. What a
+/// For a TCP socket that is to connect or to listen: it does not pace until [`prepare_stream`](crate::prepare_stream) or
+/// the device has seen its path. What a
 /// listener accepts begins as the listener.
 pub fn begin_unpaced(fd: impl AsFd) {
     if control_of(fd.as_fd()).is_some_and(|host| host.starts_with(PACED)) {
@@ -60,7 +61,7 @@ pub(super) fn set_unpaced(fd: BorrowedFd<'_>) {
 
 /// For a connection whose socket began by [`begin_unpaced`]: it gets the host's congestion control unless its path is
 /// near, a round trip below a millisecond. Returns whether it goes on without pacing although the host's control paces.
-pub fn settle_pacing(fd: impl AsFd) -> bool {
+pub(super) fn settle_pacing(fd: impl AsFd) -> bool {
     unpaced(fd.as_fd()).is_some()
 }
 

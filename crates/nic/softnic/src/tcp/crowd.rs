@@ -4,14 +4,19 @@
 //! connections may have only a few segments under way, that is too much for all of them: the queue before the narrow
 //! link drops a fifth of what they send, and they carry 0.6 of what the same number carries with cubic, which goes down
 //! to one segment. Cubic alone would lose where shares are large: at a loss of 1% it keeps 12 segments under way, and BBR
-//! as many as the path takes. So connections leave BBR by what their windows are, not by their losses. Owns the question
-//! and the change for one connection; its user knows how many share a path, and that they must do the same: one with BBR
-//! among many with cubic takes what it likes.
+//! as many as the path takes. So connections leave BBR by what their windows are, not by their losses. Those to one host
+//! do the same: one with BBR among many with cubic takes what it likes.
+//!
+//! Owns a descriptor of each stream's connection that began with a control that paces, as long as the stream lives, and
+//! when they are looked at. Programs have no right to choose the control, and know nothing of each other.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::net::sockopt;
+use verbs::Time;
 
 use super::congestion::{LOST_MIN, PACED, control_of, set_unpaced};
 use crate::sys::path_state::{PathState, path_state};
@@ -22,9 +27,16 @@ const WINDOW_SMALL: u32 = 16;
 /// A window says nothing before: it grows from ten segments.
 const ROUND_TRIPS_OF_START: u32 = 8;
 
+/// How often connections are looked at.
+const LOOK_PAUSE: Duration = Duration::from_millis(50);
+/// Fewest streams to a host that are many.
+const MANY: usize = 8;
+/// Where one in so many has too small a share of the path, the others have what it lacks.
+const SQUEEZED_OF: usize = 3;
+
 /// A connection that began with a congestion control that paces.
 #[derive(Debug)]
-pub struct PacedConnection {
+struct PacedConnection {
     fd: OwnedFd,
     /// The control that it began with.
     control: String,
@@ -48,7 +60,7 @@ enum Start {
 
 impl PacedConnection {
     /// `None`: its control does not pace, or the connection is gone. Holds a descriptor of its own.
-    pub fn new(fd: impl AsFd) -> Option<Self> {
+    fn new(fd: impl AsFd) -> Option<Self> {
         let fd = fd.as_fd();
         let control = control_of(fd).filter(|control| control.starts_with(PACED))?;
         let (seen, fd) = (path_state(fd).ok()?, fd.try_clone_to_owned().ok()?);
@@ -57,7 +69,7 @@ impl PacedConnection {
 
     /// Looks at it again, so long after the last time. Returns whether its share of the path is small: at some look since
     /// it last began to pace it had lost segments and had a small window.
-    pub fn look(&mut self, pause: Duration) -> bool {
+    fn look(&mut self, pause: Duration) -> bool {
         self.age += pause;
         // One that is gone is not squeezed by others.
         if let Ok(now) = path_state(self.fd.as_fd()) {
@@ -87,7 +99,7 @@ impl PacedConnection {
     }
 
     /// Goes on without pacing, or as it began.
-    pub fn set_paced(&mut self, is_paced: bool) {
+    fn set_paced(&mut self, is_paced: bool) {
         if self.is_paced == is_paced {
             return;
         }
@@ -107,9 +119,68 @@ fn is_squeezed(before: &PathState, now: &PathState) -> bool {
     again >= LOST_MIN && now.window_segments <= WINDOW_SMALL
 }
 
+/// The streams to one host.
+#[derive(Debug, Default)]
+struct Crowd {
+    streams: BTreeMap<u64, PacedConnection>,
+    has_left_pacing: bool,
+}
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub struct Crowds {
+    crowds: BTreeMap<IpAddr, Crowd>,
+    next_look: Option<Time>,
+}
+
+impl Crowd {
+    /// Returns whether anybody is left.
+    fn look(&mut self, lives: impl Fn(u64) -> bool) -> bool {
+        self.streams.retain(|&connection, _| lives(connection));
+        let count = self.streams.len();
+        let squeezed = self.streams.values_mut().map(|stream| usize::from(stream.look(LOOK_PAUSE))).sum::<usize>();
+        self.has_left_pacing = leaves_pacing(self.has_left_pacing, count, squeezed);
+        for stream in self.streams.values_mut() {
+            stream.set_paced(!self.has_left_pacing);
+        }
+        count > 0
+    }
+}
+
+/// Whether so many streams, of which some are squeezed, go on without pacing.
+fn leaves_pacing(has_left: bool, count: usize, squeezed: usize) -> bool {
+    count >= MANY && (has_left || squeezed * SQUEEZED_OF >= count)
+}
+
+impl Crowds {
+    /// A stream to a host gets a connection.
+    pub fn add(&mut self, peer: IpAddr, connection: u64, socket: &OwnedFd, now: Time) {
+        if let Some(mut paced) = PacedConnection::new(socket) {
+            let crowd = self.crowds.entry(peer).or_default();
+            paced.set_paced(!crowd.has_left_pacing);
+            crowd.streams.insert(connection, paced);
+            self.next_look.get_or_insert(now + LOOK_PAUSE);
+        }
+    }
+
+    /// When [`Self::handle_timeout`] has something to do.
+    pub fn deadline(&self) -> Option<Time> {
+        self.next_look
+    }
+
+    /// Looks at all of them if it is time.
+    pub fn handle_timeout(&mut self, now: Time, lives: impl Fn(u64) -> bool) {
+        if self.next_look.is_none_or(|at| now < at) {
+            return;
+        }
+        self.crowds.retain(|_, crowd| crowd.look(&lives));
+        self.next_look = (!self.crowds.is_empty()).then(|| now + LOOK_PAUSE);
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::net::{TcpListener, TcpStream};
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
     use super::*;
 
@@ -150,5 +221,34 @@ mod tests {
         paced.set_paced(true);
         assert!(control().starts_with(PACED), "it is as it began");
         assert!(!paced.look(second), "it gets another chance");
+    }
+
+    #[test]
+    fn many_leave_together_and_return_when_few_are_left() {
+        assert!(!leaves_pacing(false, MANY - 1, MANY - 1), "they are few");
+        assert!(!leaves_pacing(false, 90, 29) && leaves_pacing(false, 90, 30));
+        assert!(leaves_pacing(true, MANY, 0), "without pacing nobody is squeezed");
+        assert!(!leaves_pacing(true, MANY - 1, 0));
+    }
+
+    #[test]
+    fn descriptors_of_streams_that_ended_are_given_back() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let streams = [(); 3].map(|()| TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+        let (mut crowds, peer) = (Crowds::default(), IpAddr::V4(Ipv4Addr::LOCALHOST));
+        for (connection, stream) in streams.into_iter().enumerate() {
+            crowds.add(peer, connection as u64, &stream.into(), Time(1));
+        }
+        let kept = |crowds: &Crowds| crowds.crowds.get(&peer).map_or(0, |crowd| crowd.streams.len());
+        // On a host whose congestion control does not pace there is nothing to look at.
+        let is_paced = crowds.deadline().is_some();
+        assert_eq!(kept(&crowds), if is_paced { 3 } else { 0 });
+        crowds.handle_timeout(Time(2), |_| false);
+        assert_eq!(kept(&crowds), if is_paced { 3 } else { 0 }, "it is not time");
+        crowds.handle_timeout(Time(1) + LOOK_PAUSE, |connection| connection == 1);
+        assert_eq!(kept(&crowds), usize::from(is_paced));
+        assert_eq!(crowds.deadline(), is_paced.then(|| Time(1) + LOOK_PAUSE * 2));
+        crowds.handle_timeout(Time(1) + LOOK_PAUSE * 2, |_| false);
+        assert_eq!((crowds.crowds.len(), crowds.deadline()), (0, None));
     }
 }

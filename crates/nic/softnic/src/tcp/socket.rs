@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use verbs::{AcceptAttr, PathMarks};
 
-use super::congestion::begin_unpaced;
+use super::congestion::{begin_unpaced, settle_pacing};
 use crate::OpenError;
 
 /// Connections that wait in the kernel to be accepted.
@@ -126,8 +126,29 @@ pub(crate) fn accept(listener: &OwnedFd) -> Option<(OwnedFd, SocketAddr)> {
     Some((fd, from))
 }
 
+/// Silence after which the kernel asks whether the other end of a stream's own connection is there, the pause between such
+/// questions, and how many may stay without an answer. They are for firewalls on the way, which forget connections that
+/// rest; what they would find the lane has found long before.
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(60), Duration::from_secs(60), 127);
+
+/// What the TCP connection of a stream's own has, when it is given to a program: it is marked as the device's packets
+/// are, and its pacing is settled. It has no `TCP_USER_TIMEOUT`, which would also break the connection to a reader that
+/// takes nothing for so long, because it rests, or because the daemons that owe it the bytes before the switch are away.
+/// Whether the other host is there the lane knows.
+pub fn prepare_stream(fd: impl AsFd, marks: PathMarks) -> io::Result<()> {
+    let (idle, pause, count) = KEEPALIVE;
+    sockopt::set_socket_keepalive(&fd, true)?;
+    sockopt::set_tcp_keepidle(&fd, idle)?;
+    sockopt::set_tcp_keepintvl(&fd, pause)?;
+    sockopt::set_tcp_keepcnt(&fd, count)?;
+    sockopt::set_tcp_nodelay(&fd, true)?;
+    mark_socket(&fd, sockopt::socket_domain(&fd)? == AddressFamily::INET, marks)?;
+    settle_pacing(fd);
+    Ok(())
+}
+
 /// Gives the packets of a TCP socket their traffic class and hop limit.
-pub fn mark_socket(fd: impl AsFd, is_ipv4: bool, marks: PathMarks) -> rustix::io::Result<()> {
+fn mark_socket(fd: impl AsFd, is_ipv4: bool, marks: PathMarks) -> rustix::io::Result<()> {
     let PathMarks { traffic_class, hop_limit } = marks;
     // The kernel keeps the two lower bits for itself.
     match is_ipv4 {
@@ -207,6 +228,21 @@ mod tests {
         assert_eq!(sockopt::ipv6_tclass(&fd).unwrap() & !3, 104);
         assert_eq!(sockopt::ipv6_unicast_hops(&fd).unwrap(), 3);
         drop((listener, listener6));
+    }
+
+    /// The longest time for which connections may be told to wait for the other host's daemon.
+    const WAIT_MAX: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn no_silence_for_which_the_lane_waits_breaks_a_stream() {
+        let (_listener, at) = listen("127.0.0.1:0".parse().unwrap(), false).unwrap();
+        let socket = std::net::TcpStream::connect(at).unwrap();
+        prepare_stream(&socket, PathMarks::new(26, 3)).unwrap();
+        assert_eq!((sockopt::ip_tos(&socket).unwrap() & !3, sockopt::ip_ttl(&socket).unwrap()), (104, 3));
+        assert_eq!(sockopt::tcp_user_timeout(&socket).unwrap(), 0);
+        assert!(sockopt::socket_keepalive(&socket).unwrap() && sockopt::tcp_nodelay(&socket).unwrap());
+        let (idle, pause) = (sockopt::tcp_keepidle(&socket).unwrap(), sockopt::tcp_keepintvl(&socket).unwrap());
+        assert!(idle + pause * sockopt::tcp_keepcnt(&socket).unwrap() > WAIT_MAX);
     }
 
     #[test]

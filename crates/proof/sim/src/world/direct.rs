@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use control::{CHALLENGE_BYTES, Reason};
-use plane::{DirectHello, DirectProof, Side};
+use control::{CHALLENGE_BYTES, PeerMessage, Reason};
+use plane::DirectProof;
 
 use super::event::PeerOffer;
 use super::{Event, World};
@@ -35,7 +35,7 @@ impl World {
     ) {
         let now = self.now;
         let proof = DirectProof { number: offer.number, token: offer.token, nonce };
-        let hello = DirectHello { number: offer.number, nonce, mac: proof.mac(Side::Dialer) };
+        let hello = proof.hello();
         let is_reached = !self.network.is_control_cut(from, host, 0) && self.stalled(host).is_none();
         let answer =
             self.up(host).filter(|_| is_reached).map(|running| running.control.daemon.judge_direct(now, &hello));
@@ -43,7 +43,7 @@ impl World {
             None => Err(Reason::PeerUnreachable),
             Some(None) => Err(Reason::PeerAuth),
             Some(Some(mac)) => {
-                if !proof.is_proven(Side::Acceptor, &mac) {
+                if proof.judge(PeerMessage::DirectProof { mac }).is_err() {
                     self.checks.fail(now, "unexplained", format!("host {host} does not prove a token that it made"));
                 }
                 let (cut_max, chance) = (self.plan.streams.cut_max, u64::from(self.fresh()[0]) << 32 | self.steps);
