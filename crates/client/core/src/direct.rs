@@ -15,7 +15,7 @@
 use std::fmt;
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use control::Reason;
@@ -35,7 +35,7 @@ const COMMITTED: u32 = 1;
 const GRANTED: u32 = 2;
 /// Nothing more comes by TCP.
 const OVER: u32 = 4;
-/// The peer switched; the offset is known.
+/// The peer switched.
 const SWITCHED: u32 = 8;
 /// This side switched.
 const LEFT_RING: u32 = 16;
@@ -84,8 +84,6 @@ pub struct Direct {
     /// What was said; the rest is what others know of it without a lock.
     words: Mutex<Switch>,
     state: AtomicU32,
-    /// Where the peer switched.
-    peer_from: AtomicU64,
     /// Why it broke: a reason's number and 1.
     broken: AtomicU32,
 }
@@ -99,7 +97,6 @@ impl Direct {
             carries_messages,
             words: Mutex::new(Switch::new(Some(hello))),
             state: AtomicU32::new(0),
-            peer_from: AtomicU64::new(0),
             broken: AtomicU32::new(0),
         };
         direct.say(hello);
@@ -189,11 +186,6 @@ impl Direct {
         self.set(OVER);
     }
 
-    /// Where the peer switched, if it did.
-    pub(crate) fn peer_from(&self) -> Option<u64> {
-        self.is(SWITCHED).then(|| self.peer_from.load(Ordering::Acquire))
-    }
-
     /// Something changed, as was to be told. Afterwards everybody who waits for the stream looks.
     pub fn handle_event(&self) {
         self.socket.disarm();
@@ -204,8 +196,9 @@ impl Direct {
         }
     }
 
-    /// Reads what the peer said before the stream's bytes, as far as it came, and answers.
-    pub fn advance(&self) {
+    /// Reads what the peer said before the stream's bytes, as far as it came, and answers. Where the peer switched, if it
+    /// did.
+    pub fn advance(&self) -> Option<u64> {
         // Held for some calls that do not wait.
         let mut words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
         while self.broken().is_none() && !self.is_over() {
@@ -213,10 +206,10 @@ impl Direct {
             // Behind `G` come messages.
             let wanted = if self.carries_messages && words.is_granted() { 0 } else { words.wanted() };
             if wanted == 0 {
-                return;
+                break;
             }
             match self.socket.recv(&mut said[..wanted]) {
-                Ok(None) => return,
+                Ok(None) => break,
                 // A side that ends in the middle of a word is a side that died: the lane says how.
                 Ok(Some(0)) => self.on_over(),
                 Ok(Some(count)) => match words.take(&said[..count], u64::MAX) {
@@ -226,6 +219,7 @@ impl Direct {
                 Err(broken) => self.on_broken(broken),
             }
         }
+        words.at()
     }
 
     fn on_words(&self, words: &mut Switch) {
@@ -241,8 +235,7 @@ impl Direct {
         if words.is_granted() {
             self.set(GRANTED);
         }
-        if let Some(at) = words.at() {
-            self.peer_from.store(at, Ordering::Release);
+        if words.at().is_some() {
             self.set(SWITCHED);
         }
     }

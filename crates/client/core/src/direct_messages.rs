@@ -101,7 +101,7 @@ impl MessagesTx {
 
 /// Sends all. What TCP has no room for is waited for: with [`UNANSWERED_MAX`] only where a host gives its connections
 /// less than Linux does, or where the peer sends without reading what it says that it answers.
-fn send_whole(direct: &Direct, at: &Endpoint, bufs: &[IoSlice<'_>]) -> Result<(), End> {
+pub(crate) fn send_whole(direct: &Direct, at: &Endpoint, bufs: &[IoSlice<'_>]) -> Result<(), End> {
     let mut rest: Vec<IoSlice<'_>> = bufs.to_vec();
     let mut rest = &mut rest[..];
     // What is empty is behind it.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::asked::{ANSWERS, Asked};
 use crate::direct::Direct;
-use crate::direct_messages::{MessagesTx, Way};
+use crate::direct_messages::{MessagesTx, Way, send_whole};
 use crate::switch::{SWITCH_BYTES, switched};
 use crate::{End, Endpoint, Side};
 
@@ -188,22 +188,17 @@ impl DirectTx {
         }
     }
 
-    /// Sends all of `bytes`, waiting for room. False: writing ended before.
-    pub(crate) fn send_all(&mut self, at: &Endpoint, mut bytes: &[u8]) -> bool {
-        while !bytes.is_empty() {
-            if at.write_end().is_some() {
-                return false;
-            }
-            match self.put(at, 0, &[IoSlice::new(bytes)]) {
-                Ok(Some(0)) => {
-                    if let Self::Socket { direct, .. } = self {
-                        direct.socket.wait_room();
-                    }
-                }
-                Ok(Some(count)) => bytes = &bytes[count..],
-                Ok(None) | Err(_) => return false,
-            }
+    /// Sends all of `bytes` behind the switch, waiting for room. False: writing ended before.
+    pub(crate) fn send_all(&mut self, at: &Endpoint, bytes: &[u8]) -> bool {
+        let (Self::Socket { direct, words, said, sent }, false) = (self, bytes.is_empty()) else {
+            return bytes.is_empty();
+        };
+        let all = [IoSlice::new(&words[*said..]), IoSlice::new(bytes)];
+        if at.write_end().is_some() || send_whole(direct, at, &all).is_err() {
+            return false;
         }
+        (*said, *sent) = (SWITCH_BYTES, *sent + bytes.len() as u64);
+        at.count_direct(Side::Write, *sent);
         true
     }
 }

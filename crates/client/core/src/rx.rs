@@ -180,8 +180,7 @@ impl Rx {
     #[cold]
     fn switch(&mut self, at: &Endpoint) -> Result<bool, End> {
         let Some(direct) = at.direct() else { return Ok(false) };
-        direct.advance();
-        let Some(from) = direct.peer_from() else { return Ok(false) };
+        let Some(from) = direct.advance() else { return Ok(false) };
         // Before the ring is looked at: what the peer wrote to it is there then.
         let is_finished = at.is_lane_finished();
         let available = self.ring.available().map_err(|fault| at.on_fault(fault))?;

@@ -152,11 +152,6 @@ impl Switch {
         self.is_broken
     }
 
-    /// Whether the other end has the new way: it has said its first word there.
-    pub fn is_met(&self) -> bool {
-        !matches!(self.heard, Heard::NoHello(_))
-    }
-
     /// Whether the other end reads both ways.
     pub fn is_granted(&self) -> bool {
         matches!(self.heard, Heard::Grant { .. } | Heard::Switched { .. })

@@ -12,6 +12,9 @@ const KERNEL_SHARE: u32 = 4;
 
 /// Threads that look at the moment.
 static LOOKING: AtomicU32 = AtomicU32::new(0);
+/// More threads would only pass the processors around among themselves.
+static LOOKING_MAX: LazyLock<u32> =
+    LazyLock::new(|| std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)));
 /// Whether a core that is yielded comes back soon.
 static CROWDING: LazyLock<Crowding> = LazyLock::new(Crowding::default);
 
@@ -37,7 +40,7 @@ pub(crate) fn until(ready: &mut dyn FnMut(Look) -> bool) -> bool {
     if is_crowded() {
         return false;
     }
-    if LOOKING.fetch_add(1, Ordering::Relaxed) >= processors() {
+    if LOOKING.fetch_add(1, Ordering::Relaxed) >= *LOOKING_MAX {
         LOOKING.fetch_sub(1, Ordering::Relaxed);
         return false;
     }
@@ -54,15 +57,4 @@ pub(crate) fn until(ready: &mut dyn FnMut(Look) -> bool) -> bool {
     }
     LOOKING.fetch_sub(1, Ordering::Relaxed);
     found
-}
-
-fn processors() -> u32 {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let known = COUNT.load(Ordering::Relaxed);
-    if known > 0 {
-        return known;
-    }
-    let count = std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
-    COUNT.store(count, Ordering::Relaxed);
-    count
 }

@@ -85,11 +85,18 @@ struct Hosts {
     encrypt: Encrypt,
     encrypts: BTreeMap<IpAddr, Encrypt>,
     several_paths: BTreeSet<IpAddr>,
+    /// Streams may have TCP connections of their own.
+    makes_directs: bool,
 }
 
 impl Hosts {
     fn encrypt_to(&self, peer: IpAddr) -> Encrypt {
         self.encrypts.get(&peer).copied().unwrap_or(self.encrypt)
+    }
+
+    /// Whether bytes to a peer may go in the clear, and by a connection that is bound to one path.
+    fn are_plain(&self, peer: IpAddr) -> bool {
+        self.encrypt_to(peer) == Encrypt::Off && !self.several_paths.contains(&peer)
     }
 
     /// Whether some host gets nothing in the clear.
@@ -141,11 +148,11 @@ impl<F, S> Daemon<F, S> {
             pairs: Pairs::new(pairs, listen),
             own_ends: OwnEnds::default(),
             meetings: Meetings::new(addresses.clone(), listen),
-            directs: Directs::new(listen, config.makes_directs).with_lane_only(several_paths.iter().copied()),
+            directs: Directs::new(listen),
             peers: Peers::new(peers),
             directory: Directory::new(directory),
             foreign: Foreign::new(directory),
-            hosts: Hosts { own: addresses, encrypt, encrypts, several_paths },
+            hosts: Hosts { own: addresses, encrypt, encrypts, several_paths, makes_directs: config.makes_directs },
             tcp_is_faster: config.tcp_is_faster,
             namespace: config.namespace,
             nobody: config.nobody,

@@ -5,7 +5,7 @@
 //!
 //! `F` is the driver's socket.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use control::{CHALLENGE_BYTES, PeerMessage, Reason};
 use verbs::Time;
 
 use crate::direct_proof::DirectProof;
+use crate::user_places::give_back;
 use crate::{ClientId, Side};
 
 /// Such connections of a host at most.
@@ -108,10 +109,6 @@ struct OwnOffer {
 #[derive(Debug)]
 pub struct Directs<F> {
     own: IpAddr,
-    /// Whether this host makes any.
-    is_on: bool,
-    /// Peers that are reached in more than one way.
-    lane_only: BTreeSet<IpAddr>,
     streams: BTreeMap<u64, Stream>,
     offers: BTreeMap<u64, OwnOffer>,
     /// Streams whose offers wait, and their tokens. Those that ended are still here.
@@ -126,12 +123,10 @@ pub struct Directs<F> {
 }
 
 impl<F> Directs<F> {
-    /// `own`: the host's address. `is_on`: the configuration and the device allow such connections.
-    pub(crate) fn new(own: IpAddr, is_on: bool) -> Self {
+    /// `own`: the host's address.
+    pub(crate) fn new(own: IpAddr) -> Self {
         Self {
             own,
-            is_on,
-            lane_only: BTreeSet::new(),
             streams: BTreeMap::new(),
             offers: BTreeMap::new(),
             waiting: VecDeque::new(),
@@ -141,17 +136,6 @@ impl<F> Directs<F> {
             counters: DirectCounters::default(),
             actions: VecDeque::new(),
         }
-    }
-
-    /// Streams to these peers stay on the lane: each has more than one path, and such a connection is bound to one. Offers
-    /// of theirs are refused with [`Reason::DirectOff`].
-    pub(crate) fn with_lane_only(mut self, peers: impl IntoIterator<Item = IpAddr>) -> Self {
-        self.lane_only = peers.into_iter().collect();
-        self
-    }
-
-    fn may_be_direct(&self, peer: IpAddr) -> bool {
-        self.is_on && !self.lane_only.contains(&peer)
     }
 
     /// What to do next.
@@ -192,16 +176,6 @@ impl<F> Directs<F> {
         if is_full { Err(Reason::LocalLimit) } else { Ok(()) }
     }
 
-    /// A place of the stream's user is free.
-    fn give_back(&mut self, uid: u32) {
-        if let Some(count) = self.users.get_mut(&uid) {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                self.users.remove(&uid);
-            }
-        }
-    }
-
     fn set_refused(&mut self, connection: u64, reason: Reason) {
         let Some(stream) = self.streams.get_mut(&connection) else { return };
         if let State::Refused(_) = stream.state {
@@ -210,7 +184,7 @@ impl<F> Directs<F> {
         stream.state = State::Refused(reason);
         let (uid, offer) = (stream.of.uid, stream.offer);
         self.counters.refused += 1;
-        self.give_back(uid);
+        give_back(&mut self.users, uid);
         if offer.is_ours {
             self.offers.remove(&offer.number);
         }
@@ -220,11 +194,10 @@ impl<F> Directs<F> {
 
     /// The engine reports a stream of bulk. `token` is random.
     pub(crate) fn handle_bulk(&mut self, of: BulkOf, token: [u8; CHALLENGE_BYTES]) {
-        if !self.may_be_direct(of.peer) || self.streams.contains_key(&of.connection) {
-            return;
-        }
         // An offer has no number until its turn.
-        if self.enter(of, Offer { number: 0, is_ours: true }, State::Waiting).is_ok() {
+        if !self.streams.contains_key(&of.connection)
+            && self.enter(of, Offer { number: 0, is_ours: true }, State::Waiting).is_ok()
+        {
             self.waiting.push_back((of.connection, token));
         }
     }
@@ -264,9 +237,6 @@ impl<F> Directs<F> {
     pub(crate) fn handle_message(&mut self, peer: IpAddr, message: PeerMessage) {
         match message {
             PeerMessage::DirectOffer { number, lane, route, token } => {
-                if !self.may_be_direct(peer) {
-                    return self.refuse(peer, number, true, Reason::DirectOff);
-                }
                 if self.asked.len() >= DIRECT_MAKING_MAX {
                     return self.refuse(peer, number, true, Reason::PeerLimit);
                 }
@@ -295,12 +265,12 @@ impl<F> Directs<F> {
             Some((State::Making, offer)) if offer.is_ours && self.own > peer => {
                 self.offers.remove(&offer.number);
                 self.streams.remove(&of.connection);
-                self.give_back(of.uid);
+                give_back(&mut self.users, of.uid);
             }
             // This host has not offered yet.
             Some((State::Waiting, _)) => {
                 self.streams.remove(&of.connection);
-                self.give_back(of.uid);
+                give_back(&mut self.users, of.uid);
             }
             Some((State::Making | State::Given, _)) => return,
             Some((State::Refused(_), _)) => return self.refuse(peer, number, true, Reason::PeerLimit),
@@ -383,7 +353,7 @@ impl<F> Directs<F> {
     pub(crate) fn handle_over(&mut self, connection: u64) {
         let Some(stream) = self.streams.remove(&connection) else { return };
         if !matches!(stream.state, State::Refused(_)) {
-            self.give_back(stream.of.uid);
+            give_back(&mut self.users, stream.of.uid);
         }
         if stream.offer.is_ours {
             self.offers.remove(&stream.offer.number);

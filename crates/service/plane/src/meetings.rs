@@ -14,6 +14,7 @@ use std::time::Duration;
 use control::{MeetMessage, MeetProof, MeetingPlace, Reason, Rendezvous, Reply, TcpEnd};
 use verbs::Time;
 
+use crate::user_places::give_back;
 use crate::{ClientId, Party};
 use joints::{Joints, Namespace, Proved, Side};
 
@@ -510,15 +511,6 @@ impl Meetings {
         }
         if self.absent.len() < ABSENT_MAX {
             self.absent.insert(host, now + ABSENT);
-        }
-    }
-}
-
-fn give_back<K: Ord>(counts: &mut BTreeMap<K, usize>, key: K) {
-    if let Some(count) = counts.get_mut(&key) {
-        *count = count.saturating_sub(1);
-        if *count == 0 {
-            counts.remove(&key);
         }
     }
 }

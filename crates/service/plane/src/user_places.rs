@@ -67,6 +67,16 @@ impl UserPlaces {
     }
 }
 
+/// One place of `key` is free. Who has none is forgotten.
+pub(crate) fn give_back<K: Ord>(counts: &mut BTreeMap<K, usize>, key: K) {
+    if let Some(count) = counts.get_mut(&key) {
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            counts.remove(&key);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

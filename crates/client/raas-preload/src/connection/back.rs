@@ -87,7 +87,7 @@ impl Connection {
 
     /// The other end may have asked on TCP, where nothing else can be before the stream's end was read. It is answered.
     pub(crate) fn hear_ask(&self, fd: c_int) {
-        self.hear_ask_as(fd, || Begin::Answer);
+        self.hear_ask_as(fd, Begin::Answer);
     }
 
     /// The same while the program makes no call. What it has not read goes back too, if that is little: the program may
@@ -96,10 +96,10 @@ impl Connection {
         let Ok(_only) = self.bringing.try_lock() else { return };
         let is_little = self.unread().is_none_or(|unread| unread <= UNREAD_MAX);
         let asks = is_little && self.can_say();
-        self.hear_ask_as(fd, || if asks { Begin::Ask } else { Begin::Answer });
+        self.hear_ask_as(fd, if asks { Begin::Ask } else { Begin::Answer });
     }
 
-    fn hear_ask_as(&self, fd: c_int, begin: impl FnOnce() -> Begin) {
+    fn hear_ask_as(&self, fd: c_int, begin: Begin) {
         if !self.can_hear_word() || inside::is_inside() || self.is_going_back() {
             return;
         }
@@ -111,7 +111,7 @@ impl Connection {
         }
         if word == Some(Word::Ask) && self.can_hear_ask() && !self.is_going_back() {
             let until = Instant::now() + PATIENCE;
-            match self.return_to_tcp(fd, begin(), Vec::new(), until) {
+            match self.return_to_tcp(fd, begin, Vec::new(), until) {
                 Ok(()) => self.show_why(fd, self.kept_by().unwrap_or(Reason::PeerKeepsTcp)),
                 Err(Failed) => self.spoil(fd),
             }

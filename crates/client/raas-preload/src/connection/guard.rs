@@ -131,7 +131,9 @@ impl Connection {
                     let is_over = match moves {
                         Moves::Out { .. } => Instant::now() >= until,
                         // What has come was sent in the clear.
-                        Moves::In { .. } => self.verdict() == UNDECIDED && !self.is_switching() && has_bytes(fd),
+                        Moves::In { .. } => {
+                            self.verdict() == UNDECIDED && !self.is_switching() && peek(fd, &mut [0]) > 0
+                        }
                     };
                     if is_hopeless || is_over {
                         self.refuse(fd);
@@ -157,7 +159,7 @@ impl Connection {
             Some(_) if told == 0 => Socket::Connected,
             None if told == 0 && is_connecting(fd) => Socket::Connecting,
             // Bytes may stand before the end.
-            Some(_) if told & (libc::POLLHUP | libc::POLLERR) == 0 && has_bytes(fd) => Socket::Connected,
+            Some(_) if told & (libc::POLLHUP | libc::POLLERR) == 0 && peek(fd, &mut [0]) > 0 => Socket::Connected,
             _ => Socket::Unusable,
         }
     }
@@ -211,13 +213,8 @@ enum Socket {
     Unusable,
 }
 
-/// Whether the kernel has bytes of the other end.
-fn has_bytes(fd: c_int) -> bool {
-    peek(fd, &mut [0]) > 0
-}
-
 /// This end and the other one of a connected socket.
-fn ends(fd: c_int) -> Option<(SocketAddr, SocketAddr)> {
+pub(super) fn ends(fd: c_int) -> Option<(SocketAddr, SocketAddr)> {
     // SAFETY: the program is in a call with this descriptor, so it is open until the call returns; it is not closed here.
     let socket = ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(fd) });
     Some((socket.local_addr().ok()?, socket.peer_addr().ok()?))

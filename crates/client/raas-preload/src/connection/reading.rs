@@ -253,10 +253,7 @@ impl Connection {
     }
 
     fn receive_now(&self, fd: c_int, parts: &[iovec], flags: c_int) -> isize {
-        // SAFETY: all of `msghdr` may be zero.
-        let mut message: msghdr = unsafe { std::mem::zeroed() };
-        message.msg_iov = parts.as_ptr().cast_mut();
-        message.msg_iovlen = parts.len() as _;
+        let mut message = message_of(parts);
         let flags = (flags & !libc::MSG_WAITALL) | libc::MSG_DONTWAIT;
         // SAFETY: the program vouches for its buffers, and the message lives through the call.
         let result = unsafe { real::recvmsg(fd, &raw mut message, flags) };
@@ -315,10 +312,7 @@ impl Connection {
     /// As the program's call, behind the first `done` bytes.
     fn receive_rest(&self, fd: c_int, parts: &[iovec], done: usize, flags: c_int) -> isize {
         let rest = rest_of(parts, done);
-        // SAFETY: all of `msghdr` may be zero.
-        let mut message: msghdr = unsafe { std::mem::zeroed() };
-        message.msg_iov = rest.as_ptr().cast_mut();
-        message.msg_iovlen = rest.len() as _;
+        let mut message = message_of(&rest);
         // SAFETY: the program vouches for its buffers, and the message lives through the call.
         self.receive(fd, &rest, flags, &mut || unsafe { real::recvmsg(fd, &raw mut message, flags) })
     }
@@ -437,30 +431,34 @@ impl Connection {
     }
 }
 
+/// To be received into these parts, which outlive it.
+fn message_of(parts: &[iovec]) -> msghdr {
+    // SAFETY: all of `msghdr` may be zero.
+    let mut message: msghdr = unsafe { std::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (parts.as_ptr().cast_mut(), parts.len() as _);
+    message
+}
+
 /// The parts as far as they hold so many bytes.
 fn first_of(parts: &[iovec], mut most: usize) -> Vec<iovec> {
-    let mut first = Vec::with_capacity(parts.len());
-    for part in parts {
+    let part = |part: &iovec| {
         let len = part.iov_len.min(most);
-        first.push(iovec { iov_base: part.iov_base, iov_len: len });
         most -= len;
-    }
-    first
+        iovec { iov_base: part.iov_base, iov_len: len }
+    };
+    parts.iter().map(part).collect()
 }
 
 /// The parts behind so many bytes.
-fn rest_of(parts: &[iovec], mut skip: usize) -> Vec<iovec> {
-    let mut rest = Vec::with_capacity(parts.len());
-    for part in parts {
+pub(super) fn rest_of(parts: &[iovec], mut skip: usize) -> Vec<iovec> {
+    let part = |part: &iovec| {
         let skipped = skip.min(part.iov_len);
         skip -= skipped;
-        if skipped < part.iov_len {
-            // SAFETY: within the part.
-            let base = unsafe { part.iov_base.cast::<u8>().add(skipped) };
-            rest.push(iovec { iov_base: base.cast(), iov_len: part.iov_len - skipped });
-        }
-    }
-    rest
+        // SAFETY: within the part.
+        let base = unsafe { part.iov_base.cast::<u8>().add(skipped) };
+        iovec { iov_base: base.cast(), iov_len: part.iov_len - skipped }
+    };
+    parts.iter().map(part).filter(|part| part.iov_len > 0).collect()
 }
 
 /// Looks at what is there, and copies it into several parts.

@@ -13,6 +13,7 @@ use raas::meeting::{Found, Meeting, Rendezvous, TcpEnd};
 use raas::{ConnectOptions, Connecting, PathKind, Reason, Stream};
 use raas_core::switch::{Outcome, Switch, hello};
 
+use super::guard::ends;
 use super::{Connection, Role, lock};
 use crate::desk::desk;
 use crate::{owner, rings};
@@ -101,41 +102,36 @@ impl Connection {
         }
         let _inside = crate::inside::enter();
         let role = self.role();
-        if is_nested || role == Role::Fresh || !is_connected(fd) || self.is_used.swap(true, Ordering::AcqRel) {
+        if is_nested || role == Role::Fresh || ends(fd).is_none() || self.is_used.swap(true, Ordering::AcqRel) {
             return;
         }
         self.inode.store(super::sharing::inode_of(fd).unwrap_or(0), Ordering::Relaxed);
         if self.stays_by(fd) {
             return;
         }
-        let is_kept = || rings::are_in_use() || owner::is_sandbox_due() || is_in_handler;
         let why_kept = || match () {
-            () if rings::are_in_use() => Reason::UnseenCalls,
-            () if owner::is_sandbox_due() => Reason::Sandbox,
-            () => Reason::KernelOnly,
+            () if rings::are_in_use() => Some(Reason::UnseenCalls),
+            () if owner::is_sandbox_due() => Some(Reason::Sandbox),
+            () if is_in_handler => Some(Reason::KernelOnly),
+            () => None,
         };
-        if is_kept() || !self.claim() {
+        let why = why_kept();
+        if why.is_some() || !self.claim() {
             // Calls that are not seen use it, or another process does, or may.
-            return self.settle(why_kept());
+            return self.settle(why.unwrap_or(Reason::KernelOnly));
         }
         let mut upgrade = lock(&self.upgrade);
-        *upgrade = match begin(fd, role) {
-            Some((begun, stays)) => {
-                self.counted.set(PathKind::Tcp, stays.unwrap_or(Reason::NotMet));
-                self.is_settled.store(stays.is_some(), Ordering::Relaxed);
-                begun
-            }
-            None => {
-                let reason = if role == Role::Kernel { Reason::KernelOnly } else { Reason::DaemonLost };
-                self.counted.set(PathKind::Tcp, reason);
-                self.is_settled.store(true, Ordering::Relaxed);
-                Upgrade::Stays { row: None }
-            }
-        };
+        let otherwise = if role == Role::Kernel { Reason::KernelOnly } else { Reason::DaemonLost };
+        let (begun, stays) = begin(fd, role).unwrap_or((Upgrade::Stays { row: None }, Some(otherwise)));
+        self.counted.set(PathKind::Tcp, stays.unwrap_or(Reason::NotMet));
+        self.is_settled.store(stays.is_some(), Ordering::Relaxed);
+        *upgrade = begun;
         drop(upgrade);
         // PAIRS WITH those in `rings::note_ring` and `sandbox::enter`, which another thread may have called meanwhile.
-        if is_kept() && self.stay() {
-            self.counted.set(PathKind::Tcp, why_kept());
+        if let Some(why) = why_kept()
+            && self.stay()
+        {
+            self.counted.set(PathKind::Tcp, why);
         }
         self.stays_by(fd);
     }
@@ -355,21 +351,17 @@ impl Connection {
 
     /// Hears what the other end says before its bytes.
     fn hear(&self, link: &mut Link, stream: &Stream) {
-        let before = self.answers_of_reads(link);
+        // What decides whether a read that comes to TCP's end, or to the last of its bytes, finds an end or something else.
+        let answers = |link: &Link| (link.switch.wanted() > 0, self.reads_stream.load(Ordering::Acquire));
+        let before = answers(link);
         self.hear_words(link, stream);
-        let now = self.answers_of_reads(link);
-        if now != before {
+        if answers(link) != before {
             self.has_word.store(true, Ordering::Release);
             // The kernel may have shown TCP's end already, and a read found that the stream's word was missing. No
             // further edge of TCP comes.
             self.word_edges.fetch_add(1, Ordering::AcqRel);
             self.sets.tell();
         }
-    }
-
-    /// What decides whether a read that comes to TCP's end, or to the last of its bytes, finds an end or something else.
-    fn answers_of_reads(&self, link: &Link) -> [bool; 2] {
-        [link.switch.wanted() > 0, self.reads_stream.load(Ordering::Acquire)]
     }
 
     fn hear_words(&self, link: &mut Link, mut stream: &Stream) {
@@ -499,11 +491,4 @@ fn begin(fd: c_int, role: Role) -> Option<(Upgrade, Option<Reason>)> {
             None
         }
     }
-}
-
-fn is_connected(fd: c_int) -> bool {
-    let mut address = std::mem::MaybeUninit::<libc::sockaddr_storage>::uninit();
-    let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-    // SAFETY: `address` has room for `len` bytes, and both live through the call.
-    unsafe { libc::getpeername(fd, address.as_mut_ptr().cast(), &raw mut len) == 0 }
 }

@@ -10,6 +10,7 @@ use libc::iovec;
 use raas::Reason;
 
 use super::guard::Moves;
+use super::reading::rest_of;
 use super::waiting::Awaited;
 use super::{Connection, Side, are_valid, bytes_of};
 use crate::errno::{self, fail};
@@ -142,7 +143,7 @@ impl Connection {
     }
 
     /// Writes from byte `skip` on what fits.
-    fn pour(&self, parts: &[iovec], mut skip: usize) -> Result<usize, c_int> {
+    fn pour(&self, parts: &[iovec], skip: usize) -> Result<usize, c_int> {
         let _inside = inside::enter();
         if !self.is_settled.load(Ordering::Relaxed) {
             self.say_rest().map_err(|e| errno::of(&e))?;
@@ -154,21 +155,10 @@ impl Connection {
                 unsafe { std::slice::from_raw_parts(part.iov_base.cast::<u8>().add(skip), part.iov_len - skip) };
             return stream.write(bytes).map_err(|e| errno::of(&e));
         }
-        let mut slices = Vec::with_capacity(parts.len().min(SLICES_MAX));
-        for part in parts {
-            if skip >= part.iov_len {
-                skip -= part.iov_len;
-                continue;
-            }
-            // SAFETY: as above.
-            let bytes =
-                unsafe { std::slice::from_raw_parts(part.iov_base.cast::<u8>().add(skip), part.iov_len - skip) };
-            skip = 0;
-            slices.push(IoSlice::new(bytes));
-            if slices.len() == SLICES_MAX {
-                break;
-            }
-        }
+        let rest = rest_of(parts, skip);
+        // SAFETY: as above.
+        let bytes = |part: &iovec| unsafe { std::slice::from_raw_parts(part.iov_base.cast::<u8>(), part.iov_len) };
+        let slices: Vec<_> = rest.iter().take(SLICES_MAX).map(|part| IoSlice::new(bytes(part))).collect();
         stream.write_vectored(&slices).map_err(|e| errno::of(&e))
     }
 }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use control::{CHALLENGE_BYTES, PeerMessage, Reason};
-use verbs::{Encrypt, Time};
+use verbs::Time;
 
 use super::{Action, Daemon, Supply};
 use crate::{BulkOf, DirectAction, DirectHello, Identity, LaneCommand, LinkId, LinkPath, PeerAction, Verdict};
@@ -74,10 +74,9 @@ impl<F, S> Daemon<F, S> {
         }
     }
 
-    /// Whether streams to a peer may leave the lane as far as encryption goes: what is between the applications then is in
-    /// the clear.
+    /// Whether streams to a peer may leave the lane.
     fn may_be_direct(&self, peer: IpAddr) -> bool {
-        self.hosts.encrypt_to(peer) == Encrypt::Off
+        self.hosts.makes_directs && self.hosts.are_plain(peer)
     }
 
     fn on_direct_message(&mut self, peer: IpAddr, message: PeerMessage) {

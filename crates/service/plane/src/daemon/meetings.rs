@@ -138,8 +138,7 @@ impl<F, S> Daemon<F, S> {
 
     /// Whether a lane would give nothing to connections of programs under `raas run` that a host makes to this one.
     fn keeps_on_tcp(&self, peer: IpAddr) -> bool {
-        let is_plain = self.hosts.encrypt_to(peer) == Encrypt::Off && !self.hosts.several_paths.contains(&peer);
-        self.tcp_is_faster && is_plain
+        self.tcp_is_faster && self.hosts.are_plain(peer)
     }
 
     pub(super) fn on_meeting_action(&mut self, now: Time, action: MeetingAction) {

@@ -236,9 +236,14 @@ fn another_host_hears_of_no_share_that_is_not_its_own() {
 }
 
 #[test]
-fn no_stream_of_an_encrypted_lane_gets_a_connection_in_the_clear() {
-    for (encrypt, is_offered) in [(Encrypt::Off, true), (Encrypt::Preferred, false), (Encrypt::Required, false)] {
+fn no_stream_gets_a_connection_in_the_clear_that_it_may_not_have() {
+    use Encrypt::{Off, Preferred, Required};
+    let kept = [(Preferred, true, false), (Required, true, false), (Off, false, false), (Off, true, true)];
+    let kept = kept.map(|(encrypt, makes, several_paths)| (encrypt, makes, several_paths, false));
+    for (encrypt, makes, several_paths, is_offered) in kept.into_iter().chain([(Off, true, false, true)]) {
         let mut daemon = daemon(encrypt);
+        daemon.hosts.makes_directs = makes;
+        daemon.hosts.several_paths.extend(several_paths.then(|| ip(PEER)));
         attached(&mut daemon, 1);
         let link = linked(&mut daemon, 8);
         let of =
@@ -246,12 +251,9 @@ fn no_stream_of_an_encrypted_lane_gets_a_connection_in_the_clear() {
         // The lower address offers.
         daemon.on_bulk(of, &mut Numbers(0));
         let offers = actions(&mut daemon);
-        let offered = offers
-            .iter()
-            .any(|a| matches!(a, Action::Link(LinkCommand::Send { message: PeerMessage::DirectOffer { .. }, .. })));
         let asked =
             offers.iter().any(|a| matches!(a, Action::Link(LinkCommand::Send { .. }) | Action::AskRoute { .. }));
-        assert_eq!(offered || asked, is_offered, "{encrypt:?}: {offers:?}");
+        assert_eq!(asked, is_offered, "{encrypt:?}: {offers:?}");
         let offer = PeerMessage::DirectOffer { number: 1, token: [1; CHALLENGE], lane: 0, route: 3 };
         daemon.handle_message(Time(1), link, offer);
         let refused = |a: &Action<(), ()>| {

@@ -91,7 +91,7 @@ fn settle(host: &mut Host, dice: &mut Dice, given: &mut BTreeSet<u64>) {
 
 fn run(seed: u64) {
     let mut dice = Dice(seed * 2 + 1);
-    let directs = Directs::new(IpAddr::from([10, 0, 0, 1]), true);
+    let directs = Directs::new(IpAddr::from([10, 0, 0, 1]));
     let mut host = Host { directs, pending: VecDeque::new() };
     let (mut honest, mut given) = (LIARS, BTreeSet::new());
     for step in 0..STEPS {

@@ -12,7 +12,7 @@ struct Host {
     dials: Vec<(u64, [u8; 32])>,
 }
 
-fn host(n: u8, is_on: bool) -> Host {
+fn host(n: u8) -> Host {
     let (own, peer) = (IpAddr::from([10, 0, 0, n]), IpAddr::from([10, 0, 0, 3 - n]));
     let stream = BulkOf {
         client: ClientId(n.into()),
@@ -23,7 +23,7 @@ fn host(n: u8, is_on: bool) -> Host {
         lane: 0,
         peer_route: 33,
     };
-    let directs = Directs::new(own, is_on);
+    let directs = Directs::new(own);
     Host { own, directs, stream, given: Vec::new(), asks: Vec::new(), dials: Vec::new() }
 }
 
@@ -88,7 +88,7 @@ fn meet(from: &mut Host, to: &mut Host, now: Time) -> bool {
 
 #[test]
 fn a_stream_of_bulk_gets_a_socket_at_both_ends() {
-    let (mut a, mut b) = (host(1, true), host(2, true));
+    let (mut a, mut b) = (host(1), host(2));
     a.directs.handle_bulk(a.stream, [7; 32]);
     settle(&mut a, &mut b);
     answer_routes(&mut b);
@@ -106,7 +106,7 @@ fn a_stream_of_bulk_gets_a_socket_at_both_ends() {
 
 #[test]
 fn of_two_offers_at_once_that_of_the_lower_address_stands() {
-    let (mut a, mut b) = (host(1, true), host(2, true));
+    let (mut a, mut b) = (host(1), host(2));
     a.directs.handle_bulk(a.stream, [7; 32]);
     b.directs.handle_bulk(b.stream, [8; 32]);
     settle(&mut a, &mut b);
@@ -122,15 +122,8 @@ fn of_two_offers_at_once_that_of_the_lower_address_stands() {
 
 #[test]
 fn refusals_leave_the_stream_on_the_lane_with_their_reason() {
-    // The other host makes none.
-    let (mut a, mut b) = (host(1, true), host(2, false));
-    a.directs.handle_bulk(a.stream, [7; 32]);
-    settle(&mut a, &mut b);
-    assert_eq!(a.directs.refusal(71), Some(Reason::DirectOff));
-    b.directs.handle_bulk(b.stream, [7; 32]);
-    assert_eq!((b.directs.poll_action(at(0)), b.directs.refusal(72)), (None, None));
     // It knows no such stream.
-    let (mut a, mut b) = (host(1, true), host(2, true));
+    let (mut a, mut b) = (host(1), host(2));
     a.directs.handle_bulk(a.stream, [7; 32]);
     settle(&mut a, &mut b);
     let (number, _) = b.asks.pop().unwrap();
@@ -138,7 +131,7 @@ fn refusals_leave_the_stream_on_the_lane_with_their_reason() {
     settle(&mut a, &mut b);
     assert_eq!(a.directs.refusal(71), Some(Reason::Closed));
     // It says nothing.
-    let mut a = host(1, true);
+    let mut a = host(1);
     a.directs.handle_bulk(a.stream, [7; 32]);
     assert_eq!(offers(&mut a.directs, at(0)).len(), 1);
     a.directs.handle_timeout(at(4999));
@@ -146,7 +139,7 @@ fn refusals_leave_the_stream_on_the_lane_with_their_reason() {
     a.directs.handle_timeout(at(5000));
     assert_eq!((a.directs.refusal(71), a.directs.counters().open), (Some(Reason::TimedOut), 0));
     // Its program has no descriptor.
-    let (mut a, mut b) = (host(1, true), host(2, true));
+    let (mut a, mut b) = (host(1), host(2));
     a.directs.handle_bulk(a.stream, [7; 32]);
     settle(&mut a, &mut b);
     answer_routes(&mut b);
@@ -165,7 +158,7 @@ fn refusals_leave_the_stream_on_the_lane_with_their_reason() {
 
 #[test]
 fn a_stranger_a_wrong_token_and_a_late_one_get_nothing() {
-    let (mut a, mut b) = (host(1, true), host(2, true));
+    let (mut a, mut b) = (host(1), host(2));
     a.directs.handle_bulk(a.stream, [7; 32]);
     settle(&mut a, &mut b);
     let number = b.asks[0].0;
@@ -188,14 +181,14 @@ fn a_stranger_a_wrong_token_and_a_late_one_get_nothing() {
 
 #[test]
 fn users_and_peers_have_bounds() {
-    let mut a = host(1, true);
+    let mut a = host(1);
     for connection in 0..1000 {
         a.directs.handle_bulk(BulkOf { connection, ..a.stream }, [7; 32]);
     }
     let refused = 1000 - DIRECT_PER_USER_MAX as u64;
     assert_eq!(a.directs.counters(), DirectCounters { open: DIRECT_PER_USER_MAX as u64, made: 0, refused });
     assert_eq!((a.directs.refusal(255), a.directs.refusal(256)), (None, Some(Reason::LocalLimit)));
-    let mut b = host(2, true);
+    let mut b = host(2);
     for number in 0..1000 {
         b.directs.handle_message(a.own, PeerMessage::DirectOffer { number, lane: 0, route: 33, token: [0; 32] });
     }
@@ -203,7 +196,7 @@ fn users_and_peers_have_bounds() {
     let all: Vec<_> = std::iter::from_fn(|| b.directs.poll_action(at(0))).collect();
     assert_eq!(all.into_iter().filter_map(|action| refused(action).then_some(())).count(), 1000 - DIRECT_MAKING_MAX);
     // One user of many.
-    let mut c = host(1, true);
+    let mut c = host(1);
     let mut given = 0;
     for connection in 0..600 {
         c.directs.handle_bulk(BulkOf { connection, ..c.stream }, [7; 32]);
@@ -234,7 +227,7 @@ fn offers(directs: &mut Directs<&'static str>, now: Time) -> Vec<(IpAddr, u64)> 
 
 #[test]
 fn streams_beyond_what_a_peer_can_take_wait_for_their_turn() {
-    let mut a = host(1, true);
+    let mut a = host(1);
     let (peer, other) = (a.stream.peer, IpAddr::from([10, 0, 0, 9]));
     let streams = 3 * OFFERS_PER_PEER_MAX as u64;
     for connection in 0..streams {
@@ -267,7 +260,7 @@ fn streams_beyond_what_a_peer_can_take_wait_for_their_turn() {
 
 #[test]
 fn the_offer_of_a_peer_takes_the_place_of_one_that_waits() {
-    let (mut a, mut b) = (host(1, true), host(2, true));
+    let (mut a, mut b) = (host(1), host(2));
     // Both see the same stream; this host has not come to it.
     a.directs.handle_bulk(a.stream, [7; 32]);
     b.directs.handle_bulk(b.stream, [8; 32]);
@@ -277,17 +270,4 @@ fn the_offer_of_a_peer_takes_the_place_of_one_that_waits() {
     a.directs.on_route(b.own, number, Some(a.stream));
     assert_eq!(offers(&mut a.directs, at(0)), []);
     assert_eq!(a.directs.counters().open, 1);
-}
-
-#[test]
-fn streams_to_a_peer_with_several_paths_keep_to_the_lane() {
-    let (mut a, mut b) = (host(1, true), host(2, true));
-    a.directs = Directs::new(a.own, true).with_lane_only([b.own]);
-    a.directs.handle_bulk(a.stream, [7; 32]);
-    assert_eq!(a.directs.poll_action(at(0)), None, "nothing is offered");
-    // The other host does not know of the paths, and offers.
-    b.directs.handle_bulk(b.stream, [8; 32]);
-    settle(&mut b, &mut a);
-    assert_eq!((a.asks.len(), b.given.len()), (0, 0));
-    assert_eq!(b.directs.refusal(b.stream.connection), Some(Reason::DirectOff));
 }
