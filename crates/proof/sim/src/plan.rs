@@ -18,7 +18,7 @@ use verbs::{Encrypt, PathMtu, Status, Time, Wire, WirePolicy};
 
 pub use meeting::MeetingPlan;
 pub use socket::SocketPlan;
-pub use user::UserPlan;
+pub use user::{LocalPlan, UserPlan};
 
 /// Ports at which processes listen for messages that may be lost.
 pub(crate) const UNRELIABLE_PORTS: std::ops::Range<u16> = 2000..2100;

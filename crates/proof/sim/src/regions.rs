@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use control::{RegionPath, RegionRefusal};
+use control::{RegionAccess, RegionKey, RegionPath, RegionRefusal, RegionSpec};
 use plane::{DirectoryConfig, Handed};
 use raas_core::RegionMapping;
 use verbs::Region;
@@ -16,6 +16,10 @@ const REGIONS_MAX: u32 = 16;
 const WORD_BYTES: u64 = 8;
 /// `FUTEX_OWNER_DIED` of the kernel.
 const OWNER_DIED: u32 = 0x4000_0000;
+/// Bytes of a region.
+pub(crate) const REGION_BYTES: usize = 4096;
+/// The name of each host's region.
+pub(crate) const NAME: &str = "words";
 /// The first user.
 pub(crate) const UID: u32 = 1;
 
@@ -38,6 +42,19 @@ impl Shared {
     }
 }
 
+/// A region of a program.
+pub(crate) fn region_spec(name: String, key: RegionKey) -> RegionSpec {
+    RegionSpec {
+        name,
+        bytes: REGION_BYTES as u64,
+        access: RegionAccess::ALL,
+        key,
+        huge_pages: false,
+        outlives: false,
+        other_users: true,
+    }
+}
+
 /// Bounds of what programs may have.
 pub(crate) fn limits(handles_per_user_max: u64) -> DirectoryConfig {
     DirectoryConfig {
@@ -52,8 +69,8 @@ pub(crate) fn limits(handles_per_user_max: u64) -> DirectoryConfig {
 /// See the head of this file.
 #[derive(Debug, Default)]
 pub(crate) struct Regions {
-    /// What programs get.
-    memories: BTreeMap<u64, Region>,
+    /// What programs get, and what the region is in until its owner has moved it.
+    memories: BTreeMap<u64, (Region, Option<Region>)>,
     stamps: Option<Region>,
 }
 
@@ -82,20 +99,27 @@ impl Regions {
     pub(crate) fn make(&mut self, region: u64, bytes: u64) -> Result<(), RegionRefusal> {
         let made = Region::anonymous(bytes as usize);
         let newest = made.map_err(|error| RegionRefusal::NoMemory { bytes, cause: error.to_string() })?;
-        self.memories.insert(region, newest);
+        let older = self.memories.remove(&region).map(|(before, _)| before);
+        self.memories.insert(region, (newest, older));
         Ok(())
+    }
+
+    pub(crate) fn use_newest(&mut self, region: u64) {
+        self.memories.get_mut(&region).into_iter().for_each(|(_, older)| *older = None);
     }
 
     pub(crate) fn forget(&mut self, region: u64) {
         self.memories.remove(&region);
     }
 
-    pub(crate) fn memory(&self, region: u64) -> Option<Region> {
-        self.memories.get(&region).cloned()
+    /// A region's memory, or that which it moves away from (`older`).
+    pub(crate) fn memory(&self, region: u64, older: bool) -> Option<Region> {
+        let (newest, before) = self.memories.get(&region)?;
+        Some(before.as_ref().filter(|_| older).unwrap_or(newest).clone())
     }
 
     pub(crate) fn hand_out(&mut self, handed: Handed) -> Option<Shared> {
-        let memory = self.memory(handed.region)?;
+        let memory = self.memory(handed.region, false)?;
         let stamps = if handed.with_stamps { Some(self.stamps()?.clone()) } else { None };
         Some(Shared { memory, stamps })
     }

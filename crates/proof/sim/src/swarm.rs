@@ -101,6 +101,7 @@ impl Plan {
         choices::draw(&mut plan);
         switches::draw(&mut plan);
         restarts::draw(&mut plan, quiet_us);
+        users::draw_loans(&mut plan);
         directs::draw(&mut plan, quiet_us);
         paths::draw(&mut plan, quiet_us);
         silence::draw(&mut plan, quiet_us);

@@ -4,21 +4,28 @@
 //! It must never look at anything but its own shared memory, and what its daemon tells it. Whether memory is still the
 //! region's, and whether a region that is opened again is the one of before, the client core says.
 
+mod local;
+
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use control::{Connection, Path, RegionKey, RegionRefusal};
+use control::{Connection, Path, RegionKey, RegionRefusal, Reply, Request};
 use histories::{Act, CallId, Histories};
 use plane::ClientId;
 use raas_core::{RegionIdentity, RegionOver, RegionPlace, RegionTries};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt};
 use shm::{
-    AtomicOp, COMPLETION_BYTES, Class, CompletionRecord, Opcode, OperationStatus, RingMemory, RingReader, RingWriter,
+    AtomicOp, COMPLETION_BYTES, Class, CompletionRecord, LocalSegment, Opcode, OperationStatus, RingMemory, RingReader, RingWriter,
     Session, Submission, app_flag, submission_flag,
 };
 use verbs::{Region, Time};
+
+use crate::plan::LocalPlan;
+use crate::regions::Shared;
+use local::{Local, Used};
 
 /// Words of a region that programs use.
 pub(crate) const WORDS: u64 = 4;
@@ -39,6 +46,24 @@ pub(crate) struct Origin {
     pub(crate) key: RegionKey,
     /// It has a lane of its own, and is not opened again.
     pub(crate) is_leased: bool,
+    /// The lease by which it is opened, for reads alone and not again.
+    pub(crate) lease: Option<u64>,
+}
+
+impl Origin {
+    /// Whether it is opened again when its handle broke.
+    fn is_again(&self) -> bool {
+        !self.is_leased && self.lease.is_none()
+    }
+}
+
+/// What owners have taken back, as they were told.
+#[derive(Debug, Default)]
+pub(crate) struct Ended {
+    /// Revokes of a region for which its owner has moved it, by what the region is.
+    pub(crate) revokes: BTreeMap<u64, u64>,
+    /// By the lender's host.
+    pub(crate) leases: BTreeSet<(usize, u64)>,
 }
 
 /// A region that it has open.
@@ -90,7 +115,7 @@ const NEWS_WAIT: Duration = Duration::from_secs(1);
 const CHAIN_MAX: u32 = 4;
 
 /// An operation that was submitted and has not ended.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Going {
     call: CallId,
     opcode: Opcode,
@@ -101,15 +126,17 @@ struct Going {
     /// The first of its chain.
     chain: u64,
     is_fenced: bool,
+    local: Option<Used>,
 }
 
 /// An operation that is about to be submitted.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Wish {
     submission: Submission,
     act: Act,
     word: u64,
     value: u64,
+    local: Option<(Used, LocalSegment)>,
 }
 
 /// An access to memory of this host, before the look at the stamp behind it.
@@ -144,6 +171,7 @@ pub(crate) struct User {
     pub(crate) opened: Option<Opened>,
     pub(crate) again: Option<Again>,
     accesses: Vec<Access>,
+    local: Local,
     /// Slots of queues of daemons before this one, which were not given back.
     old_slots: BTreeSet<u32>,
     /// The request for a region that was not answered.
@@ -158,6 +186,9 @@ pub(crate) struct User {
     last: BTreeMap<(u64, u64), CallId>,
     next_tag: u64,
     pub(crate) done: u32,
+    /// Operations that were done with local memory, and by a lease, and not counted yet.
+    pub(crate) with_local: u64,
+    pub(crate) by_lease: u64,
     /// Looks in a row that found nothing new.
     pub(crate) idle_looks: u32,
 }
@@ -175,6 +206,7 @@ impl User {
             opened: None,
             again: None,
             accesses: Vec::new(),
+            local: Local::of(client.0),
             old_slots: BTreeSet::new(),
             asked: None,
             requests: 0,
@@ -184,6 +216,8 @@ impl User {
             last: BTreeMap::new(),
             next_tag: 0,
             done: 0,
+            with_local: 0,
+            by_lease: 0,
             idle_looks: 0,
         }
     }
@@ -237,7 +271,11 @@ impl User {
             queue.rx.peek_ahead(COMPLETION_BYTES as u64, &mut bytes[..(c.bytes as usize).min(8)]);
             queue.rx.consume(c.ring_bytes());
             let going = self.in_flight.remove(&c.tag).ok_or(format!("operation {} ended twice", c.tag))?;
-            let Going { call, opcode, open, is_late, chain, is_fenced } = going;
+            let Going { call, opcode, open, is_late, chain, is_fenced, local } = going;
+            let placed = match &local {
+                Some(used) => self.local.judge(used, c.status).map_err(|why| format!("operation {}: {why}", c.tag))?,
+                None => None,
+            };
             let failed = self.broken.get(&chain).copied().filter(|failed| *failed < c.tag);
             match (c.status, failed) {
                 (OperationStatus::Ok, Some(failed)) if is_fenced => {
@@ -254,15 +292,18 @@ impl User {
             }
             match c.status {
                 OperationStatus::Ok => {
+                    self.with_local += u64::from(local.is_some());
+                    let opened = self.opened.as_ref().filter(|opened| opened.open == open);
+                    self.by_lease += u64::from(opened.is_some_and(|opened| opened.origin.lease.is_some()));
                     let found = match opcode {
-                        Opcode::Read => Some(u64::from_le_bytes(bytes)),
+                        Opcode::Read => placed.or(Some(u64::from_le_bytes(bytes))),
                         Opcode::Write => None,
                         _ => Some(c.value),
                     };
                     histories.on_ended(call, found);
                 }
                 OperationStatus::OutcomeUnknown => {}
-                OperationStatus::ChainBroken => histories.on_refused(call),
+                OperationStatus::ChainBroken | OperationStatus::NoLocalRegion => histories.on_refused(call),
                 OperationStatus::PeerLost
                 | OperationStatus::Revoked
                 | OperationStatus::NoRegion
@@ -281,7 +322,7 @@ impl User {
     pub(crate) fn submit(
         &mut self,
         (depth, count): (u32, u32),
-        revokes: &BTreeMap<u64, u64>,
+        ended: &Ended,
         rng: &mut StdRng,
         histories: &mut Histories,
     ) -> bool {
@@ -295,21 +336,23 @@ impl User {
             let length = if rng.random_bool(0.3) { rng.random_range(2..=CHAIN_MAX) } else { 1 };
             // Of one word: a fence between two of its operations is seen there.
             let word = (length > 1 && rng.random_bool(0.7)).then(|| rng.random_range(0..WORDS));
-            let (open, region) = (opened.open, opened.region());
-            let is_late = is_late(opened, revokes);
-            let wishes: Vec<Wish> = (1..=length).map(|n| wish((handle, epoch), word, n < length, rng)).collect();
+            let (open, region, reads) = (opened.open, opened.region(), opened.origin.lease.is_some());
+            let is_late = is_late(opened, ended);
+            let mut wishes: Vec<Wish> = (1..=length).map(|n| wish((handle, epoch), (word, reads), n < length, rng)).collect();
+            self.take_local(&mut wishes, rng);
             if !self.put(&wishes) {
                 break;
             }
             let chain = self.next_tag + 1;
-            for Wish { submission, act, word, .. } in wishes {
+            for Wish { submission, act, word, local, .. } in wishes {
                 self.next_tag += 1;
                 let is_fenced = submission.flags & submission_flag::FENCE != 0;
                 let before = self.last.get(&(region, word)).copied().filter(|_| is_fenced);
                 let call = histories.on_asked_after(region, word, act, before);
                 self.last.insert((region, word), call);
                 let opcode = submission.opcode;
-                self.in_flight.insert(self.next_tag, Going { call, opcode, open, is_late, chain, is_fenced });
+                let local = local.map(|(used, _)| used);
+                self.in_flight.insert(self.next_tag, Going { call, opcode, open, is_late, chain, is_fenced, local });
             }
             self.done += length;
             any = true;
@@ -319,12 +362,52 @@ impl User {
 
     // ---- memory of this host
 
+    /// Some of these operations use local memory, if there is any.
+    fn take_local(&mut self, wishes: &mut [Wish], rng: &mut StdRng) {
+        let mut in_use: Vec<u64> =
+            self.in_flight.values().filter_map(|going| Some(going.local.as_ref()?.at())).collect();
+        for wish in wishes.iter_mut().filter(|wish| matches!(wish.submission.opcode, Opcode::Read | Opcode::Write)) {
+            let value = (wish.submission.opcode == Opcode::Write).then_some(wish.value);
+            wish.local = self.local.take(value, in_use.iter().copied(), rng);
+            if let Some((used, _)) = &wish.local {
+                in_use.push(used.at());
+                wish.submission.segments = 1;
+            }
+        }
+    }
+
+    /// What it asks its daemon for, for its local memory.
+    pub(crate) fn ask_for_local(
+        &mut self,
+        plan: LocalPlan,
+        user: usize,
+        hosts: Option<(IpAddr, RegionKey)>,
+        rng: &mut StdRng,
+    ) -> Option<Request> {
+        let requests = &mut self.requests;
+        let next = || {
+            *requests += 1;
+            *requests
+        };
+        self.local.ask(plan, user, hosts, next, rng)
+    }
+
+    /// How much local memory the engine may have for it.
+    pub(crate) fn local_memory_max(&self) -> u64 {
+        self.local.most()
+    }
+
+    /// The daemon said something: whether it was about its local memory. An error is what it had no reason for.
+    pub(crate) fn hear_of_local(&mut self, reply: &Reply, memory: Option<&Shared>) -> Result<bool, String> {
+        self.local.hear(reply, memory)
+    }
+
     /// One access to memory that it has mapped, between two looks at the stamp, of which the second comes later. The memory
     /// if it was changed.
     pub(crate) fn access(
         &mut self,
         count: u32,
-        revokes: &BTreeMap<u64, u64>,
+        ended: &Ended,
         rng: &mut StdRng,
         histories: &mut Histories,
     ) -> Option<Region> {
@@ -348,7 +431,7 @@ impl User {
             }
             Act::Change(atomic) => (place.memory.atomic64(word * 8, atomic).ok(), true),
         };
-        self.accesses.push(Access { call, found, changes, is_late: is_late(opened, revokes) });
+        self.accesses.push(Access { call, found, changes, is_late: is_late(opened, ended) });
         self.done += 1;
         changes.then(|| place.memory.clone())
     }
@@ -373,6 +456,11 @@ impl User {
         Ok(())
     }
 
+    /// What it has open by a lease.
+    pub(crate) fn borrowed(&self) -> Option<(u64, Origin)> {
+        self.opened.as_ref().filter(|opened| opened.origin.lease.is_some()).map(|opened| (opened.open, opened.origin))
+    }
+
     /// Whether the daemon that gave the handle's memory has ended, as its word says.
     pub(crate) fn is_parted(&self) -> bool {
         let reach = self.opened.as_ref().map(|opened| &opened.reach);
@@ -391,7 +479,7 @@ impl User {
     /// The handle is of no use any more. If it broke, the region is to be opened again, if that can be.
     pub(crate) fn end_handle(&mut self, now: Time, is_broken: bool, histories: &mut Histories) -> Result<(), String> {
         let looked = self.look_behind(true, histories);
-        if let Some(Opened { origin, identity, .. }) = self.opened.take().filter(|o| is_broken && !o.origin.is_leased) {
+        if let Some(Opened { origin, identity, .. }) = self.opened.take().filter(|o| is_broken && o.origin.is_again()) {
             self.again =
                 Some(Again { origin, identity, tries: RegionTries::new(identity.bytes), first: None, next: now });
         }
@@ -410,6 +498,7 @@ impl User {
         self.collect(now, histories)?;
         self.end_handle(now, true, histories)?;
         self.in_flight.clear();
+        self.local.part();
         self.broken.clear();
         self.chunks.clear();
         self.over.clear();
@@ -455,10 +544,11 @@ impl User {
             return false;
         }
         let mut at = 0;
-        for (tag, Wish { submission, value, .. }) in (self.next_tag + 1..).zip(wishes) {
+        for (tag, Wish { submission, value, local, .. }) in (self.next_tag + 1..).zip(wishes) {
             let s = Submission { tag, ..*submission };
             queue.tx.write_ahead(at, &s.to_bytes());
             queue.tx.write_ahead(at + 64, &value.to_le_bytes()[..s.inline_bytes() as usize]);
+            local.iter().for_each(|(_, segment)| _ = queue.tx.write_ahead(at + 64, &segment.to_bytes()));
             at += s.ring_bytes();
         }
         queue.tx.commit(bytes)
@@ -473,9 +563,15 @@ impl User {
     }
 }
 
-fn wish((handle, epoch): (u32, u64), word: Option<u64>, is_chained: bool, rng: &mut StdRng) -> Wish {
+fn wish(
+    (handle, epoch): (u32, u64),
+    (word, reads): (Option<u64>, bool),
+    is_chained: bool,
+    rng: &mut StdRng,
+) -> Wish {
     let (word, value) = (word.unwrap_or_else(|| rng.random_range(0..WORDS)), rng.next_u64() >> 8);
     let (opcode, act) = match rng.random_range(0..6) {
+        _ if reads => (Opcode::Read, Act::Read),
         0 | 1 => (Opcode::Read, Act::Read),
         2 => (Opcode::Write, Act::Write(value)),
         3 => (Opcode::Swap, Act::Change(AtomicOp::Swap(value))),
@@ -497,10 +593,11 @@ fn wish((handle, epoch): (u32, u64), word: Option<u64>, is_chained: bool, rng: &
         operand: if opcode == Opcode::FetchAdd { 1 } else { value },
         compare: 0,
     };
-    Wish { submission, act, word, value }
+    Wish { submission, act, word, value, local: None }
 }
 
 /// Whether the owner has taken the region from this handle already.
-fn is_late(opened: &Opened, revokes: &BTreeMap<u64, u64>) -> bool {
-    revokes.get(&opened.region()).is_some_and(|done| *done > opened.identity.line.revokes)
+fn is_late(opened: &Opened, ended: &Ended) -> bool {
+    let revoked = ended.revokes.get(&opened.region()).is_some_and(|done| *done > opened.identity.line.revokes);
+    revoked || opened.origin.lease.is_some_and(|lease| ended.leases.contains(&(opened.origin.owner, lease)))
 }

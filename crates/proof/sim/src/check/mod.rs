@@ -89,6 +89,10 @@ pub struct Checks {
     pub regions_returned: u64,
     /// Handles that went on by another one.
     pub handles_reopened: u64,
+    /// Operations that were done with local memory, and by a lease.
+    pub with_local: u64,
+    /// See there.
+    pub by_lease: u64,
     /// Ends of kernel TCP connections that became streams, and that stayed.
     pub ends_met: u64,
     /// See `ends_met`.
@@ -119,6 +123,8 @@ impl Checks {
             histories: Histories::default(),
             regions_returned: 0,
             handles_reopened: 0,
+            with_local: 0,
+            by_lease: 0,
             ends_met: 0,
             ends_on_tcp: 0,
             seed,

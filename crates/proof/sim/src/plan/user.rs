@@ -21,4 +21,17 @@ pub struct UserPlan {
     pub dies_after: Option<u32>,
     /// Its handles have lanes of their own.
     pub is_leased: bool,
+    /// What its operations read into and write from beside its rings.
+    pub local: Option<LocalPlan>,
+    /// It opens regions by leases too, where their owners lend them to its host.
+    pub borrows: bool,
+}
+
+/// A region of a program's host as local memory of its operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LocalPlan {
+    /// One that the program makes, revokes and gives up.
+    Own,
+    /// The host's, which another program makes, revokes and gives up.
+    Hosts,
 }

@@ -10,12 +10,14 @@ use verbs::Time;
 
 use super::{pick, us};
 use crate::content::mix;
-use crate::plan::{Fault, Plan, UserPlan};
+use crate::plan::{Fault, LocalPlan, Plan, UserPlan};
 
 /// What separates these random numbers from the others of a seed.
 const LABEL: u64 = 0x4e6_1035;
 /// The same for leased lanes: whether a program has one changes nothing else of a plan.
 const LEASES: u64 = 0x1ea_5e5;
+/// The same for local memory and leases.
+const LOCALS: u64 = 0x10_ca15;
 
 /// Whether hosts have lanes for all others, which programs that use regions need.
 pub(super) fn may_be(plan: &Plan) -> bool {
@@ -33,6 +35,8 @@ pub(super) fn one(hosts: usize, quiet_us: u64, is_leased: bool, rng: &mut StdRng
         gap_max: us(1..=pick(&[30, 200, 2_000], rng), rng),
         dies_after: rng.random_bool(0.2).then(|| rng.random_range(1..=30)),
         is_leased,
+        local: None,
+        borrows: false,
     }
 }
 
@@ -55,5 +59,16 @@ pub(super) fn draw(plan: &mut Plan, quiet_us: u64) {
             plan.faults.push((at, Fault::Revoke { host: rng.random_range(0..hosts) }));
         }
         plan.faults.sort_by_key(|(at, _)| *at);
+    }
+}
+
+/// Half of the programs have local memory, and a third borrow. Memory of their own is for plans in which owners of hosts' regions have places for
+/// all they make.
+pub(super) fn draw_loans(plan: &mut Plan) {
+    let mut rng = StdRng::seed_from_u64(mix(plan.seed ^ mix(LOCALS)));
+    for user in &mut plan.users {
+        let kinds = [None, None, Some(LocalPlan::Own), Some(LocalPlan::Hosts)];
+        user.borrows = rng.random_ratio(1, 3);
+        user.local = pick(&kinds, &mut rng).filter(|kind| plan.uids == 1 || *kind == LocalPlan::Hosts);
     }
 }

@@ -85,7 +85,7 @@ impl World {
             }
             Action::Region(command) => {
                 let memory = match command {
-                    RegionCommand::Grant { region, register: Some(_), .. } => Some(self.mapped(host, region)),
+                    RegionCommand::Grant { region, register: Some(_), .. } => Some(self.mapped(host, region, false)),
                     _ => None,
                 };
                 self.command(of_regions(host), Command::Region { command, memory });
@@ -117,7 +117,9 @@ impl World {
                 let made = running.control.regions.make(region, bytes);
                 running.control.daemon.on_made(now, region, made);
             }
-            MemoryCommand::Use { .. } => {}
+            MemoryCommand::Use { region } => {
+                self.regions(host).into_iter().for_each(|regions| regions.use_newest(region));
+            }
             MemoryCommand::Drop { region } => self.regions(host).into_iter().for_each(|regions| regions.forget(region)),
             MemoryCommand::Stamp { word, value } => {
                 self.regions(host).into_iter().for_each(|regions| regions.stamp(word, value));
@@ -158,8 +160,8 @@ impl World {
         }
     }
 
-    fn mapped(&mut self, host: usize, region: u64) -> Mapped {
-        let memory = self.regions(host).and_then(|regions| regions.memory(region));
+    fn mapped(&mut self, host: usize, region: u64, older: bool) -> Mapped {
+        let memory = self.regions(host).and_then(|regions| regions.memory(region, older));
         memory.ok_or_else(|| "the region has no memory".into())
     }
 
@@ -167,7 +169,7 @@ impl World {
         let app = self.up(host).and_then(|running| running.control.names.app(client, engine));
         let Some(app) = app else { return };
         let memory = match command {
-            ProgramCommand::AttachRegion { region, .. } => Some(self.mapped(host, region)),
+            ProgramCommand::AttachRegion { region, older, .. } => Some(self.mapped(host, region, older)),
             _ => None,
         };
         self.command(At { host, engine }, Command::Program { app, command, memory });

@@ -3,10 +3,12 @@
 //!
 //! Owns the order in which an owner does things, as the client library's threads have it, and how long each takes.
 
+mod leases;
+
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use control::{OpenedRegion, RegionAccess, RegionKey, RegionPath, RegionRefusal, RegionSpec, Reply, Request};
+use control::{OpenedRegion, RegionKey, RegionPath, RegionRefusal, RegionSpec, Reply, Request};
 use histories::Act;
 use plane::ClientId;
 use raas_core::{NewRegion, RegionBrought, RegionKnown, RegionMade, RegionPlace, RegionReturn};
@@ -16,11 +18,10 @@ use verbs::{Region, Time};
 
 use super::event::OwnerStep;
 use super::{Event, World};
-use crate::regions::{Shared, UID};
+use crate::regions::{NAME, REGION_BYTES, Shared, UID, region_spec};
 use crate::user::WORDS;
+pub(super) use leases::Lent;
 
-/// Bytes of a region.
-pub(super) const REGION_BYTES: usize = 4096;
 /// Longest time until an owner copies its region; one of a few is slow.
 const COPY_MAX: Duration = Duration::from_millis(3);
 const SLOW_COPY_MAX: Duration = Duration::from_millis(400);
@@ -32,9 +33,6 @@ const REVOKES_PER_END: u32 = 4;
 /// Longest time between two accesses of an owner to its memory, and how many there are.
 const TOUCH_GAP_MAX: Duration = Duration::from_millis(20);
 const TOUCHES: u32 = 60;
-
-/// The name of each host's region.
-pub(super) const NAME: &str = "words";
 
 /// What was in memory when its owner had left it.
 #[derive(Debug)]
@@ -108,15 +106,7 @@ fn words(memory: &Region) -> Vec<u64> {
 }
 
 fn spec(key: RegionKey) -> RegionSpec {
-    RegionSpec {
-        name: NAME.into(),
-        bytes: REGION_BYTES as u64,
-        access: RegionAccess::ALL,
-        key,
-        huge_pages: false,
-        outlives: false,
-        other_users: true,
-    }
+    region_spec(NAME.into(), key)
 }
 
 impl World {
@@ -215,7 +205,7 @@ impl World {
                 let detail = format!("the owner on {host} lost its region {open}: {why}");
                 self.checks.fail(now, "unexplained", detail);
             }
-            _ => {}
+            of_lease => self.hear_of_leases(host, of_lease),
         }
     }
 
@@ -265,6 +255,7 @@ impl World {
                 Err(error) => self.checks.fail(self.now, "set-up", format!("region of host {host}: {error}")),
             }
         }
+        self.tend_leases(host);
         if !is_last {
             self.touch_later(host, id);
         }
@@ -318,7 +309,7 @@ impl World {
             }
         }
         let region = held.known.line.id;
-        *self.users.revokes.entry(region).or_default() += 1;
+        *self.users.ended.revokes.entry(region).or_default() += 1;
         self.users.left.push(Left { region, memory: before, words: found });
         self.see(host);
         self.ask_of_regions(host, client, Request::RegionMoved { open, epoch: made.epoch });
@@ -368,6 +359,7 @@ impl World {
         owner.is_away = owner.held.is_some();
         let has_region = owner.is_away;
         self.users.forget(before);
+        self.end_leases(host);
         self.trace.note(self.now, "the owner on {} comes back", &[host as u64]);
         if has_region { self.bring_region(host) } else { self.make_region(host) }
     }

@@ -114,7 +114,8 @@ impl World {
     fn note_handles(&mut self, host: usize, client: ClientId, reply: &Reply) {
         let max = self.hosts[host].plan.handles_per_user_max;
         let asked = self.users.live.values().find(|user| user.client == client).and_then(|user| user.asked);
-        let is_far = asked.is_some_and(|(_, origin)| origin.owner != host);
+        let is_of = |asked: u64| matches!(reply, Reply::RegionOpened { request, .. } if *request == asked);
+        let is_far = asked.is_some_and(|(asked, origin)| is_of(asked) && origin.owner != host);
         let Some(running) = self.up(host) else { return };
         let control = &mut running.control;
         let Some(uid) = control.daemon.party(client).map(|party| party.uid) else { return };

@@ -42,8 +42,7 @@ impl World {
         self.finish_connections();
         if self.goes_on() {
             // The last broken links are noticed, by hosts that run.
-            let still = self.hosts.iter().filter_map(|host| Some(host.running.as_ref()?.stalled_until)).max();
-            let still = still.map_or(Duration::ZERO, |until| until.saturating_since(self.now));
+            let still = self.stalled_for();
             // A handshake with a machine that died ends by its time limit alone.
             self.pass(still + self.plan.link_timeout.max(HANDSHAKE) + NOTICE);
             self.return_to_first_paths();
@@ -77,6 +76,12 @@ impl World {
         if self.goes_on() {
             self.finish();
         }
+    }
+
+    /// How long a host still stands still.
+    fn stalled_for(&self) -> Duration {
+        let still = self.hosts.iter().filter_map(|host| Some(host.running.as_ref()?.stalled_until)).max();
+        still.map_or(Duration::ZERO, |until| until.saturating_since(self.now))
     }
 
     fn goes_on(&self) -> bool {
@@ -126,6 +131,12 @@ impl World {
         }
         if self.goes_on() {
             self.checks.on_rest(self.now);
+            let end = self.after(self.stalled_for() + RELEASE);
+            if !self.run_while(end, |w| w.too_much_local_memory().is_some())
+                && let (true, Some(detail)) = (self.goes_on(), self.too_much_local_memory())
+            {
+                self.checks.fail(self.now, "release", detail);
+            }
             self.finish_users();
         }
     }

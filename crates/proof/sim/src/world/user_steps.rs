@@ -11,11 +11,11 @@ use rand::RngExt;
 use shm::Session;
 use verbs::Region;
 
-use super::owners::NAME;
 use super::regions::of_regions;
 use super::{Event, World};
 use crate::address::address;
-use crate::regions::{Shared, UID};
+use crate::plan::UserPlan;
+use crate::regions::{NAME, Shared, UID};
 use crate::user::{Opened, Origin, Reach, User};
 
 /// Longest pause between two looks of a program, unless its plan says a longer one.
@@ -47,7 +47,13 @@ impl World {
         let may_go_on = !self.quiet;
         if live.life == life {
             if live.opened.is_none() && live.asked.is_none() && may_go_on {
-                self.ask_for_region(host, &mut live, plan.is_leased);
+                self.ask_for_region(host, &mut live, &plan);
+            }
+            self.tend_borrowed(host, &mut live);
+            if let Some(local) = plan.local.filter(|_| may_go_on) {
+                let hosts = self.users.owners.get(&host).map(|owner| (address(host), owner.key()));
+                let request = live.ask_for_local(local, user, hosts, &mut self.users.rng);
+                request.into_iter().for_each(|request| self.ask_of_regions(host, live.client, request));
             }
             for open in std::mem::take(&mut live.over) {
                 self.ask_of_regions(host, live.client, Request::RegionClose { open, delete: false });
@@ -56,13 +62,13 @@ impl World {
         }
         let count = if may_go_on { plan.count } else { 0 };
         let (rng, histories) = (&mut self.users.rng, &mut self.checks.histories);
-        has_news |= live.submit((plan.depth, count), &self.users.revokes, rng, histories);
+        has_news |= live.submit((plan.depth, count), &self.users.ended, rng, histories);
         if has_news {
             // Also because room was made.
             live.ring();
             self.wake_engine(of_regions(host));
         }
-        let stored = live.access(count, &self.users.revokes, &mut self.users.rng, &mut self.checks.histories);
+        let stored = live.access(count, &self.users.ended, &mut self.users.rng, &mut self.checks.histories);
         stored.into_iter().for_each(|memory| self.on_stored(&memory));
         live.idle_looks = if has_news { 0 } else { live.idle_looks + 1 };
         let (looks, is_done) = (live.idle_looks, live.is_idle() && live.done >= count && live.life == life);
@@ -86,6 +92,7 @@ impl World {
     /// What its rings and its memory say: whether there was anything.
     fn look(&mut self, host: usize, user: usize, live: &mut User) -> bool {
         let (now, histories) = (self.now, &mut self.checks.histories);
+        let counted = (live.with_local, live.by_lease);
         let looked = live.collect(now, histories).and_then(|has_news| {
             live.look_behind(false, histories)?;
             if live.is_over() || live.is_silent(now) {
@@ -96,6 +103,8 @@ impl World {
             }
             Ok(has_news)
         });
+        self.checks.with_local += live.with_local - counted.0;
+        self.checks.by_lease += live.by_lease - counted.1;
         looked.unwrap_or_else(|what| {
             self.checks.fail(now, "operations", format!("program {user} on host {host}: {what}"));
             false
@@ -156,25 +165,29 @@ impl World {
     // ---- its region
 
     /// Asks for the region of before, or for one of any host, whose key its owner has told everybody.
-    fn ask_for_region(&mut self, host: usize, live: &mut User, is_leased: bool) {
+    fn ask_for_region(&mut self, host: usize, live: &mut User, plan: &UserPlan) {
         let now = self.now;
-        let origin = match &live.again {
-            Some(again) if again.next > now => return,
-            Some(again) => again.origin,
-            None => {
+        let borrows = plan.borrows && live.again.is_none() && self.users.rng.random_bool(0.7);
+        let lease = if borrows { self.lease_for(host) } else { None };
+        let origin = match (&live.again, lease) {
+            (Some(again), _) if again.next > now => return,
+            (Some(again), _) => again.origin,
+            (None, Some(lease)) => lease,
+            (None, None) => {
                 let owner = self.users.rng.random_range(0..self.hosts.len());
-                let is_leased = is_leased && owner != host;
+                let is_leased = plan.is_leased && owner != host;
                 let Some(key) = self.users.owners.get(&owner).map(|owner| owner.key()) else { return };
-                Origin { owner, key, is_leased }
+                Origin { owner, key, is_leased, lease: None }
             }
         };
         if origin.owner != host && !live.has_queue() {
             return;
         }
-        let Origin { owner, key, is_leased: leased_lane } = origin;
+        let Origin { owner, key, is_leased: leased_lane, lease } = origin;
         let request = live.next_request();
         live.asked = Some((request, origin));
-        let (name, access, lease) = (NAME.into(), RegionAccess::ALL, None);
+        let access = if lease.is_some() { RegionAccess::READ } else { RegionAccess::ALL };
+        let name = NAME.into();
         let open = Request::RegionOpen { request, host: address(owner), name, key, access, lease, leased_lane };
         self.ask_of_regions(host, live.client, open);
     }
@@ -182,10 +195,16 @@ impl World {
     pub(super) fn on_user_reply(&mut self, host: usize, user: usize, reply: Reply, memory: Option<Shared>) {
         let now = self.now;
         let Some(live) = self.users.live.get_mut(&user) else { return };
+        match live.hear_of_local(&reply, memory.as_ref()) {
+            Ok(false) => {}
+            Ok(true) => return,
+            Err(why) => return self.checks.fail(now, "local memory", format!("program {user} on host {host}: {why}")),
+        }
         match reply {
             Reply::RegionOpened { request, result } => {
                 let Some((_, origin)) = live.asked.take_if(|(asked, _)| *asked == request) else { return };
                 match result {
+                    Err(RegionRefusal::LeaseOver { lease }) if origin.lease == Some(lease) => {}
                     Ok(opened) => self.on_opened(host, user, origin, opened, memory),
                     Err(why) => self.on_not_opened(host, user, &why),
                 }

@@ -13,10 +13,10 @@ use rand::rngs::StdRng;
 use shm::Session;
 use verbs::{Region, Time};
 
-use super::owners::{Left, Owner};
+use super::owners::{Left, Lent, Owner};
 use super::{Event, World};
 use crate::regions::Shared;
-use crate::user::User;
+use crate::user::{Ended, User};
 
 /// What the daemons call them, beyond the numbers of applications.
 const CLIENTS: u64 = 1 << 40;
@@ -42,8 +42,8 @@ pub(super) struct Users {
     /// By host.
     pub(super) owners: BTreeMap<usize, Owner>,
     pub(super) left: Vec<Left>,
-    /// Revokes of a region for which its owner has moved it, by what the region is.
-    pub(super) revokes: BTreeMap<u64, u64>,
+    pub(super) lent: Vec<Lent>,
+    pub(super) ended: Ended,
     /// By plan.
     pub(super) live: BTreeMap<usize, User>,
     pub(super) done: BTreeMap<usize, u32>,
@@ -52,7 +52,7 @@ pub(super) struct Users {
 
 impl Users {
     pub(super) fn new(rng: StdRng) -> Self {
-        let (sockets, sessions, owners, revokes, live, done) = Default::default();
+        let (sockets, sessions, owners, lent, ended, live, done) = Default::default();
         Self {
             rng,
             last_client: CLIENTS,
@@ -60,7 +60,8 @@ impl Users {
             sessions,
             owners,
             left: Vec::new(),
-            revokes,
+            lent,
+            ended,
             live,
             done,
             is_over: false,
@@ -172,6 +173,7 @@ impl World {
         if let Some(owner) = self.users.owners.remove(&host) {
             self.users.sockets.remove(&owner.client);
         }
+        self.forget_leases(host);
         let plans = &self.plan.users;
         let (done, sockets) = (&mut self.users.done, &mut self.users.sockets);
         self.users.live.retain(|user, live| {
@@ -220,6 +222,17 @@ impl World {
     /// Whether no program waits for an operation.
     pub(super) fn users_idle(&self) -> bool {
         self.users.live.values().all(|user| user.in_flight() == 0)
+    }
+
+    /// Engines that have local memory of operations whose programs gave it back, or lost it.
+    pub(super) fn too_much_local_memory(&self) -> Option<String> {
+        (0..self.hosts.len()).find_map(|host| {
+            self.hosts[host].running.as_ref()?;
+            let has = self.counter(host, "regions_local");
+            let of_host = self.users.live.iter().filter(|(user, _)| self.plan.users[**user].host == host);
+            let may: u64 = of_host.map(|(_, live)| live.local_memory_max()).sum();
+            (has > may).then(|| format!("host {host} has {has} local memories of programs, which use {may}"))
+        })
     }
 
     /// Operations that programs wait for.

@@ -7,6 +7,7 @@ mod directs;
 mod engines;
 mod incast;
 mod keys;
+mod loans;
 mod messages;
 mod paths;
 mod restarts;

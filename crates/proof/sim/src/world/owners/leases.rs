@@ -1,0 +1,145 @@
+//! Leases: owners lend their regions to programs of other hosts, which read them by a lease and give loans back.
+//!
+//! Owns what lenders and borrowers know of leases. It must never let a lender hear more than was given back, nor a borrower
+//! read by a lease that is over.
+
+use control::{RegionKey, RegionRefusal, Reply, Request};
+use rand::RngExt;
+use rand::seq::IndexedRandom;
+
+use super::World;
+use crate::address::address;
+use crate::user::{Origin, User};
+
+/// Of so many touches of an owner one lends, and one ends a lease.
+const TOUCHES_PER_LEND: u32 = 3;
+const TOUCHES_PER_UNLEND: u32 = 5;
+/// Of so many looks of a borrower one gives a loan back, and one closes its handle.
+const LOOKS_PER_LOAN: u32 = 4;
+const LOOKS_PER_CLOSE: u32 = 20;
+/// Loans of a lease.
+const LOANS: u64 = 64;
+
+/// A lease, of a lender's host.
+#[derive(Debug)]
+pub(in crate::world) struct Lent {
+    host: usize,
+    /// None: the lender was not told yet.
+    lease: Option<u64>,
+    /// The lender's name for the request.
+    request: u64,
+    to: usize,
+    key: RegionKey,
+    /// Loans that borrowers gave back, and those that the lender heard of.
+    given: u64,
+    heard: u64,
+    /// Nothing more is opened by it.
+    is_ended: bool,
+}
+
+impl World {
+    /// Owners lend where programs borrow.
+    pub(super) fn tend_leases(&mut self, host: usize) {
+        if !self.plan.users.iter().any(|user| user.borrows) {
+            return;
+        }
+        let (to, key) = (self.users.rng.random_range(0..self.hosts.len()), self.fresh_key());
+        let Some(owner) = self.users.owners.get_mut(&host) else { return };
+        let client = owner.client;
+        if let Some(held) = owner.held.as_ref().filter(|_| to != host && !owner.is_away)
+            && self.users.rng.random_ratio(1, TOUCHES_PER_LEND)
+        {
+            let open = held.open;
+            let request = owner.request();
+            let (lease, given, heard, is_ended) = Default::default();
+            self.users.lent.push(Lent { host, lease, request, to, key, given, heard, is_ended });
+            let lend = Request::RegionLend { request, open, connection: 0, host: address(to), key };
+            self.ask_of_regions(host, client, lend);
+        }
+        if self.users.rng.random_ratio(1, TOUCHES_PER_UNLEND)
+            && let Some(lent) = self.users.lent.iter_mut().find(|lent| lent.host == host && !lent.is_ended)
+            && let Some(lease) = lent.lease
+        {
+            lent.is_ended = true;
+            self.ask_of_regions(host, client, Request::RegionUnlend { lease });
+        }
+    }
+
+    /// What a daemon says to a lender.
+    pub(super) fn hear_of_leases(&mut self, host: usize, reply: Reply) {
+        let Some(client) = self.users.owners.get(&host).map(|owner| owner.client) else { return };
+        let of = |lent: &&mut Lent, lease| lent.host == host && lent.lease == Some(lease);
+        let mut lent = self.users.lent.iter_mut();
+        let wrong = match reply {
+            Reply::RegionLent { request, result } => {
+                let asked = lent.find(|lent| (lent.host, lent.lease, lent.request) == (host, None, request));
+                match (asked, result) {
+                    (Some(asked), Ok(lease)) => {
+                        asked.lease = Some(lease);
+                        None
+                    }
+                    (Some(asked), Err(RegionRefusal::Busy | RegionRefusal::Unknown | RegionRefusal::TooMany { .. })) => {
+                        asked.is_ended = true;
+                        None
+                    }
+                    (asked, result) => Some(format!("host {host}: {result:?} for {asked:?}")),
+                }
+            }
+            Reply::RegionLoansBack { lease, loans, .. } => {
+                let Some(lent) = lent.find(|lent| of(lent, lease)) else { return };
+                let is_right = loans != 0 && loans & !lent.given == 0 && loans & lent.heard == 0;
+                lent.heard |= loans;
+                let detail = (!is_right).then(|| format!("host {host} hears of loans {loans:#x} of {lent:?}"));
+                self.ask_of_regions(host, client, Request::RegionLoansTaken { lease });
+                detail
+            }
+            Reply::RegionLeaseOver { lease, .. } => {
+                lent.filter(|lent| of(lent, lease)).for_each(|lent| lent.is_ended = true);
+                let is_new = self.users.ended.leases.insert((host, lease));
+                (!is_new).then(|| format!("host {host} hears twice that lease {lease} is over"))
+            }
+            _ => return,
+        };
+        wrong.into_iter().for_each(|detail| self.checks.fail(self.now, "leases", detail));
+    }
+
+    /// The leases of a daemon that has ended are over, and so are the handles by them.
+    pub(super) fn end_leases(&mut self, host: usize) {
+        for lent in self.users.lent.iter_mut().filter(|lent| lent.host == host) {
+            lent.is_ended = true;
+            self.users.ended.leases.extend(lent.lease.map(|lease| (host, lease)));
+        }
+    }
+
+    /// A host is dead: its next daemon begins with the same numbers.
+    pub(in crate::world) fn forget_leases(&mut self, host: usize) {
+        self.users.lent.retain(|lent| lent.host != host);
+        self.users.ended.leases.retain(|(of, _)| *of != host);
+    }
+
+    /// A lease that a program of a host may try, perhaps one that has ended.
+    pub(in crate::world) fn lease_for(&mut self, host: usize) -> Option<Origin> {
+        let known: Vec<&Lent> =
+            self.users.lent.iter().filter(|lent| lent.to == host && lent.lease.is_some()).collect();
+        let newest = &known[known.len().saturating_sub(3)..];
+        let lent = newest.choose(&mut self.users.rng)?;
+        Some(Origin { owner: lent.host, key: lent.key, is_leased: false, lease: lent.lease })
+    }
+
+    /// A borrower gives a loan back, or its handle.
+    pub(in crate::world) fn tend_borrowed(&mut self, host: usize, live: &mut User) {
+        let Some((open, Origin { owner, key, lease: Some(lease), .. })) = live.borrowed() else { return };
+        let lent = self.users.lent.iter_mut().find(|lent| (lent.host, lent.lease) == (owner, Some(lease)));
+        let Some(lent) = lent else { return };
+        if self.users.rng.random_ratio(1, LOOKS_PER_LOAN) {
+            let loans = 1 << self.users.rng.random_range(0..LOANS) & !lent.given;
+            lent.given |= loans;
+            let back = Request::RegionLoansBack { host: address(owner), lease, key, loans };
+            self.ask_of_regions(host, live.client, back);
+        }
+        if self.users.rng.random_ratio(1, LOOKS_PER_CLOSE) && live.is_idle() {
+            live.over.push(open);
+            _ = live.end_handle(self.now, false, &mut self.checks.histories);
+        }
+    }
+}
