@@ -282,6 +282,7 @@ impl World {
         if ends {
             self.trace.note(self.now, "the owner on {} gives region {} up", &[host as u64, region]);
             (owner.held, owner.moving) = (None, None);
+            self.users.lent.retain(|lent| !lent.is_of(host));
             self.ask_of_regions(host, client, Request::RegionClose { open, delete: true });
             return self.make_region(host);
         }

@@ -131,13 +131,28 @@ impl World {
         }
         if self.goes_on() {
             self.checks.on_rest(self.now);
-            let end = self.after(self.stalled_for() + RELEASE);
-            if !self.run_while(end, |w| w.too_much_local_memory().is_some())
-                && let (true, Some(detail)) = (self.goes_on(), self.too_much_local_memory())
-            {
-                self.checks.fail(self.now, "release", detail);
-            }
-            self.finish_users();
+            self.give_loans_back();
+        }
+    }
+
+    /// Engines give up local memory that no program has, and then, when programs have ended, lenders hear that leases are
+    /// over.
+    fn give_loans_back(&mut self) {
+        self.wait_until_none(RELEASE, Self::too_much_local_memory);
+        self.finish_users();
+        self.wait_until_none(self.plan.link_timeout.max(HANDSHAKE) + NOTICE, Self::lasting_leases);
+        self.finish_owners();
+    }
+
+    /// Something wrong ends within so much time, once all hosts run.
+    fn wait_until_none(&mut self, time: Duration, wrong: impl Fn(&Self) -> Option<String>) {
+        let end = self.after(self.stalled_for() + time);
+        if wrong(self).is_some()
+            && !self.run_while(end, |w| wrong(w).is_some())
+            && self.goes_on()
+            && let Some(detail) = wrong(self)
+        {
+            self.checks.fail(self.now, "release", detail);
         }
     }
 

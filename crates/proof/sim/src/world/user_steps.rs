@@ -255,6 +255,7 @@ impl World {
             None => found,
         };
         live.opened = Some(Opened { open, reach, origin, identity, suspect: None });
+        origin.lease.into_iter().for_each(|lease| self.on_borrowed(host, origin.owner, lease));
     }
 
     fn on_not_opened(&mut self, host: usize, user: usize, why: &RegionRefusal) {

@@ -240,14 +240,13 @@ impl World {
         self.users.live.values().map(User::in_flight).sum()
     }
 
-    /// The programs end, and the owners take their regions back.
+    /// The programs end; the owners then take their regions back.
     pub(super) fn finish_users(&mut self) {
         self.users.is_over = true;
         for (user, live) in std::mem::take(&mut self.users.live) {
             let host = self.plan.users[user].host;
             self.end_user(host, &live);
         }
-        self.finish_owners();
     }
 
     /// All regions are back, and their histories are judged.

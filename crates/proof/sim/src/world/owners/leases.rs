@@ -17,6 +17,8 @@ const TOUCHES_PER_UNLEND: u32 = 5;
 /// Of so many looks of a borrower one gives a loan back, and one closes its handle.
 const LOOKS_PER_LOAN: u32 = 4;
 const LOOKS_PER_CLOSE: u32 = 20;
+/// Of so many that open a region by a lease one tries another host's.
+const LOOKS_PER_THEFT: u32 = 8;
 /// Loans of a lease.
 const LOANS: u64 = 64;
 
@@ -35,6 +37,12 @@ pub(in crate::world) struct Lent {
     heard: u64,
     /// Nothing more is opened by it.
     is_ended: bool,
+}
+
+impl Lent {
+    pub(super) fn is_of(&self, host: usize) -> bool {
+        self.host == host
+    }
 }
 
 impl World {
@@ -117,13 +125,29 @@ impl World {
         self.users.ended.leases.retain(|(of, _)| *of != host);
     }
 
-    /// A lease that a program of a host may try, perhaps one that has ended.
+    /// A lease that a program of a host may try, perhaps one that has ended, or now and then one of another host's.
     pub(in crate::world) fn lease_for(&mut self, host: usize) -> Option<Origin> {
-        let known: Vec<&Lent> =
-            self.users.lent.iter().filter(|lent| lent.to == host && lent.lease.is_some()).collect();
+        let steals = self.users.rng.random_ratio(1, LOOKS_PER_THEFT);
+        let may_try = |lent: &&Lent| lent.lease.is_some() && lent.host != host && (lent.to == host) != steals;
+        let known: Vec<&Lent> = self.users.lent.iter().filter(may_try).collect();
         let newest = &known[known.len().saturating_sub(3)..];
         let lent = newest.choose(&mut self.users.rng)?;
         Some(Origin { owner: lent.host, key: lent.key, is_leased: false, lease: lent.lease })
+    }
+
+    /// A program of a host has a region open by a lease.
+    pub(in crate::world) fn on_borrowed(&mut self, host: usize, of: usize, lease: u64) {
+        let lent = self.users.lent.iter().find(|lent| (lent.host, lent.lease) == (of, Some(lease)));
+        if lent.is_some_and(|lent| lent.to != host) {
+            self.checks.fail(self.now, "leases", format!("host {host} has the region of {lent:?} open by it"));
+        }
+    }
+
+    /// Leases that lenders have ended, that no program uses, and that no lender was told to be over.
+    pub(in crate::world) fn lasting_leases(&self) -> Option<String> {
+        let is_over = |lent: &Lent| lent.lease.is_none_or(|lease| self.users.ended.leases.contains(&(lent.host, lease)));
+        let lasts = self.users.lent.iter().find(|lent| lent.is_ended && !is_over(lent))?;
+        Some(format!("nobody told the lender that it is over: {lasts:?}"))
     }
 
     /// A borrower gives a loan back, or its handle.
