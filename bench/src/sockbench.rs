@@ -5,6 +5,7 @@
 mod link;
 mod load;
 mod many;
+mod opens;
 mod streams;
 mod wire;
 
@@ -80,7 +81,7 @@ struct ClientArgs {
     /// Of `streams`: seconds before those that are measured.
     #[arg(long, default_value_t = 0.0)]
     warm_up: f64,
-    /// Of `many`, `hold`, `flood` and `streams`: connections.
+    /// Of `many`, `hold`, `flood` and `streams`: connections. Of `opens`: so many at a time.
     #[arg(long, default_value_t = 1)]
     connections: u32,
     /// Of `many`: connections of the other half of each round.
@@ -110,6 +111,8 @@ pub(crate) enum Test {
     Hold,
     /// Messages on many connections in turn, until stdin ends; answers each line on stdin with `messages N`.
     Flood,
+    /// Opens connections, uses each once and closes it, again and again; says `warm`, and goes on at a line on stdin.
+    Opens,
     /// Streams in one direction on connections that are all written at the same time, measured where they are read.
     Streams,
 }
@@ -143,6 +146,7 @@ pub(crate) fn main(cli: Cli) -> Result<()> {
                 Test::Many => many::compare(&to, spec, duration, args.base, args.rounds)?,
                 Test::Hold => return many::hold(&to, spec),
                 Test::Flood => return many::flood(&to, spec),
+                Test::Opens => opens::run(args.transport, &args.to, spec, duration)?,
                 Test::Streams => streams::run(&(std::sync::Arc::new(to) as streams::Connect), spec)?,
             };
             println!("{report}");

@@ -143,6 +143,30 @@ impl Link {
     }
 }
 
+/// A connection that is being made. RaaS makes many at a time; kernel sockets need no other end to be connected.
+#[derive(Debug)]
+pub(crate) enum Opening {
+    Raas(raas::Connecting),
+    Made(Link),
+}
+
+impl Opening {
+    pub(crate) fn begin(transport: Transport, to: &str) -> Result<Self> {
+        if transport != Transport::Raas {
+            return Ok(Self::Made(Link::connect(transport, to, false)?));
+        }
+        let address = to.parse().with_context(|| format!("connecting to {to}"))?;
+        Ok(Self::Raas(raas::ConnectOptions::new().start(&raas::Session::global()?, address)?))
+    }
+
+    pub(crate) fn finish(self) -> Result<Link> {
+        match self {
+            Self::Raas(connecting) => Link::raas(connecting.wait(PATIENCE)?),
+            Self::Made(link) => Ok(link),
+        }
+    }
+}
+
 fn wait(busy: bool) -> Wait {
     if busy { Wait::Spin } else { Wait::Yield }
 }

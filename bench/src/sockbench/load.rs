@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::link::{Link, Listener};
 use super::wire::{Spec, read_u64, write_u64};
-use super::{Test, many, streams};
+use super::{Test, many, opens, streams};
 use crate::{cpu, trips};
 
 /// Writes between two looks at the clock, of small messages.
@@ -64,6 +64,7 @@ pub(crate) fn serve(listener: &Listener) -> Result<()> {
             Ok(())
         }
         Test::Many | Test::Hold | Test::Flood => many::serve(listener, &link, spec),
+        Test::Opens => opens::serve(listener, &link, spec),
         Test::Streams => streams::serve(listener, &link, spec),
     }
 }

@@ -23,7 +23,7 @@ pub(crate) struct Spec {
 }
 
 /// All tests, by their number on the wire.
-const TESTS: [Test; 6] = [Test::Lat, Test::Bw, Test::Many, Test::Hold, Test::Streams, Test::Flood];
+const TESTS: [Test; 7] = [Test::Lat, Test::Bw, Test::Many, Test::Hold, Test::Streams, Test::Flood, Test::Opens];
 
 impl Spec {
     fn encode(self) -> [u8; SPEC_BYTES] {

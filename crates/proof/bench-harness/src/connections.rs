@@ -1,6 +1,6 @@
 //! Bench `connections`: messages of 16 KiB on many connections between two namespaces, in turn, beside the same on a
-//! few; the same NIC with one queue pair for each connection; and what a resting connection costs the daemons. Owns the
-//! bars.
+//! few; the same NIC with one queue pair for each connection; what a resting connection costs the daemons; and `opens`.
+//! Owns the bars of all but these.
 
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::Args;
 use super::loads::{self, stream_client, stream_server};
 use super::memory::{self, Cost};
+use super::opens;
 use super::place::{End, Place};
 use super::process::Beside;
 use super::report::Findings;
@@ -60,6 +61,7 @@ pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
         findings.rows.push(beside_queue_pairs(&place, rounds, seconds)?);
         println!("one queue pair for each: {rounds} rounds done");
     }
+    opens::run(args, &place, (rounds, seconds), &mut findings)?;
     if args.wants("memory") {
         let costs = (0..rounds).map(|_| resting(&place)).collect::<Result<Vec<_>>>()?;
         findings.rows.extend(memory_rows(&costs));

@@ -21,6 +21,7 @@ mod matrix;
 mod measured;
 mod memory;
 mod nic;
+mod opens;
 pub mod pages;
 mod peers;
 mod perf;
