@@ -24,7 +24,7 @@ use crate::driver::{Driver, TOKEN_CONTROL, TOKEN_KICK, TOKEN_TCP, TOKEN_WAKE};
 use crate::error::SessionError;
 use crate::kept::{KeptSession, Showing};
 use crate::park::lock;
-use crate::patience::{WaitPolicy, YieldTurns};
+use crate::patience::{Patience, WaitPolicy, YieldTurns};
 use crate::reactor::Reactor;
 use crate::region_table::RegionTable;
 use crate::tables::Tables;
@@ -232,6 +232,12 @@ impl Attachment {
         lock(&self.tables).session.reap(pair);
         // As in `tell`; descriptors are sent by the thread that follows the daemon.
         let _ = self.send_outgoing();
+    }
+
+    /// How a thread waits for what the daemon says: it looks for a while, and spins never, since the daemon may need
+    /// this very processor.
+    pub(crate) fn patience(&self) -> Patience<'_> {
+        Patience::new(WaitPolicy { spins: 0, ..self.config.policy }, &self.turns, None)
     }
 
     // ---- the end

@@ -19,6 +19,7 @@ use crate::attachment::Attachment;
 use crate::error::{ConnectError, SessionError};
 use crate::flags::Flags;
 use crate::park::{Parker, lock};
+use crate::patience::Next;
 use crate::poller::{Poller, Waiter};
 use crate::stream::Stream;
 
@@ -109,6 +110,8 @@ impl Connecting {
     /// Waits for the answer, at most `timeout`.
     pub fn wait(mut self, timeout: Duration) -> Result<Stream, ConnectError> {
         let deadline = Instant::now().checked_add(timeout);
+        let attachment = Arc::clone(&self.attachment);
+        let mut patience = attachment.patience();
         loop {
             if let Some(stream) = self.take()? {
                 return Ok(stream);
@@ -116,8 +119,11 @@ impl Connecting {
             if deadline.is_some_and(|d| Instant::now() >= d) {
                 return Err(ConnectError::TimedOut { to: self.to, waited: timeout });
             }
-            let (attachment, request) = (&self.attachment, self.request);
-            attachment.block(&self.parker, deadline, &mut || lock(&attachment.tables).is_over(request))?;
+            let mut is_over = || lock(&attachment.tables).is_over(self.request);
+            match patience.pause() {
+                Next::Look(_) => attachment.look(),
+                _ => attachment.block(&self.parker, deadline, &mut is_over)?,
+            }
         }
     }
 

@@ -18,6 +18,7 @@ use crate::error::{AcceptError, SessionError};
 use crate::fallback_tcp;
 use crate::listening::Listening;
 use crate::park::{Parker, lock};
+use crate::patience::{Next, Patience};
 use crate::poller::Poller;
 use crate::stream::Stream;
 use crate::tcp_listener::KernelListener;
@@ -182,6 +183,8 @@ impl Listener {
     /// Looks, and sleeps between the looks.
     fn accept_within(&self, timeout: Option<Duration>) -> Result<Accepted, AcceptError> {
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
+        let attachment = self.listening.as_ref().map(|listening| listening.attachment());
+        let mut patience = attachment.as_ref().map(|attachment| attachment.patience());
         loop {
             if let Some(accepted) = self.take_waiting()? {
                 return Ok(accepted);
@@ -194,7 +197,10 @@ impl Listener {
             match &self.listening {
                 None => self.kernel.iter().for_each(|e| e.sleep(deadline)),
                 Some(listening) if listening.is_lost() => listening.recover(deadline),
-                Some(listening) => self.sleep(listening, deadline)?,
+                Some(listening) => match (&attachment, patience.as_mut().map(Patience::pause)) {
+                    (Some(attachment), Some(Next::Look(_))) => attachment.look(),
+                    _ => self.sleep(listening, deadline)?,
+                },
             }
         }
     }

@@ -5,7 +5,6 @@
 //! that do not fit its queue are held here, and no command is taken meanwhile.
 
 pub(crate) mod load;
-mod looks;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::BorrowedFd;
@@ -23,11 +22,11 @@ use verbs::{Provider, Time};
 use crate::DaemonError;
 use crate::command::{AppWake, Command, EnginePart, EngineReport, EngineStat, EngineView, FromEngine};
 use crate::inspect::{LOOKS_PER_COUNT, LOOKS_PER_PAGE};
+use crate::looks::{LOOKS, Looks};
 use crate::shutdown::Shutdown;
 use crate::sleeper::{Bell, Sleeper};
 use crate::turns::Turns;
 use load::{CPU_ALL, HostMemory, Meter};
-use looks::Looks;
 
 /// Commands that may wait for the engine.
 pub(crate) const COMMANDS_MAX: usize = 1024;
@@ -173,7 +172,7 @@ impl<P: Provider> EngineThread<P> {
     }
 
     fn run(mut self) -> Result<(), DaemonError> {
-        let mut backoff = Backoff::new(looks::LOOKS);
+        let mut backoff = Backoff::new(LOOKS);
         let mut looks = Looks::new();
         let mut to_wake = Vec::new();
         loop {

@@ -30,7 +30,7 @@ use std::time::Duration;
 use control::{PeerMessage, Reason, Reply};
 use engine::{AppId, ReturnedChunk, SlotSet};
 use plane::{Admission, ClientId, Daemon, DaemonConfig, LinkId, Names, PairLimits, PeersConfig, Policy};
-use shm::{ClosedElsewhere, Session, SessionShape};
+use shm::{Backoff, ClosedElsewhere, Session, SessionShape};
 use softnic::Crowds;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
@@ -46,6 +46,7 @@ use crate::limits::count;
 use crate::link::{LinkContext, LinkInput};
 use crate::link_queue::{LinkQueue, Turn};
 use crate::log_quota::LogQuota;
+use crate::looks::{LOOKS, Looks};
 use crate::questions::{QuestionPlace, Questions};
 use crate::shares::Memory;
 use crate::shutdown::Shutdown;
@@ -185,6 +186,8 @@ enum HubInput {
     Room,
     Tick,
     Shutdown,
+    /// Nothing: it is awake and looks once more.
+    Look,
 }
 
 /// What the machine that decides is told of the configuration.
@@ -274,6 +277,7 @@ impl Hub {
         };
         hub.tell_tenants();
         hub.adopt_regions();
+        let (mut looks, mut backoff, mut looking) = (Looks::new(), Backoff::new(LOOKS), false);
         loop {
             let free = hub.engines.have_room();
             let tick = hub.next_tick();
@@ -291,7 +295,15 @@ impl Hub {
                 Some(made) = hub.regions.next_made() => HubInput::RegionMade(made),
                 () = tokio::time::sleep_until(tick) => HubInput::Tick,
                 () = shutdown.triggered() => HubInput::Shutdown,
+                () = tokio::task::yield_now(), if looking => HubInput::Look,
             };
+            if matches!(heard, HubInput::Look) {
+                looking = looks.look_again(|| hub.now()) && backoff.snooze();
+                continue;
+            }
+            looks.on_work(|| hub.now());
+            backoff.reset();
+            looking = true;
             hub.turns.begin(hub.now());
             match heard {
                 HubInput::Engine(Some(event)) => hub.on_engine(event),
@@ -312,7 +324,7 @@ impl Hub {
                 HubInput::RegionMade(made) => hub.on_region_made(made),
                 HubInput::Question => hub.answer_next_question(),
                 HubInput::Tick => hub.on_tick(),
-                HubInput::Room => {}
+                HubInput::Room | HubInput::Look => {}
             }
             hub.settle();
             hub.turn = None;

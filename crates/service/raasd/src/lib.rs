@@ -40,6 +40,7 @@ mod limits;
 mod link;
 mod link_queue;
 mod log_quota;
+mod looks;
 mod machine;
 mod member;
 mod neighbours;

@@ -204,8 +204,11 @@ impl Engine {
     ) -> Result<(), Violation> {
         let Some(vqp) = self.open_vqp(id, route)? else { return Ok(()) };
         end(vqp)?;
-        let at = vqp.at();
-        self.notify(at);
+        let (at, is_released) = (vqp.at(), vqp.is_app_released());
+        // An application that gave the connection back looks at it no more.
+        if !is_released {
+            self.notify(at);
+        }
         let route = self.vqps.named(route);
         self.update(route);
         Ok(())

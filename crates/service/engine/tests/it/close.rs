@@ -34,6 +34,19 @@ fn closing_both_ends_frees_everything() {
 }
 
 #[test]
+fn the_peers_end_wakes_nobody_who_gave_the_connection_back() {
+    let (mut w, a, b, sa, sb) = pair(29, 4096);
+    close(&mut w, 0, a, sa, 0);
+    w.settle();
+    w.app(0, a).sleep();
+    close(&mut w, 1, b, sb, 0);
+    w.settle();
+    w.assert_empty();
+    let sleeps = w.app(0, a).session.app_sleep().load(std::sync::atomic::Ordering::SeqCst);
+    assert_ne!(sleeps, 0, "it was woken for a connection that it gave back");
+}
+
+#[test]
 fn close_delivers_what_was_written() {
     let (mut w, a, b, sa, sb) = pair(21, 4096);
     w.tell(1, b, sb, |c| c.read_limit = 0);

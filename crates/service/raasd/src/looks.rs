@@ -1,6 +1,6 @@
-//! How often an engine without work looks for some before it sleeps.
+//! How often a thread of the daemon without work looks for some before it sleeps.
 //!
-//! Owns the guess whether work comes soon. Time is an argument. It must never make an engine whose work always comes soon
+//! Owns the guess whether work comes soon. Time is an argument. It must never make a thread whose work always comes soon
 //! sleep.
 //!
 //! Looking pays where the next work comes before a sleep and a wake would have ended, and each look that finds nothing
@@ -17,7 +17,7 @@ use verbs::Time;
 const SOON: Duration = Duration::from_micros(200);
 /// Looks of an engine that expects work soon. A look costs 0.5 us on an idle core, and up to 5 us with the device's system
 /// call where another thread on the core yields too, so they reach over a wait of [`SOON`] or a good part of it.
-pub(super) const LOOKS: u32 = 100;
+pub(crate) const LOOKS: u32 = 100;
 /// Looks of an engine that expects none: what comes at once is still found.
 const FEW_LOOKS: u32 = 4;
 /// Waits that are remembered.
@@ -28,7 +28,7 @@ const SURE: u8 = 3;
 
 /// See the head of this file.
 #[derive(Debug)]
-pub(super) struct Looks {
+pub(crate) struct Looks {
     /// Begin of this wait; none: the last round had work.
     since: Option<Time>,
     left: u32,
@@ -40,13 +40,13 @@ pub(super) struct Looks {
 
 impl Looks {
     /// Expects work soon.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { since: None, left: 0, history: (1 << HISTORY) - 1, soon: [SURE; 1 << HISTORY] }
     }
 
     /// A round had work, at the time that `now` reads. No clock is read if the one before had some too.
     #[inline]
-    pub(super) fn on_work(&mut self, now: impl FnOnce() -> Time) {
+    pub(crate) fn on_work(&mut self, now: impl FnOnce() -> Time) {
         let Some(since) = self.since.take() else { return };
         let is_soon = now().saturating_since(since) < SOON;
         let counter = &mut self.soon[self.history];
@@ -56,7 +56,7 @@ impl Looks {
 
     /// A round had no work. Whether the engine is to look again; if not it is to sleep.
     #[inline]
-    pub(super) fn look_again(&mut self, now: impl FnOnce() -> Time) -> bool {
+    pub(crate) fn look_again(&mut self, now: impl FnOnce() -> Time) -> bool {
         if self.since.is_none() {
             self.since = Some(now());
             self.left = if self.soon[self.history] > 0 { LOOKS } else { FEW_LOOKS };
@@ -67,7 +67,7 @@ impl Looks {
     }
 
     /// The engine slept. The wait goes on until it has work.
-    pub(super) fn on_wake(&mut self) {
+    pub(crate) fn on_wake(&mut self) {
         self.left = FEW_LOOKS;
     }
 }
