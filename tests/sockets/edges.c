@@ -2,6 +2,7 @@
 // room, and the next edge is waited for without another try.
 #include "transfer.h"
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 
 typedef struct Loop {
     int fd, set;
@@ -177,10 +178,10 @@ static bool ends_round(int fd, bool is_whole) {
 // Much is written at once, at each moment of the time in which a connection leaves TCP. The other side makes no call
 // meanwhile.
 static void while_it_leaves(const Case *self) {
-    enum { ROUNDS = 60, MOMENTS = 20, PARTS = 4 };
+    enum { ROUNDS = 20, PARTS = 4 };
     int listening = B ? listener() : -1, port = A ? hear() : 0, done = 0;
     for (; done < ROUNDS; done++) {
-        int fd = A ? dialed(port) : MUST(accept(listening, NULL, NULL)), asked = done % MOMENTS + 1;
+        int fd = A ? dialed(port) : MUST(accept(listening, NULL, NULL)), asked = done + 1;
         bool is_whole = true;
         if (A) {
             for (int i = 0; i < asked; i++) {
@@ -229,6 +230,48 @@ static void while_it_returns(const Case *self) {
     line("%d of %d", done, ROUNDS);
 }
 
+// TCP alone ends, at each moment of the time in which a connection leaves TCP: the other process stands still, and so says
+// nothing on the stream before it ends. What is told to be readable is.
+static void tcp_ends_while_it_leaves(const Case *self) {
+    enum { ROUNDS = 40 };
+    int listening = B ? listener() : -1, port = A ? hear() : 0, told_in_vain = 0;
+    int *number = mmap(NULL, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    for (int round = 0; round < ROUNDS; round++) {
+        meet();
+        if (A) {
+            pid_t child = MUST(fork());
+            if (child == 0) {
+                int fd = *number = dialed(port);
+                for (int i = 0; i <= round && send(fd, "x", 1, 0) == 1; i++) think(300);
+                raise(SIGSTOP);
+            }
+            MUST(waitpid(child, NULL, WUNTRACED));
+            int handle = MUST(syscall(SYS_pidfd_open, child, 0)), copy = MUST(syscall(SYS_pidfd_getfd, handle, *number, 0));
+            MUST(shutdown(copy, SHUT_WR));
+            pause_ms(10);
+            MUST(kill(child, SIGKILL));
+            MUST(waitpid(child, NULL, 0));
+            close(copy);
+            close(handle);
+            continue;
+        }
+        int fd = MUST(accept(listening, NULL, NULL)), set = MUST(epoll_create1(0));
+        struct epoll_event asked = {EPOLLIN, {.fd = fd}}, told;
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &asked));
+        set_blocking(fd, false);
+        for (ssize_t now = 1; now > 0 || (now < 0 && errno == EAGAIN);) {
+            struct pollfd one = {fd, POLLIN, 0};
+            int count = self->one ? epoll_wait(set, &told, 1, 10000) : poll(&one, 1, 10000);
+            if (count != 1) broken("a wait for the end", __FILE__, __LINE__);
+            now = read(fd, buffer, sizeof(buffer));
+            told_in_vain += now < 0 && errno == EAGAIN;
+        }
+        close(set);
+        close(fd);
+    }
+    line("told %d times in vain", told_in_vain);
+}
+
 void edge_cases(void) {
     add("edges/requests-64", requests, 64, 3000);
     add("edges/requests-8192", requests, 8192, 1000);
@@ -237,4 +280,6 @@ void edge_cases(void) {
     add("edges/room-for-another-thread", room_after_many_waits, 0, 1);
     add_senders("edges/while-it-leaves", while_it_leaves);
     add("edges/while-it-returns", while_it_returns, 0, 0);
+    add("edges/tcp-ends-while-it-leaves-poll", tcp_ends_while_it_leaves, 0, 0);
+    add("edges/tcp-ends-while-it-leaves-epoll", tcp_ends_while_it_leaves, 1, 0);
 }
