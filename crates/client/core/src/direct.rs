@@ -67,7 +67,7 @@ pub trait DirectSocket: fmt::Debug + Send + Sync {
     /// A change was told, and with it all that was armed.
     fn disarm(&self);
 
-    /// What a thread may sleep on that waits for bytes alone, if there is something.
+    /// What a thread may sleep on that waits for one side alone, if there is something.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }

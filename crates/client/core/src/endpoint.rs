@@ -482,9 +482,9 @@ impl Endpoint {
         }
     }
 
-    /// What a thread may sleep on that waits for bytes of the stream's own TCP connection.
-    pub fn direct_descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.direct_that_tells(Side::Read)?.socket.descriptor()
+    /// What a thread may sleep on that waits for the stream's own TCP connection: a reader for bytes, a writer for room.
+    pub fn direct_descriptor(&self, side: Side) -> Option<BorrowedFd<'_>> {
+        self.direct_that_tells(side)?.socket.descriptor()
     }
 
     /// Who waits for the lane must not hear of TCP, which would have something to say without a pause: behind its end that

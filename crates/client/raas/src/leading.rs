@@ -4,13 +4,14 @@
 //! Owns the sleep handshake with the engine. It must never hold a table's lock while it notifies, and never sleep
 //! without having announced it.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 use control::{ChannelError, Received, Reply};
 use raas_core::{DaemonMessage, News, PairSocket, SessionFault, Woken, admit};
+use rustix::event::PollFd;
 use shm::{Drained, end_sleep, prepare_sleep};
 
 use crate::attachment::Attachment;
@@ -40,7 +41,7 @@ impl Attachment {
     pub(crate) fn block_beside(
         self: &Arc<Self>,
         parker: &Arc<Parker>,
-        beside: Option<BorrowedFd<'_>>,
+        beside: Option<PollFd<'_>>,
         deadline: Option<Instant>,
         arm: &mut dyn FnMut(),
         ready: &mut dyn FnMut() -> bool,

@@ -80,19 +80,15 @@ impl Parker {
         self.alarm.get_or_init(|| eventfd(0, flags).ok().map(shm::raised)).as_ref().map(|alarm| alarm.as_fd())
     }
 
-    /// As [`Parker::park`], and until there is something to read at `fd`. To be called where [`Parker::can_poll`].
-    pub(crate) fn park_beside(&self, fd: BorrowedFd<'_>, bound: Duration) {
+    /// As [`Parker::park`], and until `beside` has something to tell. To be called where [`Parker::can_poll`].
+    pub(crate) fn park_beside(&self, beside: PollFd<'_>, bound: Duration) {
         let Some(alarm) = self.alarm() else { return };
         let mut state = lock(&self.state);
         if !state.notified {
             (state.asleep, state.polls) = (true, true);
             drop(state);
-            let read = PollFlags::IN | PollFlags::RDHUP;
             // Whatever ends it, the caller looks again.
-            let _ = poll(
-                &mut [PollFd::from_borrowed_fd(fd, read), PollFd::from_borrowed_fd(alarm, read)],
-                Some(&timespec(bound)),
-            );
+            let _ = poll(&mut [beside, PollFd::from_borrowed_fd(alarm, PollFlags::IN)], Some(&timespec(bound)));
             state = lock(&self.state);
             (state.asleep, state.polls) = (false, false);
             if state.notified {
@@ -138,14 +134,16 @@ mod tests {
                     other.notify();
                 }
             });
-            parker.park_beside(read.as_fd(), Duration::from_secs(60));
+            parker.park_beside(PollFd::new(&read, PollFlags::IN), Duration::from_secs(60));
             thread.join().unwrap();
             if bytes {
                 std::io::Read::read_exact(&mut &read, &mut [0]).unwrap();
             }
         }
         parker.prepare();
-        parker.park_beside(read.as_fd(), Duration::from_millis(1));
+        // Longer than any test may take.
+        parker.park_beside(PollFd::new(&write, PollFlags::OUT), Duration::MAX / 2);
+        parker.park_beside(PollFd::new(&read, PollFlags::IN), Duration::from_millis(1));
         assert!(!parker.is_notified() && !parker.notify(), "its time was over, and it sleeps no more");
     }
 }

@@ -7,9 +7,10 @@
 //! Threads that sleep in polls of their own (`elsewhere`) lead too, or rely on somebody who does.
 
 use std::collections::BTreeMap;
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+use rustix::event::PollFd;
 
 use crate::park::{Parker, lock};
 
@@ -124,18 +125,18 @@ impl Reactor {
         lock(&self.queue).led
     }
 
-    /// Sleeps as a follower until notified, at most until `deadline` or [`SLEEP_MAX`], and until `beside` can be read.
+    /// Sleeps as a follower until notified, at most until `deadline` or [`SLEEP_MAX`], and until `beside` has something to tell.
     /// Some: the thread now leads.
     pub(crate) fn follow(
         &self,
         ticket: u64,
         parker: &Parker,
-        beside: Option<BorrowedFd<'_>>,
+        beside: Option<PollFd<'_>>,
         deadline: Option<Instant>,
     ) -> Option<Leadership<'_>> {
         let bound = sleep_bound(deadline);
         match beside {
-            Some(fd) => parker.park_beside(fd, bound),
+            Some(beside) => parker.park_beside(beside, bound),
             None => parker.park(bound),
         }
         // The thread that named this one the leader took its ticket out. So the queue shows it, whatever woke the

@@ -112,7 +112,7 @@ impl Conn {
                 return Ok(count);
             }
             is_tried = false;
-            let beside = if rx.is_direct() { self.endpoint.direct_descriptor() } else { None };
+            let beside = if rx.is_direct() { self.endpoint.direct_descriptor(Side::Read) } else { None };
             self.wait(Side::Read, beside, &mut patience, &mut |look| {
                 match look {
                     Look::Glance | Look::Armed => {}

@@ -8,6 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use raas_core::Side;
+use rustix::event::{PollFd, PollFlags};
 
 use super::Conn;
 use crate::error::SessionError;
@@ -52,9 +53,17 @@ impl Waits {
     }
 }
 
+/// What a descriptor tells those who wait for this side.
+fn told_of(side: Side) -> PollFlags {
+    match side {
+        Side::Read => PollFlags::IN | PollFlags::RDHUP,
+        Side::Write => PollFlags::OUT,
+    }
+}
+
 impl Conn {
     /// Waits until `ready`: first by looking for a while, then asleep. It may return early; the caller looks again.
-    /// `beside`: a reader's own TCP connection, if what it waits for comes by it.
+    /// `beside`: the stream's own TCP connection, if what it waits for comes by it.
     pub(super) fn wait(
         &self,
         side: Side,
@@ -77,6 +86,7 @@ impl Conn {
                     }
                     self.endpoint.arm(side);
                     let (parker, deadline) = (self.bell.parker(side), patience.deadline());
+                    let beside = beside.map(|fd| PollFd::from_borrowed_fd(fd, told_of(side)));
                     let mut arm = || self.endpoint.arm_direct(side);
                     let mut ready = || ready(Look::Armed);
                     let slept = self.attachment.block_beside(parker, beside, deadline, &mut arm, &mut ready);

@@ -76,7 +76,8 @@ impl Conn {
         }
         let mut patience = self.patience_of_writer(Waits::Room, tx);
         loop {
-            self.wait(Side::Write, None, &mut patience, &mut |_| {
+            let beside = if tx.is_direct() { self.endpoint.direct_descriptor(Side::Write) } else { None };
+            self.wait(Side::Write, beside, &mut patience, &mut |_| {
                 tx.sees_room(&self.endpoint, 1) || self.endpoint.write_end().is_some()
             })?;
             if let Some(count) = self.write_once(tx, bufs)? {
