@@ -44,6 +44,8 @@ pub struct EngineConfig {
     /// Size in bytes to which a ring of [`EngineConfig::ring_bytes_default`] may grow between hosts when it is
     /// full; no more than that size: rings do not grow. Over a device that pins memory they never do.
     pub ring_bytes_grown: u32,
+    /// Bytes of pages in rings from which on connections rest sooner, and rings grow later.
+    pub ring_held_much: u64,
     /// Largest ring in bytes that an application gets (power of two, 4 KiB..=8 MiB).
     pub ring_bytes_max: u32,
     /// Applications attached at a time, those whose memory is still in quarantine included.
@@ -151,6 +153,7 @@ impl EngineConfig {
             addresses,
             ring_bytes_default: 512 << 10,
             ring_bytes_grown: 4 << 20,
+            ring_held_much: 64 << 20,
             ring_bytes_max: RING_BYTES_MAX,
             apps_max: 256,
             connections_max: 65_536,

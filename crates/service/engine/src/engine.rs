@@ -243,7 +243,7 @@ impl Engine {
             completions: Completions { cq, queues, waiting: completions(), spare: completions() },
             ring_memory: RingMemory::default(),
             timers: Timers::default(),
-            rests: Rests::new(config.rest_after.filter(|_| !nic.pins_memory())),
+            rests: Rests::new(config.rest_after.filter(|_| !nic.pins_memory()), config.ring_held_much),
             holds: VecDeque::new(),
             scratch: Scratch { frame_in: frame(), frame_out: frame(), dirty: Vec::new() },
             stages: Stages::new(config.clock),
@@ -545,6 +545,7 @@ impl Engine {
             self.vqps.unlink(&mut lane.members, route, self.now);
         }
         let Some(vqp) = self.vqps.remove(route) else { return };
+        self.rests.forget(&vqp);
         let app = vqp.app();
         self.events.extend(vqp.over());
         let Some(tenant) = self.apps.get_mut(app) else { return };

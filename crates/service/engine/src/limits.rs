@@ -189,6 +189,15 @@ pub(crate) const REST_PACE: Duration = Duration::from_millis(1);
 /// Ticks for which a rest is put off because something is in the way; then the connection is left alone until it is
 /// used.
 pub(crate) const REST_TRIES_MAX: u8 = 16;
+/// Where rings hold much, a connection that holds [`REST_SOON_BYTES_MIN`] rests after so long without use.
+pub(crate) const REST_SOON_AFTER: Duration = Duration::from_millis(16);
+/// To give back less costs more than it brings: a message or two come to less.
+pub(crate) const REST_SOON_BYTES_MIN: u64 = 64 << 10;
+/// Connections looked at before their time in each [`REST_SOON_AFTER`].
+pub(crate) const REST_SOON_LOOKS: usize = 1024;
+/// Where rings hold much, a ring grows when it was full, and nothing was taken out of it, for so long: then its reader
+/// may be waiting for just that.
+pub(crate) const GROW_WHEN_STUCK: Duration = Duration::from_millis(50);
 /// Looks at a lane in the time after which it rests.
 pub(crate) const LANE_REST_TICKS: u32 = 4;
 /// The device's counters are read so often for [`crate::EngineTotals`].

@@ -1,6 +1,10 @@
 //! Which connections were used and did not rest since, and which rings came back with pages.
 //!
-//! Owns both queues and the pauses between their rounds. It must never look at a connection that rests.
+//! Owns both queues, the pauses between their rounds, and the count of what the rings of connections hold. It must never
+//! look at a connection that rests.
+//!
+//! A ring is written from end to end, so a connection comes to hold all of its rings, however little of them it needs at a
+//! time. Where all together hold much, connections rest sooner: those that hold the most pay for it.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -9,9 +13,13 @@ use std::time::Duration;
 use verbs::Time;
 
 use crate::ids::{AppId, RouteId};
-use crate::limits::{REST_PACE, REST_SLICE_BYTES, REST_TICKS, REST_TRIES_MAX};
+use crate::limits::{
+    REST_BYTES_PER_RUN, REST_PACE, REST_SLICE_BYTES, REST_SOON_AFTER, REST_SOON_BYTES_MIN, REST_SOON_LOOKS, REST_TICKS,
+    REST_TRIES_MAX, RING_BYTES_MAX,
+};
 use crate::numbers::nanos;
 use crate::ringpool::Place;
+use crate::vqp::Vqp;
 
 /// The connections that were used and did not rest since.
 #[derive(Debug)]
@@ -20,6 +28,13 @@ pub(crate) struct Rests {
     after: Option<Duration>,
     /// When each is looked at next, soonest first.
     queue: VecDeque<(Time, RouteId)>,
+    /// Bytes of the rings of connections that may have pages.
+    held: u64,
+    /// More than so many are much.
+    held_much: u64,
+    /// Places of the queue that are left of a look before their time.
+    early: usize,
+    early_at: Time,
     /// Between the two steps.
     begun: Vec<RouteId>,
     /// Work for which nobody waits leaves gaps for the other.
@@ -40,20 +55,34 @@ pub(crate) struct RestTurn {
     at: u64,
     /// Ticks for which its rest was put off.
     tries: u8,
+    /// The bytes before these offsets, of the transmit and of the receive ring, have no pages.
+    clean: [u64; 2],
+    /// Bytes of its rings that may have pages, as they count.
+    held: u64,
 }
 
 impl RestTurn {
     pub(crate) fn new(now: Time) -> Self {
-        Self { used_at: now, is_watched: false, at: 0, tries: 0 }
-    }
-
-    pub(crate) fn used_at(&self) -> Time {
-        self.used_at
+        Self { used_at: now, is_watched: false, at: 0, tries: 0, clean: [0; 2], held: 0 }
     }
 
     /// The part of either ring whose turn it is.
     pub(crate) fn slice(&self) -> Range<u64> {
-        self.at..self.at + REST_SLICE_BYTES
+        // Pages that are not there take no time.
+        let most = if self.held <= REST_BYTES_PER_RUN { RING_BYTES_MAX.into() } else { REST_SLICE_BYTES };
+        self.at..self.at + most
+    }
+
+    /// Bytes of its rings that may have pages.
+    pub(crate) fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// What lies before these offsets of either ring has no pages any more.
+    pub(crate) fn on_clean(&mut self, tx: Option<u64>, rx: Option<u64>) {
+        for (clean, now) in self.clean.iter_mut().zip([tx, rx]) {
+            *clean = now.unwrap_or(*clean);
+        }
     }
 
     /// It rests, is over, or is left alone until it is used.
@@ -68,7 +97,7 @@ impl RestTurn {
 
     /// A part of its rings is done.
     pub(crate) fn next_slice(&mut self) {
-        self.at += REST_SLICE_BYTES;
+        self.at = self.slice().end;
     }
 
     /// Something was in the way. False: for the last time.
@@ -95,10 +124,15 @@ pub(crate) struct FreeRingAt {
 }
 
 impl Rests {
-    pub(crate) fn new(after: Option<Duration>) -> Self {
+    /// `held_much`: rings that hold more bytes together give them back sooner.
+    pub(crate) fn new(after: Option<Duration>, held_much: u64) -> Self {
         Self {
             after,
             queue: VecDeque::new(),
+            held: 0,
+            held_much,
+            early: 0,
+            early_at: Time::ZERO,
             begun: Vec::new(),
             not_before: Time::ZERO,
             rings: VecDeque::new(),
@@ -108,19 +142,48 @@ impl Rests {
 
     /// A connection carried something, or its application rang.
     #[inline]
-    pub(crate) fn touch(&mut self, turn: &mut RestTurn, route: RouteId, now: Time) {
-        turn.used_at = now;
-        if !turn.is_watched
-            && let Some(after) = self.after
-        {
-            *turn = RestTurn { is_watched: true, ..RestTurn::new(now) };
+    pub(crate) fn touch(&mut self, vqp: &mut Vqp, route: RouteId, now: Time) {
+        vqp.rest.used_at = now;
+        let Some(after) = self.after else { return };
+        self.count(vqp);
+        if !vqp.rest.is_watched {
+            vqp.rest.begin_anew();
+            vqp.rest.is_watched = true;
             self.queue.push_back((next_tick(now, after), route));
         }
     }
 
-    /// After which time without use a connection rests.
-    pub(crate) fn after(&self) -> Option<Duration> {
-        self.after
+    /// It is over.
+    pub(crate) fn forget(&mut self, vqp: &Vqp) {
+        self.held -= vqp.rest.held;
+    }
+
+    /// What a connection's rings may have of pages has changed.
+    #[inline]
+    pub(crate) fn count(&mut self, vqp: &mut Vqp) {
+        let [tx, rx] = vqp.put_in();
+        let [clean_tx, clean_rx] = vqp.rest.clean;
+        let held = tx.wrapping_sub(clean_tx).min(vqp.tx_span().fill_max())
+            + rx.wrapping_sub(clean_rx).min(vqp.rx_span().fill_max());
+        self.held = self.held - vqp.rest.held + held;
+        vqp.rest.held = held;
+    }
+
+    /// Bytes of the rings of connections that may have pages.
+    pub(crate) fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// Whether that is much.
+    pub(crate) fn holds_much(&self) -> bool {
+        self.held > self.held_much
+    }
+
+    /// Whether a connection was left alone for long enough to rest.
+    pub(crate) fn is_due(&self, turn: &RestTurn, now: Time) -> bool {
+        let unused = now.saturating_since(turn.used_at);
+        let is_soon = self.holds_much() && turn.held >= REST_SOON_BYTES_MIN && unused >= REST_SOON_AFTER;
+        is_soon || self.after.is_some_and(|after| unused >= after)
     }
 
     /// Whether pages are given back at all.
@@ -157,9 +220,10 @@ impl Rests {
         std::mem::take(&mut self.begun)
     }
 
-    /// The round is full: others are served before the next.
+    /// The round is full: others are served before the next. Where rings hold much, what arrives meanwhile would be more
+    /// than what a pause leaves time for.
     pub(crate) fn pause(&mut self, now: Time) {
-        self.not_before = now + REST_PACE;
+        self.not_before = if self.holds_much() { now } else { now + REST_PACE };
     }
 
     /// A connection is looked at again in a tick.
@@ -177,11 +241,27 @@ impl Rests {
     /// The next connection whose tick has come.
     pub(crate) fn take_due(&mut self, now: Time) -> Option<RouteId> {
         let &(at, route) = self.queue.front()?;
-        if at > now {
+        if at > now && !self.may_look_early(now) {
             return None;
         }
         self.queue.pop_front();
         Some(route)
+    }
+
+    /// Whether the next connection is looked at before its time: the rings hold much.
+    fn may_look_early(&mut self, now: Time) -> bool {
+        if !self.holds_much() {
+            self.early = 0;
+            return false;
+        }
+        if self.early == 0 {
+            if now < self.early_at {
+                return false;
+            }
+            (self.early, self.early_at) = (self.queue.len().min(REST_SOON_LOOKS), now + REST_SOON_AFTER);
+        }
+        self.early -= 1;
+        true
     }
 
     // ---- rings that nobody has
@@ -217,7 +297,9 @@ impl Rests {
     }
 
     pub(crate) fn deadline(&self) -> Option<Time> {
-        let rests = self.queue.front().map(|&(at, _)| at.max(self.not_before));
+        let early = if self.early > 0 { Time::ZERO } else { self.early_at };
+        let soonest = |at: Time| if self.holds_much() { at.min(early) } else { at };
+        let rests = self.queue.front().map(|&(at, _)| soonest(at).max(self.not_before));
         let rings = self.rings.front().map(|&(at, _)| at.max(self.rings_not_before));
         rests.into_iter().chain(rings).min()
     }

@@ -457,6 +457,7 @@ impl Vqp {
         let is_news = self.tx.on_head(consumed)?;
         if is_news {
             self.slot.publish_tx_head(self.tx.head());
+            self.on_room();
         }
         Ok(is_news)
     }

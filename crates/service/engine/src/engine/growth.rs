@@ -6,12 +6,16 @@
 use super::Engine;
 use crate::ids::{LaneId, RouteId};
 use crate::violation::Violation;
-use crate::vqp::Vqp;
 
 impl Engine {
-    /// A connection's transmit ring is full.
+    /// A connection's transmit ring may be full. Where rings hold much it is to be so for a while.
     pub(super) fn grow(&mut self, route: RouteId) {
-        let Some(app) = self.vqps.get(route).map(Vqp::app) else { return };
+        let full_since = if self.rests.holds_much() { Some(self.now) } else { None };
+        let Some(vqp) = self.vqps.get_mut(route) else { return };
+        if !vqp.is_growth_due(full_since) {
+            return;
+        }
+        let app = vqp.app();
         let (left, _) = self.rings_left(app);
         let Some(vqp) = self.vqps.get_mut(route) else { return };
         let Some(tenant) = self.apps.get_mut(app) else { return };

@@ -168,6 +168,7 @@ impl Engine {
                 ("connections_adopted", c.connections_adopted),
                 ("ring_rests", c.ring_rests),
                 ("rings_grown", c.rings_grown),
+                ("ring_held_bytes", self.rests.held()),
                 ("srq_regions", recv_mrs.into()),
                 ("srq_bytes", recv_bytes),
                 ("ring_bytes", self.apps.iter().map(|(_, app)| app.pool.bytes()).sum()),

@@ -36,10 +36,7 @@ impl Engine {
     /// Takes completions and acts on them. Says whether there were any.
     pub(super) fn run_completions<P: Provider>(&mut self, nic: &mut P) -> bool {
         // Some may be left from the destruction of a queue pair, or from the last look before sleeping.
-        let Completions { cq, waiting, .. } = &mut self.completions;
-        if waiting.len() < COMPLETIONS_PER_RUN && nic.poll_cq(*cq, waiting, COMPLETIONS_PER_RUN).is_err() {
-            self.counters.device_refusals += 1;
-        }
+        self.poll_completions(nic);
         if self.completions.waiting.is_empty() && !self.recv.has_returning() {
             return false;
         }
@@ -52,6 +49,14 @@ impl Engine {
         self.repost(nic);
         Mechanisms::repost(self, nic);
         true
+    }
+
+    /// Takes completions and leaves them waiting.
+    pub(super) fn poll_completions<P: Provider>(&mut self, nic: &mut P) {
+        let Completions { cq, waiting, .. } = &mut self.completions;
+        if waiting.len() < COMPLETIONS_PER_RUN && nic.poll_cq(*cq, waiting, COMPLETIONS_PER_RUN).is_err() {
+            self.counters.device_refusals += 1;
+        }
     }
 
     fn on_completion<P: Provider>(&mut self, nic: &mut P, c: &Completion) {
@@ -161,7 +166,7 @@ impl Engine {
         let arriving = vqp.arriving(bytes);
         vqp.on_arrival(bytes, immediate.bytes_before, c.placed)?;
         let sampled = self.stages.begin(arriving.0, arriving.1).map(|begun| (vqp.whose(route), begun));
-        self.rests.touch(&mut vqp.rest, route, self.now);
+        self.rests.touch(vqp, route, self.now);
         let (at, awaited) = (vqp.at(), vqp.slot.is_awaited(waiting::READABLE));
         if asks_for_own(vqp, bytes, &self.config, self.lanes.get(id), self.now) {
             self.on_bulk(route);

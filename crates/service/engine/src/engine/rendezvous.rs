@@ -52,7 +52,7 @@ impl Engine {
     /// Bytes are in a receive ring: the application has news.
     fn note_arrival(&mut self, id: LaneId, route: RouteId, bytes: u32) {
         let Some(vqp) = self.vqps.get_mut(route) else { return };
-        self.rests.touch(&mut vqp.rest, route, self.now);
+        self.rests.touch(vqp, route, self.now);
         let (at, awaited) = (vqp.at(), vqp.slot.is_awaited(waiting::READABLE));
         if asks_for_own(vqp, bytes, &self.config, self.lanes.get(id), self.now) {
             self.on_bulk(route);

@@ -14,12 +14,14 @@
 use std::ops::Range;
 
 use shm::{Span, waiting};
-use verbs::{MrId, Provider, Qpn, Time};
+use verbs::{MrId, Provider, Qpn, Status, Time, WcOpcode};
 
 use super::Engine;
 use crate::ids::RouteId;
+use crate::immediate::Immediate;
 use crate::limits::{REST_BYTES_PER_RUN, REST_LOOKS_PER_RUN, REST_SLICE_BYTES, RESTS_PER_RUN};
 use crate::ringpool::FreeRing;
+use crate::vqp::Vqp;
 
 /// What one connection's turn led to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +42,9 @@ impl Engine {
     pub fn begin_rests(&mut self, now: Time) -> bool {
         self.see(now);
         let now = self.now;
-        let Some(after) = self.rests.after() else { return false };
+        if !self.rests.is_on() {
+            return false;
+        }
         if !self.rests.may_begin(now) {
             return self.rests.begun() > 0;
         }
@@ -55,13 +59,14 @@ impl Engine {
             if self.apps.get_here(vqp.app()).is_none() {
                 // Its rings are going to be free as a whole.
                 vqp.rest.leave();
-            } else if now < vqp.rest.used_at() + after {
+            } else if vqp.wants_growth() || !self.rests.is_due(&vqp.rest, now) {
                 vqp.rest.begin_anew();
                 self.rests.look_later(route, now);
                 self.find_untold_head(route);
+                self.grow(route);
             } else {
                 vqp.slot.begin_rest();
-                bytes += 2 * REST_SLICE_BYTES.min(vqp.used_extent());
+                bytes += vqp.rest.held().min(2 * REST_SLICE_BYTES);
                 self.rests.begin(route);
             }
         }
@@ -82,9 +87,12 @@ impl Engine {
     pub fn finish_rests<P: Provider>(&mut self, now: Time, nic: &mut P, barrier: bool) {
         self.see(now);
         let now = self.now;
+        // A device that holds completions back refuses for any of them. Here it is seen which rings they are about.
+        self.poll_completions(nic);
         for route in self.rests.take_begun() {
             let Some(outcome) = self.rest(route, nic, barrier) else { continue };
             let Some(vqp) = self.vqps.get_mut(route) else { continue };
+            self.rests.count(vqp);
             match outcome {
                 Outcome::Rests => {
                     vqp.rest.leave();
@@ -148,9 +156,23 @@ impl Engine {
         true
     }
 
+    /// Whether bytes in its receive ring may have arrived that are not counted yet.
+    fn has_uncounted(&self, route: RouteId) -> bool {
+        let is_of_messages = self.vqps.get(route).is_some_and(Vqp::has_messages);
+        self.completions.waiting.iter().any(|c| {
+            let about = c.imm.and_then(Immediate::from_bits).map(|imm| self.vqps.named(imm.route));
+            match (c.status, c.opcode) {
+                _ if is_of_messages => true,
+                (Status::Success, WcOpcode::RecvWriteImm) => about.is_none_or(|named| named == route),
+                (Status::Success, _) => false,
+                _ => true,
+            }
+        })
+    }
+
     /// One connection, between [`shm::begin_rest`] and [`shm::end_rest`]. `None`: it is over.
     fn rest<P: Provider>(&mut self, route: RouteId, nic: &mut P, barrier: bool) -> Option<Outcome> {
-        let uncounted = !self.completions.waiting.is_empty();
+        let uncounted = self.has_uncounted(route);
         let vqp = self.vqps.get_mut(route)?;
         if vqp.is_pulling() {
             return Some(Outcome::PutOff);
@@ -184,6 +206,10 @@ impl Engine {
         let tx_done = discard(tx, rings.tx.offset, spare(&in_use.tx, vqp.tx_span()), None);
         let rx_done = discard(rx, rings.rx.offset, spare(&in_use.rx, vqp.rx_span()), qpn);
         self.counters.device_refusals += u64::from(refused);
+        if turn.end >= extent {
+            let vqp = self.vqps.get_mut(route)?;
+            vqp.rest.on_clean(tx_done.then_some(in_use.tx.start), rx_done.then_some(in_use.rx.start));
+        }
         Some(match tx_done && rx_done {
             true if turn.end < extent => Outcome::More,
             true => Outcome::Rests,

@@ -271,7 +271,7 @@ impl Engine {
             self.vqps.link(&mut lane.members, route);
         }
         if let Some(vqp) = self.vqps.get_mut(route) {
-            self.rests.touch(&mut vqp.rest, route, self.now);
+            self.rests.touch(vqp, route, self.now);
         }
         if let Some(tenant) = self.apps.get_mut(app) {
             for (place, grown) in [(rings.tx, ticket.size.1), (rings.rx, ticket.size.1)] {

@@ -188,7 +188,7 @@ impl Engine {
             self.stages.on_read_there(route, consumed);
         }
         if let Some(vqp) = self.vqps.get_mut(route) {
-            self.rests.touch(&mut vqp.rest, route, self.now);
+            self.rests.touch(vqp, route, self.now);
         }
         self.on_sending(route);
         self.try_release(route);

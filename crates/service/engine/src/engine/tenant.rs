@@ -191,7 +191,7 @@ impl Engine {
         if head != head_now && self.stages.has_open() {
             self.stages.on_read_here(route, head_now);
         }
-        self.rests.touch(&mut vqp.rest, route, self.now);
+        self.rests.touch(vqp, route, self.now);
         if tail != tail_now {
             vqp.bulk.on_sent();
         }

@@ -6,8 +6,11 @@
 
 use std::sync::atomic::Ordering;
 
+use verbs::Time;
+
 use super::Vqp;
 use crate::frame::{FrameWriter, StreamRecord};
+use crate::limits::GROW_WHEN_STUCK;
 use crate::violation::Violation;
 
 /// The direction to the peer.
@@ -15,6 +18,8 @@ use crate::violation::Violation;
 pub(super) enum TxGrowth {
     #[default]
     Small,
+    /// It is full since then, and nothing was taken out.
+    Full(Time),
     /// The peer is to be asked for a larger ring.
     Asking,
     /// It was asked.
@@ -71,10 +76,32 @@ impl Vqp {
 
     /// Whether the transmit ring is full, and could be larger.
     pub(crate) fn wants_growth(&self) -> bool {
-        self.growth.tx == TxGrowth::Small
+        matches!(self.growth.tx, TxGrowth::Small | TxGrowth::Full(_))
             && self.tx.span().may_grow()
             && self.tx.is_full()
             && self.close.may_send_data()
+    }
+
+    /// Whether it is to be larger now. `waits`: not before it was full for a while.
+    pub(crate) fn is_growth_due(&mut self, waits: Option<Time>) -> bool {
+        if !self.wants_growth() {
+            return false;
+        }
+        match (waits, self.growth.tx) {
+            (None, _) => true,
+            (Some(now), TxGrowth::Full(since)) => now.saturating_since(since) >= GROW_WHEN_STUCK,
+            (Some(now), _) => {
+                self.growth.tx = TxGrowth::Full(now);
+                false
+            }
+        }
+    }
+
+    /// Something was taken out of the transmit ring.
+    pub(super) fn on_room(&mut self) {
+        if matches!(self.growth.tx, TxGrowth::Full(_)) {
+            self.growth.tx = TxGrowth::Small;
+        }
     }
 
     /// There is memory for a larger transmit ring: the peer is asked whether it has some too.

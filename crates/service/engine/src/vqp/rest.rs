@@ -28,6 +28,15 @@ impl Vqp {
         self.tx.span().fill_max().max(self.rx.span().fill_max())
     }
 
+    /// The ends of what went into the transmit and into the receive ring.
+    #[inline]
+    pub(crate) fn put_in(&self) -> [u64; 2] {
+        match &self.messages {
+            Some(m) => [m.tx_tail, m.rx_tail],
+            None => [self.tx.tail(), self.rx.tail()],
+        }
+    }
+
     /// Whether the application consumed bytes and did not ring for it.
     pub(crate) fn has_untold_head(&self) -> bool {
         let counts = !self.close.is_stop_asked() && !self.close.is_reset();

@@ -1,5 +1,7 @@
 //! Rings that grow when they are full, each direction by itself: nothing is lost, whatever happens meanwhile.
 
+use std::time::Duration;
+
 use control::Path;
 use engine::AppId;
 
@@ -73,6 +75,26 @@ fn a_ring_that_nobody_reads_holds_what_it_may_when_it_has_grown() {
         w.until("all bytes", |w| w.app(1, b.0).conns[&b.1].received == all);
         w.assert_clean();
     }
+}
+
+/// Where rings hold much a ring grows when its reader takes nothing for a while: it may be waiting for just that. One that
+/// is only slower than the writer does not.
+#[test]
+fn where_rings_hold_much_a_ring_grows_when_nothing_is_taken_out() {
+    let (mut w, a, b) = world(309, |c| c.engine.ring_held_much = 1);
+    stream(&mut w, a, b, 600_000);
+    assert_eq!((grown(&w, 0), grown(&w, 1)), (0, 0), "its reader goes on");
+    let read = w.app(1, b.0).conns[&b.1].received;
+    w.tell(1, b.0, b.1, |c| c.read_limit = read);
+    let all = read + u64::from(GROWN - FIRST);
+    w.tell(0, a.0, a.1, |c| c.to_send = all);
+    w.pass(Duration::from_millis(30));
+    assert_eq!((grown(&w, 0), w.app(0, a.0).conns[&a.1].sent), (0, read + u64::from(FIRST)), "not at once");
+    w.until("all is written", |w| w.app(0, a.0).conns[&a.1].sent == all);
+    assert_eq!((grown(&w, 0), grown(&w, 1)), (1, 0));
+    w.tell(1, b.0, b.1, |c| c.read_limit = u64::MAX);
+    w.until("all bytes", |w| w.app(1, b.0).conns[&b.1].received == all);
+    w.assert_clean();
 }
 
 #[test]

@@ -142,6 +142,52 @@ fn large_rings_rest_in_parts() {
     w.assert_clean();
 }
 
+/// Each connection has carried all of its rings: where they hold much together, they do so no longer than they must.
+#[test]
+fn where_rings_hold_much_connections_rest_sooner() {
+    const LARGE: u32 = 64 << 10;
+    const MUCH: u64 = 8 * LARGE as u64;
+    for (much, most) in [(u64::MAX, 16 * 2 * u64::from(LARGE)), (MUCH, MUCH)] {
+        let mut w = World::with(2, 11, |c| c.engine.ring_held_much = much);
+        let (a, b) = (w.attach(0, 64), w.attach(1, 64));
+        let all: Vec<Ends> =
+            (0..16).map(|n| w.pair(a, b, 7 + n, LARGE)).map(|(sa, sb)| Ends { a, sa, b, sb }).collect();
+        for e in &all {
+            carry(&mut w, e, u64::from(LARGE));
+        }
+        assert!(w.counter(0, "ring_held_bytes") > MUCH || much == MUCH);
+        // Less than the time after which they rest anyway.
+        w.pass(Duration::from_millis(200));
+        for host in 0..2 {
+            let held = w.counter(host, "ring_held_bytes");
+            let filled: usize = all.iter().map(|e| filled(&w, host, e)).map(|(tx, rx)| tx + rx).sum();
+            assert!(filled as u64 <= held && held <= most, "host {host}: {filled} of {held}, at most {most}");
+            assert_eq!(w.counter(host, "rests") > 0, much == MUCH, "host {host}");
+        }
+        for e in &all {
+            carry(&mut w, e, 10_000);
+        }
+        w.pass(REST);
+        assert_eq!((w.counter(0, "ring_held_bytes"), w.counter(1, "ring_held_bytes")), (0, 0));
+        w.assert_clean();
+    }
+}
+
+/// A connection that was used lately, and one that holds little, are left alone.
+#[test]
+fn who_holds_little_does_not_rest_sooner() {
+    let mut w = World::with(2, 12, |c| c.engine.ring_held_much = 1);
+    let (a, b) = (w.attach(0, 64), w.attach(1, 64));
+    let all: Vec<Ends> = (0..8).map(|n| w.pair(a, b, 7 + n, RING)).map(|(sa, sb)| Ends { a, sa, b, sb }).collect();
+    for e in &all {
+        carry(&mut w, e, u64::from(RING));
+    }
+    w.pass(Duration::from_millis(500));
+    assert_eq!((w.counter(0, "rests"), w.counter(0, "ring_held_bytes")), (0, 8 * 2 * u64::from(RING)));
+    w.pass(REST);
+    assert_eq!((w.counter(0, "rests"), w.counter(0, "ring_held_bytes")), (8, 0));
+}
+
 #[test]
 fn busy_connections_are_left_alone() {
     let mut w = World::new(2, 2);

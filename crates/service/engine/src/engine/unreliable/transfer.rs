@@ -278,7 +278,7 @@ impl Engine {
             // The ring is there as long as its connection; its pages may not be.
             return self.on_app_fault(app, &"a page of its receive ring cannot be had");
         }
-        self.rests.touch(&mut vqp.rest, route, self.now);
+        self.rests.touch(vqp, route, self.now);
         if whole.is_some() {
             vqp.publish_message();
             let awaited = vqp.slot.is_awaited(waiting::READABLE);
