@@ -120,8 +120,16 @@ fn dial(path: &Path, deadline: Instant, silent: impl Fn() -> SessionError) -> Re
     };
     let address = SocketAddrUnix::new(path).map_err(no_daemon)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-        .map_err(SessionError::os("socket"))?;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(|e| {
+        match e {
+            // A sandbox without local sockets: whoever serves there, this process reaches nobody.
+            Errno::AFNOSUPPORT | Errno::ACCESS | Errno::PERM => {
+                let cause = format!("this process may make no AF_UNIX socket: {}", std::io::Error::from(e));
+                SessionError::NoDaemon { path: path.to_path_buf(), cause }
+            }
+            e => SessionError::os("socket")(e),
+        }
+    })?;
     loop {
         match rustix::net::connect(&socket, &address) {
             Ok(()) => return Ok(shm::raised(socket)),

@@ -317,6 +317,24 @@ fn what_cannot_be_done_is_said() {
     assert_eq!(alone(&["--strict"]).code(), 3);
 }
 
+#[test]
+fn a_sandbox_without_local_sockets_has_no_daemon() {
+    let cluster = Cluster::new();
+    let daemon = cluster.daemon();
+    let inside = |options: &[&str]| {
+        let raas = daemon.command(&["run"]);
+        let mut words = Command::new("python3");
+        words.arg(script("without_local_sockets.py")).arg(raas.get_program()).args(raas.get_args()).args(options);
+        words.args(["sh", "-c", "exit 7"]).envs(raas.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        run(&mut words)
+    };
+    let ended = inside(&[]);
+    assert_eq!(ended.code(), 7, "{ended:?}");
+    let refused = inside(&["--strict"]);
+    assert_eq!(refused.code(), 3, "{refused:?}");
+    assert!(refused.stderr.contains("may make no AF_UNIX socket"), "{refused:?}");
+}
+
 /// Maps of a program and of one that it starts with all its descriptors closed but the first three.
 const MAPS: &str = "cat /proc/self/maps; echo then; sh -c 'exec 3>&- 4>&- 5>&-; cat /proc/self/maps; exit 7'";
 
