@@ -125,7 +125,7 @@ impl Reactor {
         lock(&self.queue).led
     }
 
-    /// Sleeps as a follower until notified, at most until `deadline` or [`SLEEP_MAX`], and until `beside` has something to tell.
+    /// Sleeps as a follower until notified or `beside` has something to tell, at most until `deadline` or [`SLEEP_MAX`].
     /// Some: the thread now leads.
     pub(crate) fn follow(
         &self,
