@@ -198,6 +198,10 @@ pub(crate) const REST_SOON_LOOKS: usize = 1024;
 /// Where rings hold much, a ring grows when it was full, and nothing was taken out of it, for so long: then its reader
 /// may be waiting for just that.
 pub(crate) const GROW_WHEN_STUCK: Duration = Duration::from_millis(50);
+/// Where rings hold much, the writer of a stream of which little was written keeps at most so many bytes in its ring.
+pub(crate) const HOLD_BYTES_MUCH: u32 = 32 << 10;
+/// Until nothing was taken out of it for so long: perhaps each end waits until the other reads.
+pub(crate) const HOLD_WHEN_STUCK: Duration = Duration::from_millis(200);
 /// Looks at a lane in the time after which it rests.
 pub(crate) const LANE_REST_TICKS: u32 = 4;
 /// The device's counters are read so often for [`crate::EngineTotals`].

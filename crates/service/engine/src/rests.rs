@@ -14,8 +14,8 @@ use verbs::Time;
 
 use crate::ids::{AppId, RouteId};
 use crate::limits::{
-    REST_BYTES_PER_RUN, REST_PACE, REST_SLICE_BYTES, REST_SOON_AFTER, REST_SOON_BYTES_MIN, REST_SOON_LOOKS, REST_TICKS,
-    REST_TRIES_MAX, RING_BYTES_MAX,
+    HOLD_WHEN_STUCK, REST_BYTES_PER_RUN, REST_PACE, REST_SLICE_BYTES, REST_SOON_AFTER, REST_SOON_BYTES_MIN,
+    REST_SOON_LOOKS, REST_TICKS, REST_TRIES_MAX, RING_BYTES_MAX,
 };
 use crate::numbers::nanos;
 use crate::ringpool::Place;
@@ -146,6 +146,9 @@ impl Rests {
         vqp.rest.used_at = now;
         let Some(after) = self.after else { return };
         self.count(vqp);
+        if self.may_hold_much(vqp) {
+            vqp.hold_writer();
+        }
         if !vqp.rest.is_watched {
             vqp.rest.begin_anew();
             vqp.rest.is_watched = true;
@@ -177,6 +180,20 @@ impl Rests {
     /// Whether that is much.
     pub(crate) fn holds_much(&self) -> bool {
         self.held > self.held_much
+    }
+
+    /// Whether a writer that is held back is so no longer, and whether because it stands still.
+    pub(crate) fn may_go(&self, vqp: &Vqp, now: Time) -> Option<bool> {
+        let is_stuck = vqp.is_writer_held() && now.saturating_since(vqp.rest.used_at) >= HOLD_WHEN_STUCK;
+        (is_stuck || !self.may_hold_much(vqp)).then_some(is_stuck)
+    }
+
+    /// Whether rings hold much, or would if all that were used lately were as full as this one may be: many writers can
+    /// fill them before any engine looks.
+    #[inline]
+    fn may_hold_much(&self, vqp: &Vqp) -> bool {
+        let all = vqp.used_extent().saturating_mul(2).saturating_mul(self.queue.len() as u64);
+        self.held.max(all) > self.held_much
     }
 
     /// Whether a connection was left alone for long enough to rest.

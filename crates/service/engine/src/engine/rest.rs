@@ -59,11 +59,11 @@ impl Engine {
             if self.apps.get_here(vqp.app()).is_none() {
                 // Its rings are going to be free as a whole.
                 vqp.rest.leave();
-            } else if vqp.wants_growth() || !self.rests.is_due(&vqp.rest, now) {
+            } else if vqp.wants_growth() || vqp.is_writer_held() || !self.rests.is_due(&vqp.rest, now) {
                 vqp.rest.begin_anew();
                 self.rests.look_later(route, now);
                 self.find_untold_head(route);
-                self.grow(route);
+                self.give_room(route);
             } else {
                 vqp.slot.begin_rest();
                 bytes += vqp.rest.held().min(2 * REST_SLICE_BYTES);
@@ -71,6 +71,18 @@ impl Engine {
             }
         }
         self.rests.begun() > 0
+    }
+
+    /// A writer that waits for room gets it if it must.
+    fn give_room(&mut self, route: RouteId) {
+        let Some(vqp) = self.vqps.get_mut(route) else { return };
+        let at = vqp.at();
+        if let Some(is_stuck) = self.rests.may_go(vqp, self.now)
+            && vqp.let_writer_go(is_stuck)
+        {
+            self.notify(at);
+        }
+        self.grow(route);
     }
 
     /// A reader rings once for many reads. One that went to do something else before it did is not waited for: its peer

@@ -6,11 +6,12 @@
 
 use std::sync::atomic::Ordering;
 
+use control::Kind;
 use verbs::Time;
 
 use super::Vqp;
 use crate::frame::{FrameWriter, StreamRecord};
-use crate::limits::GROW_WHEN_STUCK;
+use crate::limits::{GROW_WHEN_STUCK, HOLD_BYTES_MUCH};
 use crate::violation::Violation;
 
 /// The direction to the peer.
@@ -44,8 +45,19 @@ pub(super) enum RxGrowth {
     Grown,
 }
 
+/// Whether the writer keeps little in its ring, because rings hold much.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Holding {
+    #[default]
+    Free,
+    Held,
+    /// It was, and stood still.
+    Stuck,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Growth {
+    pub(super) holding: Holding,
     pub(super) tx: TxGrowth,
     pub(super) rx: RxGrowth,
 }
@@ -95,6 +107,31 @@ impl Vqp {
                 false
             }
         }
+    }
+
+    /// Rings hold much: the writer of a stream that named no size keeps little in this one.
+    #[inline]
+    pub(crate) fn hold_writer(&mut self) {
+        let is_small = matches!(self.growth.tx, TxGrowth::Small | TxGrowth::Full(_)) && self.size.grows();
+        if self.growth.holding == Holding::Free && is_small && self.kind() == Kind::Stream {
+            self.growth.holding = Holding::Held;
+            self.slot.hold(HOLD_BYTES_MUCH);
+        }
+    }
+
+    /// Whether it may be waiting because of that.
+    pub(crate) fn is_writer_held(&self) -> bool {
+        self.growth.holding == Holding::Held && self.tx.unconsumed() >= HOLD_BYTES_MUCH.into()
+    }
+
+    /// It is not held back any more. `is_stuck`: nor will it be again. True: it is to be told.
+    pub(crate) fn let_writer_go(&mut self, is_stuck: bool) -> bool {
+        let was_held = self.growth.holding == Holding::Held;
+        if was_held {
+            self.growth.holding = if is_stuck { Holding::Stuck } else { Holding::Free };
+            self.slot.hold(0);
+        }
+        was_held
     }
 
     /// Something was taken out of the transmit ring.

@@ -163,7 +163,12 @@ impl SimConn {
         let mut buf = vec![0u8; self.write_max.min(1 << 16)];
         let mut any = false;
         while self.sent < self.to_send {
-            let want = (self.to_send - self.sent).min(buf.len() as u64) as usize;
+            // As the library does where the engine holds it back.
+            let hold = match self.words.tx_hold.load(Ordering::Relaxed) {
+                0 => u64::MAX,
+                hold => u64::from(hold).saturating_sub(self.sent - self.words.tx_head.load(Ordering::Relaxed)),
+            };
+            let want = (self.to_send - self.sent).min(buf.len() as u64).min(hold) as usize;
             fill(self.tx_key, self.sent, &mut buf[..want]);
             let n = self.writer.write(&buf[..want]).expect("the engine keeps to the rules");
             if n == 0 {

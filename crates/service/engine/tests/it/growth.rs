@@ -1,5 +1,6 @@
 //! Rings that grow when they are full, each direction by itself: nothing is lost, whatever happens meanwhile.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use control::Path;
@@ -94,6 +95,29 @@ fn where_rings_hold_much_a_ring_grows_when_nothing_is_taken_out() {
     assert_eq!((grown(&w, 0), grown(&w, 1)), (1, 0));
     w.tell(1, b.0, b.1, |c| c.read_limit = u64::MAX);
     w.until("all bytes", |w| w.app(1, b.0).conns[&b.1].received == all);
+    w.assert_clean();
+}
+
+/// Where rings hold much a writer keeps little in its ring, until it stands still.
+#[test]
+fn where_rings_hold_much_a_writer_that_goes_on_keeps_little() {
+    const HOLD: u64 = 32 << 10;
+    let (mut w, a, b) = world(310, |c| {
+        (c.engine.ring_bytes_default, c.engine.ring_bytes_grown) = (256 << 10, 512 << 10);
+        c.engine.ring_held_much = 1;
+    });
+    let held = |w: &mut World| u64::from(w.app(0, a.0).conns[&a.1].words.tx_hold.load(Ordering::Relaxed));
+    assert_eq!(held(&mut w), 0);
+    stream(&mut w, a, b, 500_000);
+    assert_eq!((held(&mut w), grown(&w, 0)), (HOLD, 0), "its reader goes on");
+    w.tell(1, b.0, b.1, |c| c.read_limit = 500_000);
+    w.tell(0, a.0, a.1, |c| c.to_send = 700_000);
+    w.pass(Duration::from_millis(100));
+    assert_eq!(w.app(0, a.0).conns[&a.1].sent, 500_000 + HOLD);
+    w.until("all is written", |w| w.app(0, a.0).conns[&a.1].sent == 700_000);
+    assert_eq!((held(&mut w), grown(&w, 0)), (0, 0));
+    w.tell(1, b.0, b.1, |c| c.read_limit = u64::MAX);
+    w.until("all bytes", |w| w.app(1, b.0).conns[&b.1].received == 700_000);
     w.assert_clean();
 }
 
