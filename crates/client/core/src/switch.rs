@@ -51,6 +51,26 @@ enum Heard {
     },
 }
 
+impl Heard {
+    /// With one byte more.
+    fn then(self, byte: u8, old_max: u64) -> Option<Self> {
+        match self {
+            Self::NoHello(hello) if byte == hello => Some(Self::Nothing),
+            Self::Nothing if byte == GRANT => Some(Self::Grant { bytes: [0; SWITCH_BYTES], count: 0 }),
+            Self::Grant { mut bytes, count } if count > 0 || byte == SWITCHED => {
+                bytes[count] = byte;
+                if count + 1 < SWITCH_BYTES {
+                    return Some(Self::Grant { bytes, count: count + 1 });
+                }
+                let [_, at @ ..] = bytes;
+                let at = u64::from_be_bytes(at);
+                (at <= old_max).then_some(Self::Switched { at })
+            }
+            _ => None,
+        }
+    }
+}
+
 /// The other end said something else, or a switch that cannot be.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NotOurs;
@@ -112,29 +132,10 @@ impl Switch {
 
     /// Takes bytes, at most as many as were wanted. `old_max`: so many can have gone the old way.
     pub fn take(&mut self, taken: &[u8], old_max: u64) -> Result<(), NotOurs> {
-        let before = self.heard;
-        for &byte in taken {
-            self.heard = match self.heard {
-                Heard::NoHello(hello) if byte == hello => Heard::Nothing,
-                Heard::Nothing if byte == GRANT => Heard::Grant { bytes: [0; SWITCH_BYTES], count: 0 },
-                Heard::Grant { mut bytes, count } if count > 0 || byte == SWITCHED => {
-                    bytes[count] = byte;
-                    let [_, at @ ..] = bytes;
-                    match (count + 1, u64::from_be_bytes(at)) {
-                        (SWITCH_BYTES, at) if at <= old_max => Heard::Switched { at },
-                        (SWITCH_BYTES, _) => return self.refuse(before),
-                        (count, _) => Heard::Grant { bytes, count },
-                    }
-                }
-                _ => return self.refuse(before),
-            };
-        }
-        Ok(())
-    }
-
-    fn refuse(&mut self, before: Heard) -> Result<(), NotOurs> {
-        (self.heard, self.is_broken) = (before, true);
-        Err(NotOurs)
+        let heard = taken.iter().try_fold(self.heard, |heard, &byte| heard.then(byte, old_max));
+        self.is_broken |= heard.is_none();
+        self.heard = heard.unwrap_or(self.heard);
+        heard.map(|_| ()).ok_or(NotOurs)
     }
 
     /// The new way ended where words were wanted.
@@ -203,17 +204,10 @@ impl Switch {
     /// The old way has ended for its reader, before the new way's bytes. `is_closed`: whoever broke the new way is the
     /// other end's program, by closing.
     pub fn at_end_of_old(&self, is_closed: bool) -> AtEnd {
-        match self.heard {
-            _ if self.is_ended => AtEnd::End,
-            Heard::Switched { .. } => AtEnd::Lost,
-            _ if self.is_broken => {
-                if is_closed {
-                    AtEnd::End
-                } else {
-                    AtEnd::Lost
-                }
-            }
-            _ => AtEnd::NotKnown,
+        match () {
+            () if self.is_ended || self.is_broken && is_closed => AtEnd::End,
+            () if self.is_broken || self.at().is_some() => AtEnd::Lost,
+            () => AtEnd::NotKnown,
         }
     }
 

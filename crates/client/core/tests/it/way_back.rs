@@ -438,7 +438,7 @@ fn seeds() -> u64 {
 fn every_byte_comes_once_and_in_order_wherever_the_ways_change() {
     let (wrongs, turns) = wrong(seeds(), Fault::None);
     assert!(wrongs.is_empty(), "{} of {}, such as {}", wrongs.len(), seeds(), wrongs[0]);
-    assert!(u64::from(turns) > seeds() / 2, "{turns} ways back");
+    assert!(u64::from(turns) > seeds() / 4, "{turns} ways back");
 }
 
 #[test]
