@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 use libc::epoll_event;
 use shm::ReadyFd;
 
-use crate::connection::{Connection, PATIENCE, has_bytes_or_end, lock};
+use crate::connection::{Connection, PATIENCE, lock};
 use crate::desk::SignalsBlocked;
+use crate::kernel_tcp::has_bytes_or_end;
 use crate::{errno, heirs, hold, inside, owner, real, table, threads};
 
 /// The stack of the thread.

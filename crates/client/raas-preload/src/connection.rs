@@ -12,7 +12,6 @@ mod buffers;
 mod ending;
 mod guard;
 mod keeping;
-pub(crate) mod kernel_tcp;
 mod readiness;
 mod reading;
 mod sharing;
@@ -35,7 +34,6 @@ use crate::{hold, say};
 use upgrade::Upgrade;
 
 pub(crate) use back::PATIENCE;
-pub(crate) use kernel_tcp::{has_bytes_or_end, is_tcp, number, poll_now};
 pub(crate) use readiness::{How, Ready};
 pub(crate) use sharing::Claim;
 pub(crate) use waiting::{Waits, timespec};

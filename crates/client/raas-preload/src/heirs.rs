@@ -19,8 +19,9 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use crate::connection::{Claim, Connection, PATIENCE, lock, poll_now};
+use crate::connection::{Claim, Connection, PATIENCE, lock};
 use crate::desk::SignalsBlocked;
+use crate::kernel_tcp::poll_now;
 use crate::shared_page::SharedPage;
 use crate::wish::{BACK, CLAIMED, FAILED, Parent, QUESTION_BYTES, Wish, has_claimed};
 use crate::{inside, real, table, threads};

@@ -24,6 +24,7 @@ mod heap;
 mod heirs;
 mod hold;
 mod inside;
+mod kernel_tcp;
 mod life;
 mod options;
 mod own;

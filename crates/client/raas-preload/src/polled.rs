@@ -6,7 +6,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::connection::has_bytes_or_end;
+use crate::kernel_tcp::has_bytes_or_end;
 use crate::{errno, spin};
 
 /// Waits in which nothing was found, after which a thread looks seldom.

@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::connection::number;
+use crate::kernel_tcp::number;
 use crate::{errno, real};
 
 /// The file that was at descriptor 2 when the program began; none if nothing is to be said there.

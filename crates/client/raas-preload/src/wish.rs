@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-use crate::connection::poll_now;
+use crate::kernel_tcp::poll_now;
 use crate::real;
 use crate::shared_page::SharedPage;
 

@@ -9,7 +9,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
-use crate::{DirectHello, Refusal, Side};
+use crate::{Refusal, Side};
 
 /// First bytes of what is proven.
 const DOMAIN: &[u8] = b"raas direct 2\0";
@@ -23,6 +23,23 @@ pub struct DirectProof {
     pub token: [u8; CHALLENGE_BYTES],
     /// What the connecting daemon sends with its proof.
     pub nonce: [u8; CHALLENGE_BYTES],
+}
+
+/// What somebody says first who comes for an offer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DirectHello {
+    /// The offer.
+    pub number: u64,
+    /// Its random bytes.
+    pub nonce: [u8; CHALLENGE_BYTES],
+    /// Its proof.
+    pub mac: [u8; 32],
+}
+
+impl From<DirectHello> for PeerMessage {
+    fn from(DirectHello { number, nonce, mac }: DirectHello) -> Self {
+        Self::DirectHello { number, nonce, mac }
+    }
 }
 
 impl DirectProof {

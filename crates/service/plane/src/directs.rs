@@ -12,7 +12,7 @@ use std::time::Duration;
 use control::{CHALLENGE_BYTES, PeerMessage, Reason};
 use verbs::Time;
 
-use crate::direct_proof::DirectProof;
+use crate::direct_proof::{DirectHello, DirectProof};
 use crate::user_places::give_back;
 use crate::{ClientId, Side};
 
@@ -396,23 +396,6 @@ impl<F> Directs<F> {
     /// Counts for `raas stat`.
     pub fn counters(&self) -> DirectCounters {
         DirectCounters { open: self.users.values().sum::<usize>() as u64, ..self.counters }
-    }
-}
-
-/// What somebody says first who comes for an offer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DirectHello {
-    /// The offer.
-    pub number: u64,
-    /// Its random bytes.
-    pub nonce: [u8; CHALLENGE_BYTES],
-    /// Its proof.
-    pub mac: [u8; 32],
-}
-
-impl From<DirectHello> for PeerMessage {
-    fn from(DirectHello { number, nonce, mac }: DirectHello) -> Self {
-        Self::DirectHello { number, nonce, mac }
     }
 }
 

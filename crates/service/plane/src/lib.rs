@@ -54,11 +54,11 @@ pub use commands::{
 };
 pub use daemon::{Action, DATAGRAM_ENGINE, Daemon, DaemonConfig, Newcomer, SocketFacts, Supply};
 pub use dialing::{AfterAttempt, Dialing};
-pub use direct_proof::DirectProof;
+pub use direct_proof::{DirectHello, DirectProof};
 pub use directory::{Directory, DirectoryConfig, Handed};
 pub(crate) use directory::{DirectoryAction, Lessee, RegionWish, TenantShare};
 pub(crate) use directs::DirectAction;
-pub use directs::{BulkOf, DirectCounters, DirectHello, Directs, OFFER_TIME};
+pub use directs::{BulkOf, DirectCounters, Directs, OFFER_TIME};
 pub use fallbacks::Fallbacks;
 pub(crate) use foreign::{Foreign, ForeignAction};
 pub use handshake::{Identity, Introduction, LinkNames, Refusal};

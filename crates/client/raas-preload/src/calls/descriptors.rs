@@ -7,7 +7,7 @@ use libc::FILE;
 use raas::Reason;
 
 use super::programs::{STANDARD, hand_over, hand_over_of_parent};
-use crate::connection::kernel_tcp;
+use crate::kernel_tcp;
 use crate::options::{self, Fate};
 use crate::table::{self, Entry};
 use crate::{errno, fork, heirs, hold, inside, own, owner, real};

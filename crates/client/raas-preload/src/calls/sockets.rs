@@ -7,7 +7,8 @@ use std::time::Duration;
 use libc::{sockaddr, socklen_t};
 use raas::Reason;
 
-use crate::connection::{Connection, Role, is_tcp};
+use crate::connection::{Connection, Role};
+use crate::kernel_tcp::is_tcp;
 use crate::options::{self, Fate, SO_RCVTIMEO_NEW, SO_SNDTIMEO_NEW};
 use crate::table::{self, Entry};
 use crate::{desk, errno, fork, owner, real};

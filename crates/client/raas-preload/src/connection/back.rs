@@ -13,9 +13,9 @@ use raas::Reason;
 use raas_core::switch::{Outcome, Switch};
 use raas_core::way_back::{Begin, Due, Failed, RETURNED_MAX, WORD_BYTES, WayBack, Word};
 
-use super::kernel_tcp::{has_ended, has_hung_up, has_peer_ended, has_tcp_ended, peek, show_end, unread_of_tcp};
 use super::waiting::{Awaited, Until};
 use super::{Connection, ReadPart, lock};
+use crate::kernel_tcp::{has_ended, has_hung_up, has_peer_ended, has_tcp_ended, peek, show_end, unread_of_tcp};
 use crate::{errno, inside, real};
 
 /// How long the program at the other end may make no call that sees the wish.

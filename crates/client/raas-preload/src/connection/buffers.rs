@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering;
 use raas::Readiness;
 
 use super::Connection;
-use super::kernel_tcp::{number, option, unread_of_tcp};
 use crate::inside;
+use crate::kernel_tcp::{number, option, unread_of_tcp};
 
 /// The program chose the size of the sender's buffer (`SO_BUF_LOCK`).
 const SENDER_CHOSEN: c_int = 1;

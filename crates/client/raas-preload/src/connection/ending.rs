@@ -15,11 +15,11 @@ use raas::Readiness;
 use raas_core::way_back::{WORD_BYTES, Word};
 
 use super::back::{PATIENCE, PAUSE, put, take};
-use super::kernel_tcp::{
+use super::{Connection, ReadPart, lock};
+use crate::kernel_tcp::{
     CLOSE, CLOSE_WAIT, ESTABLISHED, FIN_WAIT1, FIN_WAIT2, TIME_WAIT, end, has_peer_ended, has_tcp_ended, show_end,
     unread_of_tcp,
 };
-use super::{Connection, ReadPart, kernel_tcp, lock};
 use crate::real::{self, PollBits};
 use crate::{errno, inside, owner};
 
@@ -150,7 +150,7 @@ impl Connection {
             && self.shares == owner::shares()
             && self.readers.is_empty()
             && self.writers.is_empty()
-            && kernel_tcp::resets_at_close(fd)
+            && crate::kernel_tcp::resets_at_close(fd)
             // The descriptor may be another file's by now, where it was closed by calls that are not seen.
             && self.is_of_socket(fd)
     }

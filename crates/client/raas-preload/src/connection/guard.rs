@@ -11,9 +11,9 @@ use std::os::fd::FromRawFd;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-use super::kernel_tcp::{is_connecting, peek, poll_now};
 use super::{Connection, Role};
 use crate::desk::requires_encryption;
+use crate::kernel_tcp::{is_connecting, peek, poll_now};
 use crate::{errno, handlers, hold, inside, real, say};
 
 /// How long the other end may take to come.

@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 
 use raas::Readiness;
 
-use super::kernel_tcp::{has_tcp_ended, poll_now, unread_of_tcp};
 use super::{Connection, Edges, ReadPart, Role, Waits};
 use crate::inside;
+use crate::kernel_tcp::{has_tcp_ended, poll_now, unread_of_tcp};
 use crate::real::PollBits;
 
 /// How a stream is asked.

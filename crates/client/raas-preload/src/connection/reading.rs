@@ -12,10 +12,10 @@ use raas::Readiness;
 use raas_core::switch::{AtEnd, Switch};
 
 use super::guard::Moves;
-use super::kernel_tcp::unread_of_tcp;
 use super::waiting::{Awaited, Until};
 use super::{Connection, ReadPart, Side, Waits, are_valid, is_empty};
 use crate::errno::{self, fail};
+use crate::kernel_tcp::unread_of_tcp;
 use crate::{inside, polled, real, say, spin};
 
 /// Bytes that one call looks at without taking them, where it has several buffers.

@@ -8,30 +8,30 @@ use crate::errno;
 use crate::real::{self, PollBits};
 
 // States of a TCP connection (`tcp_states.h` of Linux).
-pub(super) const ESTABLISHED: u8 = 1;
+pub(crate) const ESTABLISHED: u8 = 1;
 /// A connection is being made, and takes bytes that will go.
 const BEGINS: [u8; 2] = [2, 3];
-pub(super) const FIN_WAIT1: u8 = 4;
-pub(super) const FIN_WAIT2: u8 = 5;
-pub(super) const TIME_WAIT: u8 = 6;
-pub(super) const CLOSE: u8 = 7;
-pub(super) const CLOSE_WAIT: u8 = 8;
+pub(crate) const FIN_WAIT1: u8 = 4;
+pub(crate) const FIN_WAIT2: u8 = 5;
+pub(crate) const TIME_WAIT: u8 = 6;
+pub(crate) const CLOSE: u8 = 7;
+pub(crate) const CLOSE_WAIT: u8 = 8;
 /// Those in which the other end may still send bytes.
 const RECEIVES: [u8; 3] = [ESTABLISHED, FIN_WAIT1, FIN_WAIT2];
 
 /// Ends directions of it (shutdown(2)).
-pub(super) fn end(fd: c_int, how: c_int) -> isize {
+pub(crate) fn end(fd: c_int, how: c_int) -> isize {
     // SAFETY: the call takes no pointers.
     unsafe { real::shutdown(fd, how) as isize }
 }
 
 /// Whether the other end's kernel has ended its direction, or the connection is over.
-pub(super) fn has_peer_ended(fd: c_int) -> bool {
+pub(crate) fn has_peer_ended(fd: c_int) -> bool {
     state(fd).is_some_and(|state| !RECEIVES.contains(&state))
 }
 
 /// Whether a connection is being made.
-pub(super) fn is_connecting(fd: c_int) -> bool {
+pub(crate) fn is_connecting(fd: c_int) -> bool {
     state(fd).is_some_and(|state| BEGINS.contains(&state))
 }
 
@@ -42,7 +42,7 @@ fn state(fd: c_int) -> Option<u8> {
 }
 
 /// The first bytes of an option, of which the kernel gives as much as there is room for. None: it has not so many.
-pub(super) fn option<const BYTES: usize>(fd: c_int, level: c_int, name: c_int) -> Option<[u8; BYTES]> {
+pub(crate) fn option<const BYTES: usize>(fd: c_int, level: c_int, name: c_int) -> Option<[u8; BYTES]> {
     let (mut bytes, mut len) = ([0; BYTES], BYTES as libc::socklen_t);
     // SAFETY: there is room for so many bytes, and all lives through the call.
     let result = unsafe { real::getsockopt(fd, level, name, bytes.as_mut_ptr().cast(), &raw mut len) };
@@ -67,24 +67,24 @@ pub(crate) fn poll_now(fd: c_int, events: PollBits) -> PollBits {
 }
 
 /// Looks at bytes that are there, and leaves them. How many; negative: an error.
-pub(super) fn peek(fd: c_int, bytes: &mut [u8]) -> isize {
+pub(crate) fn peek(fd: c_int, bytes: &mut [u8]) -> isize {
     let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
     // SAFETY: there is room for so many bytes.
     unsafe { real::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), flags) }
 }
 
 /// Whether the kernel shows an end to readers.
-pub(super) fn has_tcp_ended(fd: c_int) -> bool {
+pub(crate) fn has_tcp_ended(fd: c_int) -> bool {
     poll_now(fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
 }
 
 /// Whether TCP is over in both directions.
-pub(super) fn has_hung_up(fd: c_int) -> bool {
+pub(crate) fn has_hung_up(fd: c_int) -> bool {
     poll_now(fd, 0) & (libc::POLLHUP | libc::POLLERR) != 0
 }
 
 /// Whether TCP has ended in order.
-pub(super) fn has_ended(fd: c_int) -> bool {
+pub(crate) fn has_ended(fd: c_int) -> bool {
     peek(fd, &mut [0]) == 0 && has_peer_ended(fd)
 }
 
@@ -103,7 +103,7 @@ pub(crate) fn reset(fd: c_int) {
 }
 
 /// Bytes that can be read from TCP. A look for them by a read would take an error that the program is to see.
-pub(super) fn unread_of_tcp(fd: c_int) -> usize {
+pub(crate) fn unread_of_tcp(fd: c_int) -> usize {
     let mut count: c_int = 0;
     // SAFETY: for this request the kernel writes an int.
     let result = unsafe { real::ioctl(fd, libc::FIONREAD, (&raw mut count).cast()) };
@@ -111,7 +111,7 @@ pub(super) fn unread_of_tcp(fd: c_int) -> usize {
 }
 
 /// Whether the kernel would reset the connection at a close: by the program's wish, or because of unread bytes.
-pub(super) fn resets_at_close(fd: c_int) -> bool {
+pub(crate) fn resets_at_close(fd: c_int) -> bool {
     let linger: Option<[u8; size_of::<libc::linger>()]> = option(fd, libc::SOL_SOCKET, libc::SO_LINGER);
     // It is on, for no time.
     linger.is_some_and(|linger| linger[..4] != [0; 4] && linger[4..] == [0; 4]) || unread_of_tcp(fd) > 0
@@ -119,7 +119,7 @@ pub(super) fn resets_at_close(fd: c_int) -> bool {
 
 /// Has the kernel's socket show an end to who reads and waits, although the other end's has not sent it. Bytes that
 /// come later are read all the same.
-pub(super) fn show_end(fd: c_int) {
+pub(crate) fn show_end(fd: c_int) {
     let code = errno::get();
     end(fd, libc::SHUT_RD);
     errno::set(code);
