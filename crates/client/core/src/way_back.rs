@@ -4,10 +4,8 @@
 //! An end that wants to go back *asks*: it ends its stream and says so on TCP. The other end *answers*: it ends its own
 //! stream and says so. The one that asked takes the bytes that no program has read out of its ring and returns them;
 //! they are sent again on TCP. Both may ask at once. The two ends of the streams say where TCP's bytes go on, so none is
-//! lost, doubled or overtaken.
-//!
-//! No I/O: its user does what is due, and lets nobody read or write meanwhile. It must never be over before the other
-//! end's words are read, nor take a byte that is the program's for one.
+//! lost, doubled or overtaken. No I/O: its user does what is due, and lets nobody read or write meanwhile. It must never
+//! be over before the other end's words are read, nor take a byte that is the program's for one.
 
 /// So many bytes of a token are no accident.
 const SURE_BYTES: usize = 4;

@@ -1,5 +1,4 @@
 //! The way back: a connection that was upgraded returns to kernel TCP, where anybody can have it (docs/use/run.md).
-//! The words and their order are [`WayBack`]'s.
 //!
 //! Owns who may write meanwhile: nobody. It must never open TCP for the program before the other end's words are read.
 
