@@ -378,12 +378,14 @@ impl Conn {
 
     /// Writes a whole message. False: there is no room, or the connection has ended.
     fn write_message(&mut self, now: Time, checks: &mut Checks, buf: &mut [u8]) -> bool {
-        let count = checks.fill_message(self.record, self.side, buf);
         self.ask_for_a_verb();
         let Writing::Free(tx) = &mut self.writing else { return false };
+        let Ok(room) = tx.room(&self.endpoint) else { return false };
+        let for_bytes = room.saturating_sub(MESSAGE_HEADER_BYTES as u64);
+        let count = checks.fill_message(self.record, self.side, for_bytes, buf);
         let header = (count as u32).to_le_bytes();
         let bytes = header.len() + count;
-        if !tx.room(&self.endpoint).is_ok_and(|room| room >= bytes as u64) {
+        if count == 0 || room < bytes as u64 {
             return false;
         }
         match tx.try_write(&self.endpoint, &[IoSlice::new(&header), IoSlice::new(&buf[..count])]) {

@@ -18,6 +18,8 @@ const WORD_BYTES: u64 = 8;
 const OWNER_DIED: u32 = 0x4000_0000;
 /// Bytes of a region.
 pub(crate) const REGION_BYTES: usize = 4096;
+/// What engines call a program that uses regions, with a number behind it.
+pub(crate) const PROGRAM: &str = "program";
 /// The name of each host's region.
 pub(crate) const NAME: &str = "words";
 /// The first user.

@@ -18,8 +18,8 @@ use raas_core::{RegionIdentity, RegionOver, RegionPlace, RegionTries};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt};
 use shm::{
-    AtomicOp, COMPLETION_BYTES, Class, CompletionRecord, LocalSegment, Opcode, OperationStatus, RingMemory, RingReader, RingWriter,
-    Session, Submission, app_flag, submission_flag,
+    AtomicOp, COMPLETION_BYTES, Class, CompletionRecord, LocalSegment, Opcode, OperationStatus, RingMemory, RingReader,
+    RingWriter, Session, Submission, app_flag, submission_flag,
 };
 use verbs::{Region, Time};
 
@@ -48,6 +48,8 @@ pub(crate) struct Origin {
     pub(crate) is_leased: bool,
     /// The lease by which it is opened, for reads alone and not again.
     pub(crate) lease: Option<u64>,
+    /// The lender's daemon had ended the lease before it was asked for.
+    pub(crate) is_shut: bool,
 }
 
 impl Origin {
@@ -338,7 +340,8 @@ impl User {
             let word = (length > 1 && rng.random_bool(0.7)).then(|| rng.random_range(0..WORDS));
             let (open, region, reads) = (opened.open, opened.region(), opened.origin.lease.is_some());
             let is_late = is_late(opened, ended);
-            let mut wishes: Vec<Wish> = (1..=length).map(|n| wish((handle, epoch), (word, reads), n < length, rng)).collect();
+            let mut wishes: Vec<Wish> =
+                (1..=length).map(|n| wish((handle, epoch), (word, reads), n < length, rng)).collect();
             self.take_local(&mut wishes, rng);
             if !self.put(&wishes) {
                 break;
@@ -563,12 +566,7 @@ impl User {
     }
 }
 
-fn wish(
-    (handle, epoch): (u32, u64),
-    (word, reads): (Option<u64>, bool),
-    is_chained: bool,
-    rng: &mut StdRng,
-) -> Wish {
+fn wish((handle, epoch): (u32, u64), (word, reads): (Option<u64>, bool), is_chained: bool, rng: &mut StdRng) -> Wish {
     let (word, value) = (word.unwrap_or_else(|| rng.random_range(0..WORDS)), rng.next_u64() >> 8);
     let (opcode, act) = match rng.random_range(0..6) {
         _ if reads => (Opcode::Read, Act::Read),

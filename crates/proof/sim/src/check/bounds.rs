@@ -7,6 +7,7 @@ use verbs::Time;
 use super::Checks;
 use crate::address::is_shared;
 use crate::plan::HostPlan;
+use crate::regions::PROGRAM;
 use crate::tap::Tap;
 
 /// SRQ entries, queue pairs and memory that a host may hold.
@@ -29,6 +30,9 @@ const REGIONS_OF_PIECES: usize = 2;
 const REGIONS_PER_UC_QP: usize = 1;
 /// Memory regions of the UD queue pair: receives and sends.
 const REGIONS_PER_UD_QP: usize = 2;
+
+/// Bytes of local memory that a program has, or had and an engine still has.
+const LOCAL_MAX: u64 = 512 << 10;
 
 fn counter(totals: &EngineTotals, name: &str) -> u64 {
     totals.counters.iter().find(|(n, _)| *n == name).map_or(0, |(_, value)| *value)
@@ -87,7 +91,9 @@ impl Checks {
         let queue_pairs = u64::from(limits.lanes_max) + leased + unreliable + u64::from(totals.ud_qps);
         bound("queue pairs", tap.qps.len() as u64, queue_pairs);
         for app in &apps {
-            bound("ring memory of one application", app.pinned_bytes, limits.ring_memory_per_app_max);
+            // Local memory of operations counts too, and stays registered for a while.
+            let kept = if app.name.starts_with(PROGRAM) { LOCAL_MAX } else { 0 };
+            bound("ring memory of one application", app.pinned_bytes, limits.ring_memory_per_app_max + kept);
         }
         for lane in &lanes {
             bound("credits of a lane", lane.credits, limits.credits_max);

@@ -2,15 +2,26 @@
 //! where the writer ended it, a reset only for a reason.
 
 use control::{Kind, Reason};
+use raas_core::MESSAGE_HEADER_BYTES;
 use verbs::Time;
 
 use super::{AppUid, Checks, Ports, RecordId, Side};
 use crate::content;
 use crate::plan::kind_of;
 
-/// A message begins with its number, and has up to so many bytes more: several pieces.
+/// A message begins with its number, and has up to so many bytes more.
 const MESSAGE_BYTES_MIN: usize = 8;
 const MESSAGE_BYTES_MORE: u64 = 3000;
+/// The same of one message in four, which leaves in several pieces.
+const LONG_MESSAGE_BYTES_MORE: u64 = 60_000;
+const MESSAGES_PER_LONG: u64 = 4;
+
+/// Bytes of the message of a key, of which there are at most `max`.
+fn message_bytes(key: u64, max: usize) -> usize {
+    let is_long = (key >> 32).is_multiple_of(MESSAGES_PER_LONG);
+    let more = key % if is_long { LONG_MESSAGE_BYTES_MORE } else { MESSAGE_BYTES_MORE };
+    (MESSAGE_BYTES_MIN + more as usize).min(max)
+}
 
 /// One end.
 #[derive(Debug, Default)]
@@ -30,6 +41,8 @@ struct End {
     /// Messages that may be lost: how many it sent, and the number of the last one that it received.
     messages_sent: u64,
     message_received: u64,
+    /// Bytes of the longest message that it may send.
+    message_bytes_max: usize,
 }
 
 /// A connection with both ends.
@@ -139,11 +152,18 @@ impl Checks {
     }
 
     /// The next message of `side`: its number, and bytes that follow from it. How long it is.
-    pub(crate) fn fill_message(&self, id: RecordId, side: Side, out: &mut [u8]) -> usize {
-        let record = self.record(id);
-        let number = record.ends[side as usize].messages_sent + 1;
-        let key = content::mix(record.key_of(side) ^ number);
-        let count = (MESSAGE_BYTES_MIN + (key % MESSAGE_BYTES_MORE) as usize).min(out.len());
+    pub(crate) fn fill_message(&mut self, id: RecordId, side: Side, room: u64, out: &mut [u8]) -> usize {
+        let end = self.ends(id, side).0;
+        // Its ring is empty before the first one. The other end's memory for a message is as long, and holds the header too.
+        if end.messages_sent == 0 {
+            end.message_bytes_max = out.len().saturating_sub(MESSAGE_HEADER_BYTES).min(room as usize);
+        }
+        let (number, max) = (end.messages_sent + 1, end.message_bytes_max);
+        let key = content::mix(self.record(id).key_of(side) ^ number);
+        let count = message_bytes(key, max);
+        if count < MESSAGE_BYTES_MIN {
+            return 0;
+        }
         out[..MESSAGE_BYTES_MIN].copy_from_slice(&number.to_le_bytes());
         content::fill(key, 0, &mut out[MESSAGE_BYTES_MIN..count]);
         count
@@ -162,10 +182,10 @@ impl Checks {
         self.bytes_checked += bytes.len() as u64;
         let (reader, writer) = self.ends(id, side);
         let number = bytes.first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
-        let (last, sent) = (reader.message_received, writer.messages_sent);
+        let (last, sent, max) = (reader.message_received, writer.messages_sent, writer.message_bytes_max);
         reader.message_received = number;
         let key = content::mix(self.record(id).key_of(side.other()) ^ number);
-        let is_whole = bytes.len() == MESSAGE_BYTES_MIN + (key % MESSAGE_BYTES_MORE) as usize
+        let is_whole = bytes.len() == message_bytes(key, max)
             && content::first_difference(key, 0, &bytes[MESSAGE_BYTES_MIN..]).is_none();
         if number <= last || number > sent || !is_whole {
             let name = self.record(id).name(side);

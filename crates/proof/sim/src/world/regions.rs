@@ -10,7 +10,7 @@ use shm::{Session, SessionShape};
 
 use super::{Event, World};
 use crate::address::At;
-use crate::regions::{Regions, Shared};
+use crate::regions::{PROGRAM, Regions, Shared};
 
 /// The engine of a host that has the regions and the operations: the first.
 pub(super) const fn of_regions(host: usize) -> At {
@@ -84,7 +84,7 @@ impl World {
             let program = Attach {
                 pid: 1,
                 uid,
-                name: format!("program {}", client.0),
+                name: format!("{PROGRAM} {}", client.0),
                 session: session.clone(),
                 connect_to: rights.networks.clone(),
                 tenant: TenantPlace::default(),

@@ -177,13 +177,13 @@ impl World {
                 let owner = self.users.rng.random_range(0..self.hosts.len());
                 let is_leased = plan.is_leased && owner != host;
                 let Some(key) = self.users.owners.get(&owner).map(|owner| owner.key()) else { return };
-                Origin { owner, key, is_leased, lease: None }
+                Origin { owner, key, is_leased, lease: None, is_shut: false }
             }
         };
         if origin.owner != host && !live.has_queue() {
             return;
         }
-        let Origin { owner, key, is_leased: leased_lane, lease } = origin;
+        let Origin { owner, key, is_leased: leased_lane, lease, .. } = origin;
         let request = live.next_request();
         live.asked = Some((request, origin));
         let access = if lease.is_some() { RegionAccess::READ } else { RegionAccess::ALL };
@@ -255,7 +255,7 @@ impl World {
             None => found,
         };
         live.opened = Some(Opened { open, reach, origin, identity, suspect: None });
-        origin.lease.into_iter().for_each(|lease| self.on_borrowed(host, origin.owner, lease));
+        self.on_borrowed(host, origin);
     }
 
     fn on_not_opened(&mut self, host: usize, user: usize, why: &RegionRefusal) {

@@ -162,7 +162,17 @@ fn world_with_regions(seed: u64) -> World {
     for host in [0, 0, 1, 1] {
         let gap_max = Duration::from_millis(12);
         let (depth, count, dies_after, is_leased) = (2, 400, None, false);
-        plan.users.push(UserPlan { host, start: at(100), depth, count, gap_max, dies_after, is_leased, local: None, borrows: false });
+        plan.users.push(UserPlan {
+            host,
+            start: at(100),
+            depth,
+            count,
+            gap_max,
+            dies_after,
+            is_leased,
+            local: None,
+            borrows: false,
+        });
     }
     plan.quiet_at = at(4_000_000);
     World::new(plan, Trace::silent())

@@ -28,15 +28,17 @@ pub(in crate::world) struct Lent {
     host: usize,
     /// None: the lender was not told yet.
     lease: Option<u64>,
-    /// The lender's name for the request.
+    /// The lender's name for the request; the last one before the lease was ended.
     request: u64,
     to: usize,
     key: RegionKey,
     /// Loans that borrowers gave back, and those that the lender heard of.
     given: u64,
     heard: u64,
-    /// Nothing more is opened by it.
+    /// Nothing more is to be opened by it.
     is_ended: bool,
+    /// The daemon has taken that: it answered what the lender asked for afterwards.
+    is_shut: bool,
 }
 
 impl Lent {
@@ -59,16 +61,18 @@ impl World {
         {
             let open = held.open;
             let request = owner.request();
-            let (lease, given, heard, is_ended) = Default::default();
-            self.users.lent.push(Lent { host, lease, request, to, key, given, heard, is_ended });
+            let (lease, given, heard, is_ended, is_shut) = Default::default();
+            self.users.lent.push(Lent { host, lease, request, to, key, given, heard, is_ended, is_shut });
             let lend = Request::RegionLend { request, open, connection: 0, host: address(to), key };
             self.ask_of_regions(host, client, lend);
         }
+        let last = self.users.owners.get(&host).map_or(0, |owner| owner.next_request);
         if self.users.rng.random_ratio(1, TOUCHES_PER_UNLEND)
             && let Some(lent) = self.users.lent.iter_mut().find(|lent| lent.host == host && !lent.is_ended)
             && let Some(lease) = lent.lease
         {
             lent.is_ended = true;
+            lent.request = last;
             self.ask_of_regions(host, client, Request::RegionUnlend { lease });
         }
     }
@@ -80,13 +84,22 @@ impl World {
         let mut lent = self.users.lent.iter_mut();
         let wrong = match reply {
             Reply::RegionLent { request, result } => {
+                self.users
+                    .lent
+                    .iter_mut()
+                    .filter(|lent| lent.is_of(host) && lent.is_ended && lent.request < request)
+                    .for_each(|lent| lent.is_shut = true);
+                let mut lent = self.users.lent.iter_mut();
                 let asked = lent.find(|lent| (lent.host, lent.lease, lent.request) == (host, None, request));
                 match (asked, result) {
                     (Some(asked), Ok(lease)) => {
                         asked.lease = Some(lease);
                         None
                     }
-                    (Some(asked), Err(RegionRefusal::Busy | RegionRefusal::Unknown | RegionRefusal::TooMany { .. })) => {
+                    (
+                        Some(asked),
+                        Err(RegionRefusal::Busy | RegionRefusal::Unknown | RegionRefusal::TooMany { .. }),
+                    ) => {
                         asked.is_ended = true;
                         None
                     }
@@ -132,20 +145,23 @@ impl World {
         let known: Vec<&Lent> = self.users.lent.iter().filter(may_try).collect();
         let newest = &known[known.len().saturating_sub(3)..];
         let lent = newest.choose(&mut self.users.rng)?;
-        Some(Origin { owner: lent.host, key: lent.key, is_leased: false, lease: lent.lease })
+        let Lent { host: owner, key, lease, is_shut, .. } = **lent;
+        Some(Origin { owner, key, is_leased: false, lease, is_shut })
     }
 
     /// A program of a host has a region open by a lease.
-    pub(in crate::world) fn on_borrowed(&mut self, host: usize, of: usize, lease: u64) {
-        let lent = self.users.lent.iter().find(|lent| (lent.host, lent.lease) == (of, Some(lease)));
-        if lent.is_some_and(|lent| lent.to != host) {
+    pub(in crate::world) fn on_borrowed(&mut self, host: usize, by: Origin) {
+        let of = |lent: &&Lent| by.lease.is_some() && (lent.host, lent.lease) == (by.owner, by.lease);
+        let lent = self.users.lent.iter().find(of);
+        if lent.is_some_and(|lent| lent.to != host || by.is_shut) {
             self.checks.fail(self.now, "leases", format!("host {host} has the region of {lent:?} open by it"));
         }
     }
 
     /// Leases that lenders have ended, that no program uses, and that no lender was told to be over.
     pub(in crate::world) fn lasting_leases(&self) -> Option<String> {
-        let is_over = |lent: &Lent| lent.lease.is_none_or(|lease| self.users.ended.leases.contains(&(lent.host, lease)));
+        let is_over =
+            |lent: &Lent| lent.lease.is_none_or(|lease| self.users.ended.leases.contains(&(lent.host, lease)));
         let lasts = self.users.lent.iter().find(|lent| lent.is_ended && !is_over(lent))?;
         Some(format!("nobody told the lender that it is over: {lasts:?}"))
     }
