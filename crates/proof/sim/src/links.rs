@@ -12,13 +12,13 @@ use dispatch::Report;
 use engine::AppId;
 use plane::{
     Admission, ClientId, ClusterKey, ClusterKeys, DaemonConfig, Dialing, Heartbeat, Identity, Introduction, LinkId,
-    LinkNames, LinkPath, Names, Opening, PairLimits, PeersConfig, Permit, Seal, Strangers, TICKET_SECRET_BYTES,
-    Tickets, Watch,
+    LinkNames, LinkPath, Names, Opening, OwnPlace, PairLimits, PeersConfig, Permit, Seal, Strangers,
+    TICKET_SECRET_BYTES, Tickets, Watch,
 };
 use shm::SessionShape;
 use verbs::Time;
 
-use crate::address::{PATHS, address_on, host_of, standby};
+use crate::address::{PATHS, UDP_PORT, address_on, host_of, standby};
 use crate::check::{RecordId, Side};
 use crate::direct::SimSocket;
 use crate::plan::{DaemonPlan, HostPlan};
@@ -216,6 +216,7 @@ impl ControlPlane {
             // That of this host's daemons, one after the other.
             tickets: Tickets::new([own as u8; TICKET_SECRET_BYTES]),
             nobody: None,
+            place: OwnPlace { peer_address: (address, UDP_PORT).into(), is_managers: false },
         };
         let mut daemon = plane::Daemon::new(config, admission);
         daemon.begin_after(first_number);

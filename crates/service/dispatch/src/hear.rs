@@ -32,15 +32,6 @@ pub enum Left {
         /// What it did.
         detail: String,
     },
-    /// Count the answer of an engine that was to reset a lane.
-    LaneWasReset {
-        /// Who asked.
-        client: ClientId,
-        /// The program's name for it.
-        request: u64,
-        /// There was a lane.
-        found: bool,
-    },
 }
 
 /// The control plane hears an engine. What only a driver can do comes back.
@@ -65,7 +56,7 @@ pub fn hear<F, S>(
             let of = stream.and_then(|stream| bulk_of(daemon, names, engine, &stream));
             daemon.on_route(peer, number, of);
         }
-        Report::LaneWasReset { client, request, found } => return Some(Left::LaneWasReset { client, request, found }),
+        Report::LaneWasReset { client, request, found } => daemon.on_lane_was_reset(client, request, found),
         Report::RegionGranted { peer, open, result, not_registered } => {
             daemon.on_granted((peer, open), result, not_registered);
         }

@@ -15,6 +15,7 @@ mod attaching;
 mod engines;
 mod links;
 mod meetings;
+mod operators;
 mod ports;
 mod program;
 mod programs;
@@ -34,6 +35,8 @@ use crate::{
 pub use action::Action;
 pub use attaching::Newcomer;
 pub use meetings::SocketFacts;
+use operators::Operators;
+pub use operators::OwnPlace;
 use program::{Adopted, Program};
 
 /// The engine that has the UD queue pair, and with it datagram sockets, operation queues and regions.
@@ -76,6 +79,8 @@ pub struct DaemonConfig {
     pub tickets: Tickets,
     /// The number of all users that the daemon's user namespace does not have, which so is no one user's.
     pub nobody: Option<u32>,
+    /// Where it serves.
+    pub place: OwnPlace,
 }
 
 /// What the configuration says of hosts.
@@ -133,6 +138,7 @@ pub struct Daemon<F, S> {
     peers: Peers,
     directory: Directory,
     foreign: Foreign,
+    operators: Operators,
     actions: VecDeque<Action<F, S>>,
 }
 
@@ -145,6 +151,7 @@ impl<F, S> Daemon<F, S> {
             engines: peers.engines,
             admission,
             fallbacks: Fallbacks::new(pairs.owner_uid),
+            operators: Operators::new(pairs.owner_uid, config.place),
             pairs: Pairs::new(pairs, listen),
             own_ends: OwnEnds::default(),
             meetings: Meetings::new(addresses.clone(), listen),

@@ -52,7 +52,7 @@ pub use cluster_key::{ClusterKey, ClusterKeys, KEY_BYTES, KEY_BYTES_MAX, KEYS_MA
 pub use commands::{
     Brought, KeptRegion, LinkCommand, MemoryCommand, ProgramCommand, ProgramRights, RegionCommand, Ways,
 };
-pub use daemon::{Action, DATAGRAM_ENGINE, Daemon, DaemonConfig, Newcomer, SocketFacts, Supply};
+pub use daemon::{Action, DATAGRAM_ENGINE, Daemon, DaemonConfig, Newcomer, OwnPlace, SocketFacts, Supply};
 pub use dialing::{AfterAttempt, Dialing};
 pub use direct_proof::{DirectHello, DirectProof};
 pub use directory::{Directory, DirectoryConfig, Handed};

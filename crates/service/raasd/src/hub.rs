@@ -10,7 +10,6 @@ mod descriptors;
 mod direct;
 mod engines;
 mod events;
-mod hand_over;
 mod installs;
 mod kept;
 mod links;
@@ -29,7 +28,7 @@ use std::time::Duration;
 
 use control::{PeerMessage, Reason, Reply};
 use engine::{AppId, ReturnedChunk, SlotSet};
-use plane::{Admission, ClientId, Daemon, DaemonConfig, LinkId, Names, PairLimits, PeersConfig, Policy};
+use plane::{Admission, ClientId, Daemon, DaemonConfig, LinkId, Names, OwnPlace, PairLimits, PeersConfig, Policy};
 use shm::{Backoff, ClosedElsewhere, Session, SessionShape};
 use softnic::Crowds;
 use tokio::sync::{Notify, mpsc};
@@ -159,18 +158,12 @@ pub(crate) struct Hub {
     questions: Questions,
     /// Questions that went to an engine.
     asked: u64,
-    /// Lanes that operators reset, by program and request: engines that have not answered, and whether one had it.
-    resets: BTreeMap<(ClientId, u64), (u32, bool)>,
     /// Open descriptors, and when they were counted.
     fds: Option<(Instant, u32)>,
-    /// Root and this user see what everybody does, and have no shares.
-    owner_uid: u32,
     /// What programs make the daemon hold.
     memory: Memory,
     /// For lines about programs, which any of them can cause.
     log: LogQuota,
-    /// Another daemon takes this one's place.
-    hands_over: bool,
     turns: Turns,
 }
 
@@ -232,6 +225,7 @@ fn decisions(
         shape,
         tickets: incarnation.tickets(),
         nobody: meetings::nobody(),
+        place: OwnPlace { peer_address: config.own_peer_address(), is_managers: config.given_socket.is_some() },
     }
 }
 
@@ -268,11 +262,8 @@ impl Hub {
             engines,
             questions: Questions::default(),
             asked: 0,
-            resets: BTreeMap::new(),
             fds: None,
-            owner_uid,
             log: LogQuota::new(PROGRAM_LOG_LINES, std::time::Instant::now()),
-            hands_over: false,
             turns: Turns::new(),
         };
         hub.tell_tenants();
@@ -330,7 +321,7 @@ impl Hub {
             hub.turn = None;
             hub.links_wait = hub.say_waiting();
             hub.turns.end(hub.now());
-            if hub.hands_over {
+            if hub.daemon.hands_over() {
                 shutdown.hand_over();
             }
         }

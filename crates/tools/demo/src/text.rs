@@ -135,7 +135,8 @@ impl Text<'_> {
         if rss.is_empty() {
             return;
         }
-        let mut said = format!("daemons: {rss} at most, shared memory once, of it rings {}", bytes("daemon_rss_shared_bytes"));
+        let mut said =
+            format!("daemons: {rss} at most, shared memory once, of it rings {}", bytes("daemon_rss_shared_bytes"));
         let idle = bytes("daemon_rss_idle_bytes");
         if !idle.is_empty() {
             said += &format!("; afterwards {idle}");

@@ -80,6 +80,9 @@ impl World {
             Action::Lane { engine, lane, command } => {
                 self.command(At { host, engine }, Command::Lane { lane, command })
             }
+            Action::ResetLane { engine, client, request, peer } => {
+                self.command(At { host, engine }, Command::ResetLane { client, request, peer });
+            }
             Action::AskRoute { peer, number, lane, route } => {
                 self.command(At { host, engine: lane }, Command::StreamOfRoute { peer, number, route });
             }
@@ -99,7 +102,7 @@ impl World {
             Action::Rights { client, rights } => self.tell_rights(host, client, &rights),
             Action::Welcome { client } => self.welcome(host, client),
             Action::Refused { client, reason, words } => self.refuse_program(host, client, reason, &words),
-            Action::Warn { client, words } => {
+            Action::Warn { client, words } | Action::Detach { client, words, .. } => {
                 self.checks.fail(
                     self.now,
                     "set-up",

@@ -35,6 +35,13 @@ impl World {
         self.ask_plane(host, client, *request);
     }
 
+    /// Root asks a daemon for what operators alone may have.
+    pub(super) fn ask_as_operator(&mut self, host: usize, request: Request) {
+        let root = Party { client: ClientId(u64::MAX), pid: 1, uid: 0 };
+        self.with_plane(host, |daemon, _| daemon.handle_operator(root, request));
+        self.settle_plane(host);
+    }
+
     /// A program comes to its daemon, with a session if it has one, in which these slots are `used` if it brings it along
     /// from the daemon before. False: it may not.
     pub(super) fn take_program(

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use control::Request;
 use verbs::{Provider, QpState, Qpn, Time};
 
 use super::World;
@@ -247,17 +248,18 @@ impl World {
         };
         for (host, peer) in self.plan.faults.iter().filter_map(silent).collect::<Vec<_>>() {
             let Some(running) = self.hosts[host].running.as_mut() else { continue };
+            let mut is_broken = false;
             for driven in &mut running.engines {
                 let lanes = driven.engine.lanes();
                 let lane = lanes.iter().find(|lane| is_shared(lane) && lane.peer.ip() == address(peer));
                 let qp = lane.and_then(|lane| lane.qpn).and_then(|qpn| driven.tap.query_qp(Qpn(qpn)).ok());
-                if qp.is_some_and(|qp| qp.state == QpState::Err) {
-                    let _ = driven.engine.force_lane_error(&mut driven.tap, address(peer));
-                    // Whatever broke it, and nobody used it since: the end is this operator's doing.
-                    self.checks.causes.on_break(host, peer);
-                }
+                is_broken |= qp.is_some_and(|qp| qp.state == QpState::Err);
             }
-            self.wake_engines(host);
+            if is_broken {
+                // Whatever broke it, and nobody used it since: the end is this operator's doing.
+                self.checks.causes.on_break(host, peer);
+                self.ask_as_operator(host, Request::ResetLane { request: 0, peer: address(peer) });
+            }
         }
     }
 

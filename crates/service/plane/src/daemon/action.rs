@@ -101,6 +101,16 @@ pub enum Action<F, S> {
         words: String,
     },
 
+    /// End a program's session, or its questions: it asked for what it may not have.
+    Detach {
+        /// Which.
+        client: ClientId,
+        /// What it is told.
+        reason: Reason,
+        /// The same, in words.
+        words: String,
+    },
+
     // ---- engines
     /// Have an engine do something for a program, which it has taken in.
     Program {
@@ -121,6 +131,18 @@ pub enum Action<F, S> {
         lane: u32,
         /// What.
         command: LaneCommand,
+    },
+    /// Have an engine break the queue pair of its lane to a host. Answered by
+    /// [`Daemon::on_lane_was_reset`](crate::Daemon::on_lane_was_reset).
+    ResetLane {
+        /// Which engine.
+        engine: u32,
+        /// Who asked.
+        client: ClientId,
+        /// The program's name for it.
+        request: u64,
+        /// The lane's peer.
+        peer: IpAddr,
     },
     /// Ask an engine which stream a peer means. Answered by [`Daemon::on_route`](crate::Daemon::on_route).
     AskRoute {

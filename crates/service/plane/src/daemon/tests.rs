@@ -1,5 +1,6 @@
 //! What one machine sets another to, and that it ends.
 
+mod operators;
 mod regions;
 mod returns;
 
@@ -86,6 +87,7 @@ fn daemon_with(encrypt: Encrypt, paths: &[u8]) -> Machine {
         shape: SHAPE,
         tickets: Tickets::new([7; crate::TICKET_SECRET_BYTES]),
         nobody: None,
+        place: OwnPlace { peer_address: (ip(OWN), 1).into(), is_managers: false },
     };
     let admission = AdmissionConfig { engines: 2, user_share: UserShare::ALL, ..AdmissionConfig::new(vec![ip(OWN)]) };
     Daemon::new(config, Admission::new(admission, 5).unwrap())

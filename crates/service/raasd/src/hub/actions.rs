@@ -53,8 +53,12 @@ impl Hub {
             Action::Rights { client, rights } => self.tell_rights(client, &rights),
             Action::Welcome { client } => self.on_welcome(client),
             Action::Refused { client, reason, words } => self.refuse(client, reason, &words),
+            Action::Detach { client, reason, words } => self.detach(client, reason, &words),
             Action::Program { engine, client, command } => self.command_program(engine, client, command),
             Action::Lane { engine, lane, command } => self.command(engine, Command::Lane { lane, command }),
+            Action::ResetLane { engine, client, request, peer } => {
+                self.command(engine, Command::ResetLane { client, request, peer });
+            }
             Action::AskRoute { peer, number, lane, route } => {
                 self.command(lane, Command::StreamOfRoute { peer, number, route });
             }

@@ -229,22 +229,14 @@ impl Hub {
 
     /// An error is what the program did wrong.
     fn on_request(&mut self, id: ClientId, request: Request, with: With) -> Result<(), String> {
-        if !self.clients.contains_key(&id) {
-            return Ok(());
-        }
+        let Some(client) = self.clients.get(&id) else { return Ok(()) };
+        let party = Party { client: id, pid: client.who.pid, uid: client.who.uid };
         match request {
             Request::Inspect { request, query, from } => return self.on_question(id, request, query, from),
-            Request::ResetLane { request, peer } => {
-                self.on_reset_lane(id, request, peer);
-                return Ok(());
-            }
-            Request::HandOver { request, successor } => {
-                self.on_hand_over(id, request, &successor);
-                return Ok(());
-            }
             Request::Lookup { request, name } => return self.on_lookup(id, request, &name),
             _ => {}
         }
+        let Some(request) = self.daemon.handle_operator(party, request) else { return Ok(()) };
         if let Request::NotTaken { what, limit } = &request
             && let Some(Client { stage: Stage::Attached, .. }) = self.clients.get(&id)
         {

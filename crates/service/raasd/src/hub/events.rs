@@ -23,7 +23,6 @@ impl Hub {
             Some(Left::Command(command)) => self.command(engine, command),
             Some(Left::Rings { client, app, size, rings }) => self.on_chunks_wanted((engine, client, app), size, rings),
             Some(Left::Fault { client, detail }) => self.throw_out(client, &detail),
-            Some(Left::LaneWasReset { client, request, found }) => self.on_lane_was_reset(client, request, found),
         }
     }
 }

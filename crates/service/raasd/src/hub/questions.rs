@@ -3,10 +3,9 @@
 //! Owns the way of a question from its request to the answer in the program's queue. It must never work at more than
 //! one part of a page between two other things.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
-use control::{Cursor, InspectAnswer, InspectQuery, Reason, Reply};
+use control::{Cursor, InspectAnswer, InspectQuery, Reply};
 use engine::{AppId, Viewer};
 use plane::{ClientId, ConnectionRows};
 use tokio::time::Instant;
@@ -34,7 +33,7 @@ impl Hub {
         let Some(client) = self.clients.get(&id) else { return Ok(()) };
         let uid = client.who.uid;
         let place = client.question.try_take().ok_or(SECOND_QUESTION)?;
-        let viewer = if self.is_operator(uid) { Viewer::All } else { Viewer::User(uid) };
+        let viewer = if self.daemon.is_operator(uid) { Viewer::All } else { Viewer::User(uid) };
         self.questions.push(Question {
             client: id,
             uid,
@@ -57,37 +56,6 @@ impl Hub {
         let answer = InspectAnswer::Found { addresses: members.find(name), directories: members.directories() };
         self.reply(id, Reply::Inspected { request, answer, next: None }, place);
         Ok(())
-    }
-
-    pub(super) fn is_operator(&self, uid: u32) -> bool {
-        uid == 0 || uid == self.owner_uid
-    }
-
-    /// An operator breaks the queue pair of a lane.
-    pub(super) fn on_reset_lane(&mut self, id: ClientId, request: u64, peer: IpAddr) {
-        let Some(client) = self.clients.get(&id) else { return };
-        let (pid, own) = (client.who.pid, self.owner_uid);
-        if !self.is_operator(client.who.uid) {
-            return self.detach(id, Reason::Policy, &format!("only root and user {own} may reset a lane"));
-        }
-        tracing::info!(pid, %peer, "an operator resets a lane");
-        // Its lanes are one at each engine.
-        let engines = self.engines.count();
-        self.resets.insert((id, request), (engines, false));
-        (0..engines)
-            .for_each(|engine| self.command(engine, dispatch::Command::ResetLane { client: id, request, peer }));
-    }
-
-    pub(super) fn on_lane_was_reset(&mut self, client: ClientId, request: u64, found: bool) {
-        let Some((unanswered, any)) = self.resets.get_mut(&(client, request)) else { return };
-        *unanswered = unanswered.saturating_sub(1);
-        *any |= found;
-        if *unanswered > 0 {
-            return;
-        }
-        let answer = InspectAnswer::LaneReset(*any);
-        self.resets.remove(&(client, request));
-        self.send(client, Reply::Inspected { request, answer, next: None }, Vec::new());
     }
 
     // ---- answers
