@@ -286,7 +286,11 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| a.flow(&ours, &links(3, true)));
             scope.spawn(|| b.flow(&theirs, &links(3, false)));
-            std::thread::sleep(Duration::from_millis(30));
+            let begin = std::time::Instant::now();
+            let has_none = |side: &Traffic| side.received_bytes.load(Ordering::Relaxed) == 0;
+            while (has_none(&a) || has_none(&b)) && begin.elapsed() < Duration::from_secs(60) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             a.stop.store(true, Ordering::Relaxed);
             b.stop.store(true, Ordering::Relaxed);
         });
