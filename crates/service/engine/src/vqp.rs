@@ -17,6 +17,7 @@ mod place;
 mod records;
 pub(crate) mod rendezvous;
 mod rest;
+mod rest_turn;
 mod resume;
 pub(crate) mod row;
 pub(crate) mod table;
@@ -31,7 +32,6 @@ use verbs::{RemoteAddr, Sge, Time};
 use crate::event::Event;
 use crate::frame::{Open, StreamRecord, WireRing, check_ring, check_route};
 use crate::ids::{AppId, ConnectId, LaneId, RouteId, SlotAt};
-use crate::rests::RestTurn;
 use crate::ring_size::RingSize;
 use crate::ringpool::RingPair;
 use crate::slot::TakenSlot;
@@ -49,6 +49,7 @@ use messages::Messages;
 use place::LanePlace;
 pub(crate) use place::List;
 use rendezvous::{Lending, Pull};
+pub(crate) use rest_turn::RestTurn;
 
 /// How far the set-up is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
