@@ -390,6 +390,11 @@ impl Lane {
         self.resets.begin(now, cause)
     }
 
+    /// The peer went to rest, which broke the queue pair here under what crossed it: the reset was no fault.
+    pub(crate) fn forgive_reset(&mut self) {
+        self.resets.forgive();
+    }
+
     /// Forgets what belonged to the queue pair that is destroyed; connections and numbers of frames stay.
     pub(crate) fn forget_queue_pair(&mut self) {
         self.qp.forget();

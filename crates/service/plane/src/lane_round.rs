@@ -37,7 +37,8 @@ pub(crate) enum RoundAction {
     },
     /// The peer gave the lane's queue pair up: so does the engine, and keeps its connections.
     Reset,
-    /// As `Reset`, because the peer has nothing to send; the engine says so if it has.
+    /// As `Reset`, because the peer has nothing to send; the engine says so if it has. Also where its queue pair broke by
+    /// that before.
     Rest,
     /// Both sides can use the lane.
     Ready,
@@ -339,7 +340,12 @@ impl LaneRound {
             State::Draining { resumes: true, rests: true, wanted: false } if resumes && rests => {
                 self.state = State::Resting;
             }
-            State::Draining { resumes: true, .. } if resumes => self.begin(None, true),
+            State::Draining { resumes: true, rests: rested, .. } if resumes => {
+                if rests && !rested {
+                    self.actions.push_back(RoundAction::Rest);
+                }
+                self.begin(None, true);
+            }
             State::Draining { wanted, resumes: kept, .. } => {
                 self.state = State::Idle;
                 if kept {

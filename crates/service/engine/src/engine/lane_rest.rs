@@ -67,10 +67,13 @@ impl Engine {
         let was_still = is_still(self);
         self.handle_arrived(nic, id);
         // What had arrived may have made the lane fail, or may want an answer.
-        let Some(lane) = self.lanes.get(id) else { return };
+        let Some(lane) = self.lanes.get_mut(id) else { return };
         if !lane.qp.exists() {
-            // It was reset here at the same moment. The daemon takes that word for one of an older round, since for it
-            // the lane rests already: the wish for the next round is said again.
+            if !lane.rest.is_resting() {
+                lane.forgive_reset();
+            }
+            // It was reset here at the same moment. The daemon may take that word for one of an older round, since for
+            // it the lane rests already: the wish for the next round is said again.
             if lane.dialing.is_wanted() {
                 self.events.push_back(Event::PeerWanted { peer: lane.peer(), lane: lane.number() });
             }

@@ -88,9 +88,13 @@ impl Engine {
         // Over TCP the kernel finds the path MTU itself.
         let may_be_mtu = status == Status::RetryExcErr && lane.qp.wire() == Some(Wire::Roce);
         let lower = if may_be_mtu { lane.mtu.on_retries_spent(&lane.qp, now) } else { None };
-        let next = lower.map_or_else(String::new, |mtu| {
-            format!(", as before: perhaps long packets are swallowed, so the next path MTU is {}", mtu.bytes())
-        });
+        let next = match lower {
+            Some(mtu) => {
+                format!(", as before: perhaps long packets are swallowed, so the next path MTU is {}", mtu.bytes())
+            }
+            None if status == Status::RemOpErr => ": the peer's end was over first, and its daemon knows why".into(),
+            None => String::new(),
+        };
         self.lanes.note_narrow(id);
         self.lanes.fail(id, format!("a send ended with {status:?}{next}"));
     }

@@ -25,6 +25,8 @@ pub(crate) struct Resets {
     /// Since the daemon knows the peer.
     count: u64,
     times: VecDeque<Time>,
+    /// The last one of `times` is of the last reset.
+    is_last_counted: bool,
     /// Those of incarnations that had time and carried nothing, since one did.
     fruitless: u32,
 }
@@ -44,11 +46,19 @@ impl Resets {
             return false;
         }
         self.count += 1;
-        if cause != Cause::Keys {
+        self.is_last_counted = cause != Cause::Keys;
+        if self.is_last_counted {
             self.times.push_back(now);
         }
         self.fruitless += u32::from(cause == Cause::HadTime);
         true
+    }
+
+    /// The last one was no fault.
+    pub(super) fn forgive(&mut self) {
+        if std::mem::take(&mut self.is_last_counted) {
+            self.times.pop_back();
+        }
     }
 
     /// The incarnation carried something.
@@ -90,6 +100,21 @@ mod tests {
         assert!(!resets.begin(Time::ZERO, Cause::Fault));
         resets.on_carried();
         assert!(resets.begin(Time::ZERO, Cause::Fault));
+    }
+
+    #[test]
+    fn one_that_is_forgiven_does_not_count_and_takes_no_other_with_it() {
+        let mut resets = Resets::default();
+        for _ in 1..LANE_RESETS_MAX {
+            assert!(resets.begin(Time::ZERO, Cause::Fault));
+        }
+        for cause in [Cause::Fault, Cause::Keys, Cause::Fault] {
+            assert!(resets.begin(Time::ZERO, cause));
+            resets.forgive();
+            resets.forgive();
+        }
+        assert!(resets.begin(Time::ZERO, Cause::Fault));
+        assert!(!resets.begin(Time::ZERO, Cause::Fault));
     }
 
     #[test]

@@ -314,6 +314,30 @@ fn a_lane_that_rests_comes_up_again_whoever_wakes_first() {
 }
 
 #[test]
+fn an_engine_whose_queue_pair_broke_as_the_peer_went_to_rest_is_told_so_before_the_next_round() {
+    // The peer rests, had a fault too, or rests as this end does.
+    for (resets, rests, told) in [(true, true, true), (true, false, false), (false, true, false)] {
+        let mut round = LaneRound::new(0, 0);
+        round.want();
+        round.on_offer_made(1, Ok(offer(1)));
+        round.handle_offer(offer(2)).unwrap();
+        round.on_accepted(1, Ok(()));
+        round.handle_ready().unwrap();
+        if resets {
+            round.on_lane_reset();
+        } else {
+            round.on_lane_rests();
+            round.want();
+        }
+        while round.poll_action().is_some() {}
+        round.handle_reset(Reason::LaneFailed, true, rests).unwrap();
+        let actions: Vec<_> = std::iter::from_fn(|| round.poll_action()).collect();
+        assert_eq!(actions.contains(&RoundAction::Rest), told, "{actions:?}");
+        assert_eq!(actions.last(), Some(&RoundAction::MakeOffer { round: 2 }), "{actions:?}");
+    }
+}
+
+#[test]
 fn who_keeps_connections_alone_is_told_that_they_are_lost() {
     let mut round = LaneRound::new(0, 0);
     round.want();

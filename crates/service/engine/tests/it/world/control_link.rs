@@ -107,9 +107,9 @@ impl World {
             }
             Link::Rest => {
                 self.offered.remove(&(i, from));
+                let h = &mut self.hosts[i];
+                h.engine.lane_rest(now, &mut h.nic, addr(from));
                 if !self.draining.remove(&(i, from)) {
-                    let h = &mut self.hosts[i];
-                    h.engine.lane_rest(now, &mut h.nic, addr(from));
                     self.send_link(i, from, Link::Rest);
                 }
                 self.resuming.insert((i, from));
