@@ -54,14 +54,13 @@ impl Vqp {
     /// Writes the records that are owed. False: the frame is full, and some are left.
     pub(crate) fn write_records(&mut self, frame: &mut FrameWriter<'_>, wrote_end: &mut bool) -> bool {
         let route = self.routes.peer;
+        let was_open = self.phase == Phase::Open;
         if self.phase == Phase::Accepting {
             let ring = self.rings.rx.wire_ring(self.size);
             if !frame.push(&StreamRecord::OpenAck { route, own_route: self.routes.own, ring }) {
                 return false;
             }
             self.phase = Phase::Open;
-            // A message could overtake the answer: none leaves before that frame has arrived.
-            *wrote_end = self.has_messages();
         }
         if !self.write_back(frame) {
             return false;
@@ -69,6 +68,8 @@ impl Vqp {
         if self.phase != Phase::Open {
             return true;
         }
+        // A message could overtake the answer, to an Open or to a Back: none leaves before that frame has arrived.
+        *wrote_end = !was_open && self.has_messages();
         if !self.write_growth(frame) || !self.write_rendezvous(frame) {
             return false;
         }

@@ -340,6 +340,24 @@ fn an_end_with_nothing_to_send_goes_on_with_the_next_daemon() {
     }
 }
 
+/// Nothing but the other end's word says that it may leave.
+#[test]
+fn what_was_written_before_the_other_program_is_back_leaves_when_it_is() {
+    let configure = |c: &mut HostConfig| c.engine.peer_return = Duration::from_secs(60);
+    let mut w = World::with(2, 580, configure);
+    let ends = w.uc_pair(65_536);
+    w.must_reach(ends, 0, 100);
+    let left = w.restart_alone(&[1], &configure);
+    assert!(w.put(ends.0, &message(1, 20_000)));
+    w.pass(Duration::from_secs(2));
+    for (host, apps) in left {
+        w.bring_back(host, apps);
+    }
+    w.settle();
+    assert_eq!(w.take(ends.1).iter().map(|m| number_of(m)).collect::<Vec<_>>(), [1]);
+    w.assert_clean();
+}
+
 #[test]
 fn hosts_without_uc_are_refused_before_anything_is_asked() {
     let lacks = Capabilities::SOFTWARE_NIC - Capabilities::UNRELIABLE;

@@ -11,9 +11,23 @@ use super::desk::HostConfig;
 use super::{Arrival, Host, OWNER, World, addr};
 use crate::apps::SimApp;
 
+type Apps = BTreeMap<AppId, SimApp>;
+
 impl World {
-    /// The daemons of these hosts die at once, each whatever it did; then the next ones come, one after the other.
+    /// The daemons of these hosts die at once, each whatever it did; then the next ones come, one after the other, and
+    /// their applications with them.
     pub(crate) fn restart(&mut self, which: &[usize], configure: &impl Fn(&mut HostConfig)) {
+        for (host, apps) in self.restart_alone(which, configure) {
+            self.bring_back(host, apps);
+        }
+    }
+
+    /// As [`Self::restart`]; the applications of each host are still to be brought back.
+    pub(crate) fn restart_alone(
+        &mut self,
+        which: &[usize],
+        configure: &impl Fn(&mut HostConfig),
+    ) -> Vec<(usize, Apps)> {
         for &i in which {
             for name in ["violations", "device_refusals", "app_faults", "connections_given_up"] {
                 assert_eq!(self.counter(i, name), 0, "{name} at host {i}");
@@ -26,16 +40,14 @@ impl World {
             }
         }
         self.restarts += 1;
+        let mut left = Vec::new();
         for &i in which {
             let seed = self.restarts << 32 | u64::from(self.next_seq as u32);
             let mut next = Host::new(i, seed, Capabilities::SOFTWARE_NIC, configure);
             // Applications know where the engine says that it sleeps.
             next.page = self.hosts[i].page.clone();
             next.renew_engine(seed, configure);
-            let old = std::mem::replace(&mut self.hosts[i], next);
-            for (id, app) in old.apps {
-                self.hosts[i].take_back(self.now, id, app);
-            }
+            left.push((i, std::mem::replace(&mut self.hosts[i], next).apps));
         }
         for &i in which {
             for peer in (0..self.hosts.len()).filter(|peer| !which.contains(peer)) {
@@ -43,6 +55,14 @@ impl World {
                 h.wake();
                 h.engine.lane_lost(self.now, &mut h.nic, addr(i), Reason::PeerLost);
             }
+        }
+        left
+    }
+
+    /// Applications of a host come back, with what they had.
+    pub(crate) fn bring_back(&mut self, host: usize, apps: Apps) {
+        for (id, app) in apps {
+            self.hosts[host].take_back(self.now, id, app);
         }
     }
 }
