@@ -30,11 +30,12 @@ const SETTLE: Duration = Duration::from_secs(3);
 /// Port and bytes of the probes.
 const PROBE_PORT: u16 = 9;
 const PROBE_BYTES: u64 = 3000;
-/// Datagrams of a probe to each other host, and when they are sent: all are bound then.
+/// Datagrams of a probe to each other host.
 const PROBE_DATAGRAMS: u32 = 3;
 /// Other hosts that a host probes.
 const PROBED_MAX: usize = 3;
-const PROBES_BOUND: Duration = Duration::from_secs(1);
+/// All probes listen and are bound after this long, however slow the queues are: only then are they asked.
+const PROBES_READY: Duration = Duration::from_secs(1);
 
 impl World {
     /// Brings the run to its end and checks what must hold there.
@@ -193,21 +194,21 @@ impl World {
         // Each to all others where hosts are few.
         let count = (hosts - 1).min(PROBED_MAX);
         let peers = |host: usize| (1..=count).map(move |next| (host + next) % hosts);
-        let at = self.after(Duration::from_millis(5));
+        let (bind_at, connect_at) = (self.after(Duration::from_millis(5)), self.after(PROBES_READY));
         let first = self.plan.apps.len();
         for host in 0..hosts {
             let others: Vec<(usize, u16)> = peers(host).map(|p| (p, PROBE_PORT)).collect();
-            let socket = SocketPlan::new(at, PROBE_PORT).sending(0, &others);
+            let socket = SocketPlan::new(bind_at, PROBE_PORT).sending(0, &others);
             let socket = SocketPlan {
                 asks: true,
                 told: PROBE_DATAGRAMS,
-                told_after: PROBES_BOUND,
+                told_after: PROBES_READY,
                 ring_bytes: 64 << 10,
                 ..socket
             };
             let mut plan = AppPlan::new(host, Talk::exactly(PROBE_BYTES)).listening(PROBE_PORT, 64).binding(socket);
             for peer in peers(host) {
-                plan = plan.connecting(peer, PROBE_PORT, at, 1, 4096);
+                plan = plan.connecting(peer, PROBE_PORT, connect_at, 1, 4096);
             }
             self.add_app(plan);
         }
