@@ -86,6 +86,8 @@ pub(super) struct Owner {
     daemons: u64,
     touches: u32,
     next_request: u64,
+    /// Requests up to this one were for regions that it has given up: what answers them comes too late.
+    given_up: u64,
 }
 
 impl Owner {
@@ -135,6 +137,7 @@ impl World {
             daemons: 0,
             touches: 0,
             next_request: 0,
+            given_up: 0,
         };
         self.users.owners.insert(host, owner);
         if !self.take_program(host, (client, UID), None, None) {
@@ -282,6 +285,7 @@ impl World {
         if ends {
             self.trace.note(self.now, "the owner on {} gives region {} up", &[host as u64, region]);
             (owner.held, owner.moving) = (None, None);
+            owner.given_up = owner.next_request;
             self.users.lent.retain(|lent| !lent.is_of(host));
             self.ask_of_regions(host, client, Request::RegionClose { open, delete: true });
             return self.make_region(host);

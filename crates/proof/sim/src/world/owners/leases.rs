@@ -79,10 +79,13 @@ impl World {
 
     /// What a daemon says to a lender.
     pub(super) fn hear_of_leases(&mut self, host: usize, reply: Reply) {
-        let Some(client) = self.users.owners.get(&host).map(|owner| owner.client) else { return };
+        let Some((client, given_up)) = self.users.owners.get(&host).map(|owner| (owner.client, owner.given_up)) else {
+            return;
+        };
         let of = |lent: &&mut Lent, lease| lent.host == host && lent.lease == Some(lease);
         let mut lent = self.users.lent.iter_mut();
         let wrong = match reply {
+            Reply::RegionLent { request, .. } if request <= given_up => return,
             Reply::RegionLent { request, result } => {
                 self.users
                     .lent
