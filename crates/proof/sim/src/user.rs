@@ -568,8 +568,7 @@ impl User {
 
 fn wish((handle, epoch): (u32, u64), (word, reads): (Option<u64>, bool), is_chained: bool, rng: &mut StdRng) -> Wish {
     let (word, value) = (word.unwrap_or_else(|| rng.random_range(0..WORDS)), rng.next_u64() >> 8);
-    let drawn = rng.random_range(0..6);
-    let (opcode, act) = match if reads { 0 } else { drawn } {
+    let (opcode, act) = match rng.random_range(0..6) * i32::from(!reads) {
         0 | 1 => (Opcode::Read, Act::Read),
         2 => (Opcode::Write, Act::Write(value)),
         3 => (Opcode::Swap, Act::Change(AtomicOp::Swap(value))),
