@@ -9,6 +9,8 @@ use serde_json::Value;
 
 /// Of `raas_run_path`.
 const STREAM: &str = "2";
+/// All connections stay on lanes: on a busy machine an echo takes so many turns to be a stream that it is a conversation.
+const ON_LANES: &[&str] = &["--run-lanes", "always", "--tcp-direct", "off"];
 const KERNEL: &str = "1";
 const POLLED: &str = "3";
 /// The client does not wait for an upgrade.
@@ -79,7 +81,7 @@ impl Echo {
 fn two_programs_on_two_hosts_are_upgraded() {
     let cluster = Cluster::new();
     // Who accepts decides.
-    let (a, b) = (cluster.daemon(), Daemon::start_as(&cluster, &["--run-lanes", "always"]));
+    let (a, b) = (cluster.daemon(), Daemon::start_as(&cluster, ON_LANES));
     let (echo, path) = echo(&b, &a, [true, true], STREAM);
     assert_eq!(path, STREAM);
     for daemon in [&a, &b] {
@@ -131,10 +133,9 @@ fn a_server_that_gave_up_root_goes_on_with_the_next_daemon() {
     let cluster = Cluster::new();
     std::fs::set_permissions(cluster.dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let config = cluster.dir.path().join("raasd.toml");
-    // On a busy machine the echo takes so many turns to be a stream that it would be a conversation by then.
-    std::fs::write(&config, "socket_mode = \"0666\"\ntcp_direct = \"off\"\n[limits]\npeer_return_ms = 120000\n").unwrap();
-    let options = ["--run-lanes", "always", "--config", &config.display().to_string()].map(str::to_owned);
-    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    std::fs::write(&config, "socket_mode = \"0666\"\n[limits]\npeer_return_ms = 120000\n").unwrap();
+    let config = config.display().to_string();
+    let options = [ON_LANES, &["--config", &config]].concat();
     let (a, mut b) = (Daemon::start_as(&cluster, &options), Daemon::start_as(&cluster, &options));
     let (mut echo, path) = echo_of("setuid_server.py", &b, &a, [true, true], STREAM);
     assert_eq!(path, STREAM);
@@ -150,29 +151,29 @@ fn a_server_that_gave_up_root_goes_on_with_the_next_daemon() {
 #[test]
 fn raas_ss_knows_connections_by_the_programs_own_ports() {
     let cluster = Cluster::new();
-    let (a, b) = (cluster.daemon(), Daemon::start_as(&cluster, &["--run-lanes", "always"]));
-    // On a busy machine the echo takes so many turns to be a stream that it is a conversation by then.
-    for (client_at, paths) in [(&b, ["shm", "shm"]), (&a, ["lane", "tcp-direct"])] {
-        let is_its = |row: &Value| paths.iter().any(|path| row["path"] == *path);
+    let (a, b) = (cluster.daemon(), Daemon::start_as(&cluster, ON_LANES));
+    for (client_at, path) in [(&b, "shm"), (&a, "lane")] {
         let (echo, _) = echo(&b, client_at, [true, true], STREAM);
         let server = format!("{}:{}", b.ip, echo.server.stdout().trim().rsplit(' ').next().unwrap());
         let client = echo.client.stdout().split_whitespace().nth(2).unwrap().to_string();
         let port = server.rsplit(':').next().unwrap();
         let named = || run(&mut b.command(&["ss", "--json", "--port", port])).json()["connections"].clone();
-        let count = if paths[0] == "shm" { 2 } else { 1 };
-        wait_until("the rows", || named().as_array().unwrap().iter().filter(|row| is_its(row)).count() == count);
+        let count = if path == "shm" { 2 } else { 1 };
+        wait_until("the rows", || {
+            let rows = named();
+            rows.as_array().unwrap().iter().filter(|row| row["path"] == path).count() == count
+        });
         for row in named().as_array().unwrap() {
             let ends = [&row["local"], &row["peer"]].map(|end| end.as_str().unwrap().to_string());
             let [own, other] = if ends[0] == server { [&ends[0], &ends[1]] } else { [&ends[1], &ends[0]] };
-            assert!(*own == server && other.ends_with(&format!(":{client}")) && is_its(row), "{row}");
+            assert!(*own == server && other.ends_with(&format!(":{client}")) && row["path"] == path, "{row}");
         }
         let text = run(&mut b.command(&["ss", "--port", port])).stdout;
         assert!(text.contains(&format!("{server} ")) && text.starts_with("LOCAL"), "{text}");
-        let shows = |line: &&str| paths.iter().any(|path| line.contains(path));
-        assert_eq!(text.lines().filter(shows).count(), 1, "one row a connection:\n{text}");
+        assert_eq!(text.lines().filter(|line| line.contains(path)).count(), 1, "one row a connection:\n{text}");
         // At 80 columns it is still known which program has the end that is shown.
         let text = run(b.command(&["ss", "--port", port]).env("COLUMNS", "80")).stdout;
-        assert!(text.lines().any(|line| shows(&line) && line.contains("python3")), "{text}");
+        assert!(text.lines().any(|line| line.contains(path) && line.contains("python3")), "{text}");
         let carried = |row: &Value| row["tx_bytes"].as_u64() > Some(0) && row["rx_bytes"].as_u64() > Some(0);
         let traced = || run(&mut b.command(&["trace", "--json"])).json()["same_host"].clone();
         let counted = || traced().as_array().unwrap().iter().filter(|row| carried(row)).count();
