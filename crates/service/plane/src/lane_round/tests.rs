@@ -313,16 +313,22 @@ fn a_lane_that_rests_comes_up_again_whoever_wakes_first() {
     }
 }
 
+/// A round whose lane is up.
+fn up() -> LaneRound {
+    let mut round = LaneRound::new(0, 0);
+    round.want();
+    round.on_offer_made(1, Ok(offer(1)));
+    round.handle_offer(offer(2)).unwrap();
+    round.on_accepted(1, Ok(()));
+    round.handle_ready().unwrap();
+    round
+}
+
 #[test]
 fn an_engine_whose_queue_pair_broke_as_the_peer_went_to_rest_is_told_so_before_the_next_round() {
     // The peer rests, had a fault too, or rests as this end does.
     for (resets, rests, told) in [(true, true, true), (true, false, false), (false, true, false)] {
-        let mut round = LaneRound::new(0, 0);
-        round.want();
-        round.on_offer_made(1, Ok(offer(1)));
-        round.handle_offer(offer(2)).unwrap();
-        round.on_accepted(1, Ok(()));
-        round.handle_ready().unwrap();
+        let mut round = up();
         if resets {
             round.on_lane_reset();
         } else {
@@ -339,12 +345,7 @@ fn an_engine_whose_queue_pair_broke_as_the_peer_went_to_rest_is_told_so_before_t
 
 #[test]
 fn who_keeps_connections_alone_is_told_that_they_are_lost() {
-    let mut round = LaneRound::new(0, 0);
-    round.want();
-    round.on_offer_made(1, Ok(offer(1)));
-    round.handle_offer(offer(2)).unwrap();
-    round.on_accepted(1, Ok(()));
-    round.handle_ready().unwrap();
+    let mut round = up();
     round.on_lane_reset();
     round.handle_reset(Reason::LaneFailed, false, false).unwrap();
     let actions: Vec<_> = std::iter::from_fn(|| round.poll_action()).collect();

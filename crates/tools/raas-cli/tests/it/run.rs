@@ -9,7 +9,7 @@ use serde_json::Value;
 
 /// Of `raas_run_path`.
 const STREAM: &str = "2";
-/// All connections stay on lanes: on a busy machine an echo takes so many turns to be a stream that it is a conversation.
+/// All connections stay on lanes. Else an echo, whose pauses depend on how busy the machine is, may become a stream of bulk.
 const ON_LANES: &[&str] = &["--run-lanes", "always", "--tcp-direct", "off"];
 const KERNEL: &str = "1";
 const POLLED: &str = "3";
