@@ -9,7 +9,8 @@ use serde_json::Value;
 
 /// Of `raas_run_path`.
 const STREAM: &str = "2";
-/// All connections stay on lanes. Else an echo, whose pauses depend on how busy the machine is, may become a stream of bulk.
+/// All connections stay on lanes. Else an echo, whose pauses depend on how busy the machine is, may become a stream of bulk,
+/// which one host asks for, and both must refuse.
 const ON_LANES: &[&str] = &["--run-lanes", "always", "--tcp-direct", "off"];
 const KERNEL: &str = "1";
 const POLLED: &str = "3";
@@ -81,7 +82,7 @@ impl Echo {
 fn two_programs_on_two_hosts_are_upgraded() {
     let cluster = Cluster::new();
     // Who accepts decides.
-    let (a, b) = (cluster.daemon(), Daemon::start_as(&cluster, ON_LANES));
+    let (a, b) = (Daemon::start_as(&cluster, &ON_LANES[2..]), Daemon::start_as(&cluster, ON_LANES));
     let (echo, path) = echo(&b, &a, [true, true], STREAM);
     assert_eq!(path, STREAM);
     for daemon in [&a, &b] {
@@ -151,7 +152,7 @@ fn a_server_that_gave_up_root_goes_on_with_the_next_daemon() {
 #[test]
 fn raas_ss_knows_connections_by_the_programs_own_ports() {
     let cluster = Cluster::new();
-    let (a, b) = (cluster.daemon(), Daemon::start_as(&cluster, ON_LANES));
+    let (a, b) = (Daemon::start_as(&cluster, &ON_LANES[2..]), Daemon::start_as(&cluster, ON_LANES));
     for (client_at, path) in [(&b, "shm"), (&a, "lane")] {
         let (echo, _) = echo(&b, client_at, [true, true], STREAM);
         let server = format!("{}:{}", b.ip, echo.server.stdout().trim().rsplit(' ').next().unwrap());
