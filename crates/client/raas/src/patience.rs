@@ -47,6 +47,12 @@ impl YieldTurns {
         Self { taken: AtomicU32::new(0), max: processors, crowding: Crowding::default() }
     }
 
+    /// For tests that a busy machine may not decide: so many turns, and no yield is late.
+    #[cfg(test)]
+    pub(crate) fn never_late(max: u32) -> Self {
+        Self { taken: AtomicU32::new(0), max, crowding: Crowding::with_limit(Duration::MAX) }
+    }
+
     fn take(&self) -> Option<YieldTurn<'_>> {
         if self.crowding.is_crowded() {
             return None;
@@ -185,7 +191,7 @@ mod tests {
     #[test]
     fn spins_then_yields_then_blocks_and_gives_up_at_the_deadline() {
         let policy = WaitPolicy { spins: 3, yields: 4 };
-        let turns = YieldTurns { taken: AtomicU32::new(0), max: 1, crowding: Crowding::with_limit(Duration::MAX) };
+        let turns = YieldTurns::never_late(1);
         let mut patience = Patience::new(policy, &turns, None);
         let looks: Vec<_> = (0..7).map(|_| patience.pause()).collect();
         let glance = Next::Look(Look::Glance);
