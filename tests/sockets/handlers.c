@@ -38,12 +38,18 @@ static void count(int number) {
 // One signal of a kind to the thread that calls, again and again until it is told to stop: the first could come before
 // the call that it is to interrupt.
 static volatile bool stops;
+// The other side is told when handlers ran: it sends only then.
+static volatile bool tells;
 static pthread_t target;
 
 static void *kicks(void *number) {
     while (!stops) {
         pause_ms(40);
         if (!stops) pthread_kill(target, (int)(intptr_t)number);
+        if (tells && interrupts > 2) {
+            tells = false;
+            tell(0);
+        }
     }
     return NULL;
 }
@@ -70,11 +76,12 @@ static void no_more_kicks(pthread_t thread) {
 static void beside_another(const Case *self) {
     int fd = connected();
     if (B) {
-        pause_ms(300);
+        hear();
         R(send(fd, "0123", 4, 0));
         meet();
         return;
     }
+    tells = true;
     struct sigaction restarts = {.sa_handler = count, .sa_flags = SA_RESTART}, ends = {.sa_handler = nothing};
     MUST(sigaction(SIGUSR1, &restarts, NULL));
     MUST(sigaction(SIGTERM, &ends, NULL));
@@ -144,11 +151,12 @@ static void called_once(const Case *self) {
 static void installed_by(const Case *self) {
     int fd = connected();
     if (B) {
-        pause_ms(self->two ? 300 : 3000);
+        hear();
         R(send(fd, "0123", 4, 0));
         meet();
         return;
     }
+    tells = self->two;
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
     if (self->one == 0) line("before: %d", signal(SIGUSR1, count) == SIG_DFL);
@@ -165,6 +173,7 @@ static void installed_by(const Case *self) {
     pthread_t thread = kick_with(SIGUSR1);
     R(recv(fd, buffer, 4, 0));
     no_more_kicks(thread);
+    if (!self->two) tell(0);
     meet();
 }
 
