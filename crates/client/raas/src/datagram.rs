@@ -99,10 +99,11 @@ impl DatagramSocket {
         self.conn.endpoint().id()
     }
 
-    /// The longest datagram to a host, in bytes. Asks the daemon, which makes a link to the host if there is none.
+    /// The longest datagram to a host, in bytes. Asks the daemon, which makes a link to the host if there is none. Waits
+    /// as long as [`crate::SessionBuilder::timeout`] says, whatever the timeout of writes is.
     pub fn max_payload(&self, addr: impl ToSocketAddrs) -> io::Result<usize> {
         let to = self.resolve(addr)?;
-        let max = self.ask(to.ip())?;
+        let max = self.ask(to.ip(), self.attachment.config.timeout)?;
         self.paths()?.learn(to.ip(), max);
         Ok(self.cap(max))
     }
@@ -121,7 +122,8 @@ impl DatagramSocket {
                 self.poll_path(&mut paths, to)?.ok_or(io::ErrorKind::WouldBlock)?
             }
             None => {
-                let max = self.ask(to.ip())?;
+                let timeout = self.conn.timeout(Side::Write).unwrap_or(self.attachment.config.timeout);
+                let max = self.ask(to.ip(), timeout)?;
                 paths.learn(to.ip(), max);
                 max
             }
@@ -216,9 +218,8 @@ impl DatagramSocket {
     }
 
     /// Asks for the path to a host, and waits.
-    fn ask(&self, host: IpAddr) -> io::Result<usize> {
+    fn ask(&self, host: IpAddr, timeout: Duration) -> io::Result<usize> {
         let attachment = &self.attachment;
-        let timeout = self.conn.timeout(Side::Write).unwrap_or(attachment.config.timeout);
         let parker = Arc::new(Parker::default());
         let answer = begin(attachment, host, Waiter::Thread(Arc::clone(&parker)))
             .and_then(|request| wait_for_answer(attachment, request, &parker, timeout));

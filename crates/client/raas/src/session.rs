@@ -167,7 +167,7 @@ impl SessionBuilder {
         self
     }
 
-    /// How long the daemon may take to answer a connect or bind for which no time is given. Default: 60 s.
+    /// How long the daemon may take to answer a connect, a bind or a question for which no time is given. Default: 60 s.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;

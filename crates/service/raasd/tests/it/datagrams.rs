@@ -225,6 +225,18 @@ fn a_connected_socket_hears_its_peer_alone() {
 }
 
 #[test]
+fn the_question_for_the_longest_datagram_does_not_end_with_the_time_of_a_write() {
+    bounded(|| {
+        let (a, b) = (Host::started(), Host::started());
+        let (client, server) = (bind(&a.session(), 0), bind(&b.session(), 0));
+        client.set_write_timeout(Some(Duration::from_nanos(1))).unwrap();
+        let to = server.local_addr().unwrap();
+        assert_eq!(client.send_to(b"1", to).unwrap_err().kind(), ErrorKind::TimedOut, "there is no link yet");
+        assert!(client.max_payload(to).is_ok());
+    });
+}
+
+#[test]
 fn the_loss_of_the_daemon_ends_sockets_and_that_of_the_other_does_not() {
     bounded(|| {
         let (mut a, mut b) = (Host::started(), Host::started());
