@@ -44,6 +44,7 @@ mod told;
 mod undertaker;
 mod wake;
 mod written;
+mod yield_turns;
 
 pub use backoff::{Backoff, Crowding};
 pub use doorbell::Doorbell;
@@ -79,3 +80,4 @@ pub use told::{PairListener, PairTeller, Telling};
 pub use undertaker::{ClosedElsewhere, give_heap_back_soon, take_down_elsewhere};
 pub use wake::{Drained, MAX_DRAIN, WakeSocket};
 pub use written::{MARK_BYTES, mark, written_at, written_word};
+pub use yield_turns::{YieldTurn, YieldTurns};

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use control::{ChannelError, Reason, Request, Role};
 use raas_core::{Attached, Daemon, Given, Session, SessionFault, SessionMemory};
 use rustix::event::{EventfdFlags, PollFlags, epoll, eventfd};
-use shm::{WakeSocket, Word32};
+use shm::{WakeSocket, Word32, YieldTurns};
 
 use crate::bell::Bells;
 use crate::control_socket::attach;
@@ -24,7 +24,7 @@ use crate::driver::{Driver, TOKEN_CONTROL, TOKEN_KICK, TOKEN_TCP, TOKEN_WAKE};
 use crate::error::SessionError;
 use crate::kept::{KeptSession, Showing};
 use crate::park::lock;
-use crate::patience::{Patience, WaitPolicy, YieldTurns};
+use crate::patience::{Patience, WaitPolicy};
 use crate::reactor::Reactor;
 use crate::region_table::RegionTable;
 use crate::tables::Tables;
@@ -131,7 +131,7 @@ impl Attachment {
         let session = Session::new(SessionMemory { clock: Some(monotonic_ns), ..memory })?;
         Ok(Arc::new(Self {
             config,
-            turns: YieldTurns::new(),
+            turns: YieldTurns::default(),
             #[cfg(feature = "tokio")]
             reads: Reads::new(),
             successor: Mutex::new(None),

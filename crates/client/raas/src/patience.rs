@@ -2,10 +2,9 @@
 //!
 //! Owns the counting. It must never sleep.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use shm::Crowding;
+use shm::{YieldTurn, YieldTurns};
 
 /// Looks with a processor pause between them. The answer of a peer that is running comes within these.
 const SPINS_DEFAULT: u32 = 64;
@@ -24,72 +23,6 @@ pub(crate) struct WaitPolicy {
 impl Default for WaitPolicy {
     fn default() -> Self {
         Self { spins: SPINS_DEFAULT, yields: YIELDS_DEFAULT }
-    }
-}
-
-/// Threads of a session that yield at a time. More of them would only pass the processors around among themselves; the
-/// others sleep at once.
-#[derive(Debug)]
-pub(crate) struct YieldTurns {
-    taken: AtomicU32,
-    max: u32,
-    crowding: Crowding,
-}
-
-/// The right to yield; dropping it gives it back.
-#[derive(Debug)]
-pub(crate) struct YieldTurn<'a>(&'a YieldTurns);
-
-impl YieldTurns {
-    /// As many as there are processors.
-    pub(crate) fn new() -> Self {
-        let processors = std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
-        Self { taken: AtomicU32::new(0), max: processors, crowding: Crowding::default() }
-    }
-
-    /// For tests that a busy machine may not decide: so many turns, and no yield is late.
-    #[cfg(test)]
-    pub(crate) fn never_late(max: u32) -> Self {
-        Self { taken: AtomicU32::new(0), max, crowding: Crowding::with_limit(Duration::MAX) }
-    }
-
-    fn take(&self) -> Option<YieldTurn<'_>> {
-        if self.crowding.is_crowded() {
-            return None;
-        }
-        let turn = YieldTurn(self);
-        // Taken before it is known whether it is there: a refused turn is given back by its drop.
-        if self.taken.fetch_add(1, Ordering::Relaxed) < self.max { Some(turn) } else { None }
-    }
-
-    /// How many.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn max(&self) -> u32 {
-        self.max
-    }
-
-    /// Yields the core once, for a task. False: yields are late now, or this one was.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn yield_core(&self) -> bool {
-        !self.is_crowded() && self.crowding.yield_core()
-    }
-
-    /// Yields are late now.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn is_crowded(&self) -> bool {
-        self.crowding.is_crowded()
-    }
-
-    /// What a task waited for came between yields of which none was late.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn on_time(&self) {
-        self.crowding.on_time();
-    }
-}
-
-impl Drop for YieldTurn<'_> {
-    fn drop(&mut self) {
-        self.0.taken.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -167,7 +100,7 @@ impl<'a> Patience<'a> {
         if looks == self.policy.spins {
             return Next::Look(Look::BeforeYield);
         }
-        if !self.turns.crowding.yield_core() {
+        if self.turn.as_ref().is_some_and(|turn| !turn.yield_core()) {
             // The core came back late: one more look, then sleep.
             self.turn = None;
         }
@@ -179,7 +112,7 @@ impl Drop for Patience<'_> {
     fn drop(&mut self) {
         // A turn that is still held means that the wait ended between yields, none of them late.
         if self.turn.is_some() && self.looks > self.policy.spins + 1 {
-            self.turns.crowding.on_time();
+            self.turns.on_time();
         }
     }
 }

@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::task::Context;
 use std::time::{Duration, Instant};
 
-use crate::patience::{WaitPolicy, YieldTurns};
+use shm::YieldTurns;
+
+use crate::patience::WaitPolicy;
 
 /// How long one wait looks: the time of a remote call, in which the other side's executor has work of its own.
 const LOOK_TIME: Duration = Duration::from_micros(100);
