@@ -60,7 +60,7 @@ impl AdmissionConfig {
             connections_per_app_max: 65_536,
             listeners_max: 4096,
             backlog_max: 4096,
-            lanes_max: 64,
+            lanes_max: 4096,
             user_share: UserShare::default(),
             owner_uid: 0,
         }

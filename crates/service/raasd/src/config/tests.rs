@@ -273,6 +273,18 @@ fn flags_go_over_the_file() {
 }
 
 #[test]
+fn parts_that_have_a_limit_together_agree_on_its_default() {
+    let path = Config::new(IpAddr::V4(Ipv4Addr::LOCALHOST)).data_path();
+    for limit in LIMITS {
+        let Target::DataPath { set, value } = limit.target else { continue };
+        let mut again = path.clone();
+        // It sets all of its parts.
+        set(&mut again, value(&path));
+        assert_eq!(format!("{again:?}"), format!("{path:?}"), "{}", limit.key);
+    }
+}
+
+#[test]
 fn every_limit_takes_its_least_and_most() {
     let mut config = Config::new(IpAddr::V4(Ipv4Addr::LOCALHOST));
     for limit in LIMITS {
