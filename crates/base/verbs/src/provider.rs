@@ -289,7 +289,8 @@ pub trait Provider {
     /// Takes the oldest asynchronous event.
     fn poll_event(&mut self) -> Option<AsyncEvent>;
 
-    /// Does the device's work that is due: input, output, timers. Says whether anything was done.
+    /// Does the device's work that is due: input, output, timers. Says whether anything was done. Then the caller looks at
+    /// its CQs: no wake-up is owed for completions that came in this call.
     fn progress(&mut self) -> bool {
         false
     }

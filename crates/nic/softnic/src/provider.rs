@@ -59,6 +59,8 @@ pub struct SoftNic {
     local: SocketAddr,
     wire: WirePolicy,
     polls_without_io: u32,
+    /// A CQ was armed since the last poll, and no background thread is there.
+    sleeps_next: bool,
     gathered: Gathered,
 }
 
@@ -116,7 +118,8 @@ impl SoftNic {
         )?);
         let background = needs_thread.then(|| Background::start(Arc::clone(&shared))).transpose()?;
         let gathered = Gathered::default();
-        Ok(Self { background, shared, device, local, wire: config.wire, polls_without_io: 0, gathered })
+        let (wire, polls_without_io, sleeps_next) = (config.wire, 0, false);
+        Ok(Self { background, shared, device, local, wire, polls_without_io, sleeps_next, gathered })
     }
 
     /// Address and UDP port that the NIC is bound to.
@@ -398,7 +401,8 @@ impl Provider for SoftNic {
         if std::mem::take(&mut self.gathered).posts > 1 {
             port.transmit(now);
         }
-        let received = port.receive(now);
+        // An owner that has just armed the CQ sleeps on the descriptors next, which tell of all that came meanwhile.
+        let received = !std::mem::take(&mut self.sleeps_next) && port.receive(now);
         let came = port.nic.poll_cq(cq, out, max - ready)?;
         // Answers to what just came ride with what the owner posts next, or leave with its next poll.
         if !received {
@@ -410,8 +414,9 @@ impl Provider for SoftNic {
 
     fn req_notify_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<(), VerbsError> {
         self.port().nic.req_notify_cq(cq, solicited_only)?;
-        if let Some(signals) = self.shared.signals() {
-            signals.on_armed();
+        match self.shared.signals() {
+            Some(signals) => signals.on_armed(),
+            None => self.sleeps_next = true,
         }
         Ok(())
     }
@@ -427,11 +432,11 @@ impl Provider for SoftNic {
         }
         let mut port = self.port();
         let now = port.now();
+        let worked = port.progress(now);
         if self.shared.signals().is_none() {
-            // The owner looks at its CQs next; what was noticed before this call needs no further wake-up.
+            // The owner looks at its CQs next, so what came needs no further wake-up.
             port.take_notify();
         }
-        let worked = port.progress(now);
         self.on_progress(&mut port, now);
         worked
     }

@@ -168,6 +168,30 @@ fn the_descriptor_turns_readable_only_for_armed_queues() {
 }
 
 #[test]
+fn an_owner_that_was_woken_sleeps_again_after_one_look() {
+    let (mut a, mut b) = pair(config("127.0.0.1"), config("127.0.0.1"));
+    b.post_recv(1, 0, 8);
+    b.nic.req_notify_cq(b.cq, false).unwrap();
+    a.post(1, SendOp::Send, 0, 8);
+    let begin = Instant::now();
+    while b.counter("served_send") == 0 {
+        assert!(begin.elapsed() < PATIENCE);
+        sleep_once(&b.nic, Duration::from_millis(10));
+        b.nic.progress();
+    }
+    assert_eq!(b.poll().len(), 1);
+    // Its answer leaves.
+    assert_eq!(b.poll().len(), 0);
+    assert_ne!(b.nic.deadline(), Some(Duration::ZERO), "nothing is left to look at");
+    b.nic.req_notify_cq(b.cq, false).unwrap();
+    let looks = b.counter("rx_syscalls");
+    b.poll();
+    assert_eq!(b.counter("rx_syscalls"), looks, "the descriptor tells what came");
+    b.poll();
+    assert!(b.counter("rx_syscalls") > looks, "an owner that does not sleep looks");
+}
+
+#[test]
 fn a_wake_up_is_not_lost_between_two_queues() {
     // Polling one CQ takes the packet that completes another, armed one; the owner must not sleep then.
     for config in [config("127.0.0.1"), with_thread()] {
