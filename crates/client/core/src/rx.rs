@@ -316,7 +316,7 @@ impl Rx {
     /// waits, while this side wrote nothing in between. A reader of a stream should sleep soon, so that the daemon has
     /// the processor.
     pub fn takes_stream(&mut self, at: &Endpoint) -> bool {
-        self.inflow.on_wait(at.take_answered())
+        self.inflow.on_wait(at.take_answered(), self.is_direct())
     }
 
     /// Gives the connection back as [`Endpoint`] does when it is dropped, but in order if the application had it
