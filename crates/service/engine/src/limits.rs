@@ -66,6 +66,9 @@ pub const SRQ_BYTES_MAX: u64 = 1 << 40;
 /// Bytes of a stream that must come without a pause until it counts as bulk: those of a transfer that takes longer than
 /// making a connection, many times.
 pub(crate) const BULK_BYTES: u64 = 8 << 20;
+/// Of the connections of a lane, so many count as those that share its bytes: of that many each is bulk after its share of
+/// [`BULK_BYTES`].
+pub(crate) const BULK_SHARED_BY: u32 = 8;
 /// So long a time without a byte is a pause of a stream.
 pub(crate) const BULK_PAUSE: Duration = Duration::from_millis(400);
 /// Turns of a conversation from which on it gets a connection of its own: many times what making one costs.

@@ -12,7 +12,9 @@ use std::time::Duration;
 use verbs::Time;
 
 use crate::ids::{AppId, RouteId};
-use crate::limits::{HOLD_WHEN_STUCK, REST_PACE, REST_SOON_AFTER, REST_SOON_BYTES_MIN, REST_SOON_LOOKS, REST_TICKS};
+use crate::limits::{
+    GROW_WHEN_STUCK, HOLD_WHEN_STUCK, REST_PACE, REST_SOON_AFTER, REST_SOON_BYTES_MIN, REST_SOON_LOOKS, REST_TICKS,
+};
 use crate::numbers::nanos;
 use crate::ringpool::Place;
 use crate::vqp::{RestTurn, Vqp};
@@ -133,6 +135,11 @@ impl Rests {
     /// Whether pages are given back at all.
     pub(crate) fn is_on(&self) -> bool {
         self.after.is_some()
+    }
+
+    /// Whether a ring that stands still is found by looks that come seldom.
+    pub(crate) fn finds_what_stands_still(&self) -> bool {
+        self.after.is_some_and(|after| after >= GROW_WHEN_STUCK)
     }
 
     /// A ring came back that may have pages.

@@ -119,3 +119,26 @@ fn a_writer_is_let_go_when_the_path_turns_out_short() {
     assert_eq!(hold(&world), 0);
     assert_eq!(world.checks().violations(), []);
 }
+
+/// What a ring holds at the switch still goes over the lane, and all else waits behind it.
+#[test]
+fn a_stream_that_may_leave_the_lane_soon_keeps_its_small_ring() {
+    let grown = |tells_bulk: bool| {
+        let mut plan = Plan::calm(1, 2);
+        for host in &mut plan.hosts {
+            host.wire = WirePolicy::Auto;
+            // Never told, so the stream stays.
+            host.bulk_bytes = tells_bulk.then_some(u64::MAX);
+            (host.ring_bytes_default, host.ring_bytes_grown) = (16 << 10, 64 << 10);
+        }
+        let talk = Talk { write_max: 64 << 10, ..Talk::exactly(2 << 20) };
+        let start = Time::ZERO + Duration::from_millis(1);
+        let reader = Talk { bytes: (0, 0), ..talk.clone() };
+        plan.apps = vec![AppPlan::new(0, talk).connecting(1, 7, start, 1, 0), AppPlan::new(1, reader).listening(7, 1)];
+        let mut world = World::new(plan, Trace::silent());
+        world.run();
+        assert_eq!(world.checks().violations(), []);
+        world.counter(0, "rings_grown")
+    };
+    assert_eq!((grown(true), grown(false)), (0, 1));
+}

@@ -13,7 +13,7 @@ use crate::config::EngineConfig;
 use crate::event::{BulkStream, Event};
 use crate::ids::{LaneId, RouteId};
 use crate::lane::Lane;
-use crate::limits::{HOLD_BYTES_FAR, HOLD_FOR, HOLDS_PER_RUN};
+use crate::limits::{BULK_BYTES, HOLD_BYTES_FAR, HOLD_FOR, HOLDS_PER_RUN};
 use crate::vqp::bulk::BulkFrom;
 use crate::vqp::{Phase, Vqp};
 
@@ -25,8 +25,12 @@ pub(super) fn asks_for_own(vqp: &mut Vqp, bytes: u32, config: &EngineConfig, lan
         return false;
     }
     let is_stream = vqp.kind() == Kind::Stream;
-    let from =
-        BulkFrom { bytes: if is_stream { config.bulk_bytes } else { u64::MAX }, turns: config.conversation_turns };
+    let turns = config.conversation_turns;
+    let from = if is_stream {
+        BulkFrom::of_stream(config.bulk_bytes, turns, lane.map_or(1, |lane| lane.members.count()))
+    } else {
+        BulkFrom::of_messages(turns)
+    };
     let is_early = is_stream && lane.is_some_and(Lane::is_early_bulk);
     vqp.bulk.on_arrival(bytes, from, is_early, now, || lane.is_some_and(Lane::has_few))
 }
@@ -64,6 +68,16 @@ impl Engine {
         self.config.tells_bulk
             && lane.and_then(|l| l.qp.wire()) == Some(Wire::Iwarp)
             && !self.tenants.has_rate(vqp.app())
+    }
+
+    /// Whether a stream wrote little, and may get a TCP connection of its own: what its ring holds at the switch still goes
+    /// over the lane, and the rest waits behind it. The looks at what rests find one that stands still.
+    pub(super) fn may_leave_soon(&self, vqp: &Vqp) -> bool {
+        let [written, _] = vqp.put_in();
+        vqp.kind() == Kind::Stream
+            && written < BULK_BYTES
+            && self.rests.finds_what_stands_still()
+            && self.may_be_direct(vqp)
     }
 
     /// A connection opens. Over a path that may be long, the writer of a stream keeps little in its ring for a while.

@@ -8,9 +8,11 @@ use crate::ids::{LaneId, RouteId};
 use crate::violation::Violation;
 
 impl Engine {
-    /// A connection's transmit ring may be full. Where rings hold much it is to be so for a while.
+    /// A connection's transmit ring may be full. Where rings hold much it is to be so for a while, as is that of a stream
+    /// that may soon leave the lane.
     pub(super) fn grow(&mut self, route: RouteId) {
-        let full_since = if self.rests.holds_much() { Some(self.now) } else { None };
+        let Some(vqp) = self.vqps.get(route) else { return };
+        let full_since = (self.rests.holds_much() || self.may_leave_soon(vqp)).then_some(self.now);
         let Some(vqp) = self.vqps.get_mut(route) else { return };
         if !vqp.is_growth_due(full_since) {
             return;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use verbs::Time;
 
-use crate::limits::{BULK_PAUSE, TURN_BYTES_MAX};
+use crate::limits::{BULK_PAUSE, BULK_SHARED_BY, TURN_BYTES_MAX};
 
 /// What came since the last pause.
 #[derive(Debug, Default)]
@@ -30,6 +30,21 @@ pub(crate) struct BulkFrom {
     pub(crate) bytes: u64,
     /// Turns of a conversation.
     pub(crate) turns: u32,
+}
+
+impl BulkFrom {
+    /// Of a stream on a lane with so many connections: those that share a lane take as much longer for so many bytes, and
+    /// making a connection takes no longer.
+    #[inline]
+    pub(crate) fn of_stream(bytes: u64, turns: u32, connections: u32) -> Self {
+        Self { bytes: bytes / u64::from(connections.clamp(1, BULK_SHARED_BY)), turns }
+    }
+
+    /// Of messages: those of a conversation alone.
+    #[inline]
+    pub(crate) fn of_messages(turns: u32) -> Self {
+        Self { bytes: u64::MAX, turns }
+    }
 }
 
 impl Bulk {
@@ -107,6 +122,13 @@ mod tests {
                 assert!(!paused.on_arrival(piece, FROM, false, now, || true), "{n}");
             }
         }
+    }
+
+    #[test]
+    fn streams_that_share_a_lane_are_bulk_sooner() {
+        let from = |connections| BulkFrom::of_stream(BULK_BYTES, 4, connections).bytes;
+        assert_eq!([0, 1, 2, 8, 1000].map(from), [1, 1, 2, 8, 8].map(|shared_by| BULK_BYTES / shared_by));
+        assert_eq!(BulkFrom::of_messages(4).bytes, u64::MAX);
     }
 
     #[test]
