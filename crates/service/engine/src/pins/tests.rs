@@ -60,6 +60,23 @@ fn memory_that_is_used_again_is_registered_once() {
     assert_eq!(others.into_iter().collect::<std::collections::BTreeSet<_>>().len(), 3);
 }
 
+/// However long ago nobody used it.
+#[test]
+fn memory_that_is_used_again_is_not_given_up() {
+    let (mut pins, mut nic) = (Pins::new(true, PinLimits::default()), nic());
+    let region = memory(4096);
+    let first = attach(&mut pins, &mut nic, A, &region).unwrap();
+    pins.detach(at(0), first);
+    let again = attach(&mut pins, &mut nic, A, &region).unwrap();
+    assert_eq!(pins.deadline(), None, "nobody waits for its end");
+    pins.run(at(5000), &mut nic, true);
+    assert!(again == first && pins.cover(again, 0, 4096).is_ok());
+    // Nor to make room for other memory.
+    pins.limits.bytes_max = 4096;
+    assert!(attach(&mut pins, &mut nic, A, &memory(4096)).is_err());
+    assert!(pins.cover(again, 0, 4096).is_ok());
+}
+
 #[test]
 fn pieces_are_registered_while_those_before_them_are_used() {
     let (mut pins, mut nic) = (Pins::new(true, PinLimits::default()), nic());

@@ -445,3 +445,30 @@ fn a_program_has_memory_as_local_memory_as_long_as_its_handle() {
     assert_eq!(detached(&mut desk).len(), 1);
     assert_eq!(desk.directory.in_use(), (0, 0, 0));
 }
+
+/// What a program says of numbers of a daemon before this one is of none, whatever this daemon has given out.
+#[test]
+fn no_number_is_one_that_a_daemon_before_gave_out() {
+    let numbers = |daemon: u64| {
+        let mut desk = Desk::new(DirectoryConfig::default());
+        desk.directory.begin_after(daemon << 30);
+        let owner = party(1, 7);
+        let own = desk.create(owner, spec("r", 4096)).unwrap();
+        desk.directory.handle_attach(owner.client, 5, own.open, 1);
+        desk.directory.handle_lend(owner.client, 6, own.open, (1, Some(Lessee::Program(ClientId(2)))), KEY);
+        let lent = desk.settle();
+        let Some(&DirectoryAction::Program { command: ProgramCommand::AttachRegion { number, .. }, .. }) =
+            desk.far.last()
+        else {
+            panic!("{:?}", desk.far)
+        };
+        let Some((1, Reply::RegionLent { request: 6, result: Ok(lease) }, None)) = lent.last() else {
+            panic!("{lent:?}")
+        };
+        [own.open, number.into(), *lease]
+    };
+    let [first, second] = [1, 2].map(numbers);
+    for (what, (before, after)) in ["handle", "local memory", "lease"].iter().zip(first.into_iter().zip(second)) {
+        assert!(after > before, "{what} {after} of the next daemon, {before} before");
+    }
+}
