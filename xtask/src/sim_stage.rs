@@ -17,6 +17,8 @@ const FIXED_FULL: u64 = 4_000;
 const FRESH_SECONDS: u64 = 900;
 /// Fewer fresh seeds than these say that something is wrong with the machine or the simulator.
 const FRESH_MIN: u64 = 50;
+/// In so many seeds each thing that is drawn comes to pass.
+const DRAWN_IN: u64 = 300;
 /// The longest run, on a machine that is busy too.
 const RUN_LIMIT: Duration = Duration::from_secs(60 * 60);
 
@@ -103,6 +105,10 @@ fn parse(output: &str) -> Result<(Summary, Vec<String>)> {
         let seed = number("seed")?;
         findings.push(format!("seed {seed}; again: cargo run --release -p sim -- --seed {seed}"));
         findings.push(format!("trace: {}", value["trace_file"].as_str().unwrap_or("none")));
+    } else if summary.count >= DRAWN_IN {
+        let drawn = value["total_drawn"].as_object().context("no total_drawn in the simulator's JSON")?;
+        let never = drawn.iter().filter(|(_, times)| times.as_u64() == Some(0));
+        findings.extend(never.map(|(what, _)| format!("{} seeds drew no {what}", summary.count)));
     }
     Ok((summary, findings))
 }
@@ -135,5 +141,15 @@ mod tests {
             ]
         );
         assert!(parse("").is_err() && parse("{}").is_err());
+    }
+
+    #[test]
+    fn what_many_seeds_never_drew_is_a_finding() {
+        let of = |count, times| {
+            let drawn = format!(r#""total_drawn":{{"ways_back":{times},"others":1}},"count":{count}"#);
+            parse(&GOOD.replace(r#""count":5"#, &drawn)).unwrap().1
+        };
+        assert_eq!(of(300, 0), ["300 seeds drew no ways_back"]);
+        assert_eq!((of(300, 1), of(299, 0)), (vec![], vec![]));
     }
 }

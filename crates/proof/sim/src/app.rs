@@ -24,6 +24,7 @@ use verbs::{Region, Time};
 use crate::address::address;
 use crate::check::{AppUid, Asked, Checks, InRings, RecordId, Side};
 use crate::conn::{Conn, Died, Fuse, earlier};
+use crate::direct::SimSocket;
 use crate::plan::{AppPlan, kind_of};
 use sockets::Sockets;
 
@@ -89,7 +90,7 @@ pub(crate) struct App {
     to_listen: Vec<usize>,
     listening: BTreeSet<u16>,
     /// Ports at which connections wait, in the order in which they came.
-    backlog: VecDeque<(u16, RecordId)>,
+    backlog: VecDeque<(u16, RecordId, Option<SimSocket>)>,
     next_accept: Time,
     sockets: Sockets,
     fuse: Fuse,
@@ -263,10 +264,10 @@ impl App {
                 self.hear(now, DaemonMessage::DatagramPath { request, result }, checks);
                 self.on_path(now, request, checks);
             }
-            Reply::Incoming { port, connection, record } => {
+            Reply::Incoming { port, connection, record, tcp } => {
                 match self.hear(now, DaemonMessage::Incoming { port, connection }, checks) {
                     Some(News::Arrived(port)) => {
-                        self.backlog.push_back((port, record));
+                        self.backlog.push_back((port, record, tcp));
                         self.open += 1;
                     }
                     // Nobody listens there any more: the library gives it back at once.
@@ -416,7 +417,7 @@ impl App {
                 // What waits is not wanted any more.
                 let _unlisten = self.client.unlisten(port);
                 let open = &mut self.open;
-                self.backlog.retain(|(at, record)| {
+                self.backlog.retain(|(at, record, _)| {
                     if *at == port {
                         give_back(checks, (*record, Side::Acceptor));
                         *open -= 1;
@@ -435,7 +436,7 @@ impl App {
 
     fn accept(&mut self, now: Time, checks: &mut Checks, out: &mut Outbox) -> Result<(), Died> {
         while self.next_accept <= now
-            && let Some((port, record)) = self.backlog.pop_front()
+            && let Some((port, record, tcp)) = self.backlog.pop_front()
         {
             self.open -= 1;
             let Some((connection, _)) = self.client.accept(port) else {
@@ -443,7 +444,7 @@ impl App {
                 return Ok(());
             };
             out.requests.push(Request::Accepted { port, connection: connection.endpoint.id() });
-            if let Some(slot) = self.adopt(now, *connection, (record, Side::Acceptor), checks)
+            if let Some(slot) = self.adopt(now, (*connection, tcp), (record, Side::Acceptor), checks)
                 && let Some(conn) = self.conns.get_mut(&slot)
             {
                 conn.accepted = true;

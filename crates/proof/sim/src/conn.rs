@@ -3,6 +3,10 @@
 //! Slot and rings are those of the client core. It must never look at a connection without a reason: it runs
 //! when the engine rang, when its own pause is over, or when it is told to come to an end, so a lost doorbell shows.
 
+mod conversation;
+mod under_run;
+mod upgraded;
+
 use std::io::IoSlice;
 use std::time::Duration;
 
@@ -16,6 +20,8 @@ use crate::check::{Checks, RecordId, Side};
 use crate::content::mix;
 use crate::direct::SimSocket;
 use crate::plan::{Ending, Talk};
+use conversation::Conversation;
+use upgraded::Upgraded;
 
 /// How long what is written in place stays unfinished at least.
 const LENT: Duration = Duration::from_micros(30);
@@ -90,12 +96,34 @@ impl Script {
 
 impl Script {
     /// Of messages that may be lost nothing is told but their numbers and the end.
-    fn of(mut self, is_unreliable: bool) -> Self {
-        if is_unreliable && !matches!(self.ending, Ending::Abort | Ending::CloseAfterWrite) {
+    fn of(mut self, what: Carries) -> Self {
+        let fits = match what {
+            Carries::Stream | Carries::Conversation => true,
+            Carries::Unreliable => matches!(self.ending, Ending::Abort | Ending::CloseAfterWrite),
+            // What a program closes without reading resets TCP, and takes bytes of its own with it.
+            Carries::Upgraded { .. } => {
+                !matches!(self.ending, Ending::Abort | Ending::CloseAfterWrite | Ending::StopReading)
+            }
+        };
+        if !fits {
             self.ending = Ending::ReadToEnd;
         }
         self
     }
+}
+
+/// What goes by a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Carries {
+    Stream,
+    /// Messages by turns, each of which comes.
+    Conversation,
+    /// Messages that may be lost.
+    Unreliable,
+    /// The bytes of programs under `raas run`, which have the two ends of a kernel TCP connection.
+    Upgraded {
+        token: u64,
+    },
 }
 
 /// What a step of a connection led to.
@@ -139,25 +167,45 @@ pub(crate) struct Conn {
     pub(crate) closed: bool,
     /// Its messages may be lost.
     is_unreliable: bool,
+    /// What is said by it are messages, by turns.
+    conversation: Option<Conversation>,
+    /// Its program is under `raas run`.
+    upgraded: Option<Box<Upgraded>>,
 }
 
 impl Conn {
     /// Plays a script over a connection that the client core took into use; says its slot too.
     pub(crate) fn new(
         connection: Connection,
-        (whose, is_unreliable): ((RecordId, Side), bool),
+        (whose, what): ((RecordId, Side), Carries),
+        tcp: Option<SimSocket>,
         talk: &Talk,
         rng: &mut StdRng,
     ) -> (u32, Self) {
         let Connection { endpoint, rx, tx } = connection;
         let slot = arm(&endpoint);
+        let is_unreliable = what == Carries::Unreliable;
+        let mut script = Script::draw(talk, rng).of(what);
+        let conversation = endpoint.direct_place().filter(|_| what == Carries::Conversation).map(|place| {
+            place.carry_messages();
+            // Room that was lent keeps a direction on its ring.
+            script.lends = false;
+            Conversation::new(whose.1, script.to_write, rng)
+        });
+        let upgraded = match (what, tcp) {
+            (Carries::Upgraded { token }, Some(tcp)) => {
+                script.lends = false;
+                Some(Box::new(Upgraded::new(tcp, token, script.to_write, rng)))
+            }
+            _ => None,
+        };
         let conn = Self {
             record: whose.0,
             side: whose.1,
             endpoint,
             rx,
             writing: Writing::Free(Box::new(tx)),
-            script: Script::draw(talk, rng).of(is_unreliable),
+            script,
             accepted: whose.1 == Side::Connector,
             sent: 0,
             received: 0,
@@ -169,6 +217,8 @@ impl Conn {
             told_stop: false,
             closed: false,
             is_unreliable,
+            conversation,
+            upgraded,
         };
         (slot, conn)
     }
@@ -216,6 +266,9 @@ impl Conn {
         }
         if is_ending {
             self.hurry(now);
+        }
+        if let Some(upgraded) = self.upgraded.take() {
+            return self.run_upgraded(upgraded, now, (checks, fuse), buf);
         }
         // Ends first: what arrived before the end is in the ring when it is looked at after the end was seen.
         let (read_end, write_end) = (self.endpoint.read_end(), self.endpoint.write_end());
@@ -298,6 +351,12 @@ impl Conn {
                 }
                 continue;
             }
+            if self.conversation.is_some() {
+                if !self.hear(now, checks, buf) {
+                    return;
+                }
+                continue;
+            }
             let want = (self.script.read_max as usize).min(buf.len());
             let Ok(count) = self.rx.take(&self.endpoint, &mut buf[..want]) else {
                 return checks.fail(now, "order", "the engine published an impossible cursor".into());
@@ -321,6 +380,12 @@ impl Conn {
                 if !self.write_message(now, checks, buf) {
                     // Who waits for room for a whole message looks again.
                     progress.again = earlier(progress.again, now + LENT);
+                    return;
+                }
+                continue;
+            }
+            if self.conversation.is_some() {
+                if !self.speak(now, checks, buf) {
                     return;
                 }
                 continue;

@@ -48,6 +48,8 @@ struct Way {
     arrived: usize,
     /// Those that are under way, or have arrived.
     sent_off: usize,
+    /// Lengths of those that are under way, in the order in which they arrive.
+    parts: VecDeque<usize>,
     is_ended: bool,
     end_sent_off: bool,
     end_arrived: bool,
@@ -92,6 +94,7 @@ impl Pipe {
         way.end_arrived &= way.arrived == way.bytes.len();
         way.bytes.truncate(way.arrived);
         way.sent_off = way.arrived;
+        way.parts.clear();
     }
 
     fn close(&mut self, end: usize) {
@@ -131,6 +134,23 @@ impl SimSocket {
         let result = shared.pipes.get_mut(&number).map(|pipe| what(pipe, end));
         shared.touched.insert(number);
         result
+    }
+}
+
+impl SimSocket {
+    /// Sends all of some bytes, which arrive together. False: there is no room.
+    pub(crate) fn send_word(&self, word: &[u8]) -> Result<bool, DirectBroken> {
+        self.with(|pipe, end| {
+            let way = &mut pipe.ways[end];
+            if let Some(reason) = pipe.broken[end] {
+                return Err(DirectBroken(reason));
+            }
+            let fits = way.bytes.len() + word.len() <= ROOM_BYTES;
+            way.was_full |= !fits;
+            way.bytes.extend(word.iter().filter(|_| fits));
+            Ok(fits)
+        })
+        .unwrap_or(Err(DirectBroken(Reason::DirectLost)))
     }
 }
 
@@ -207,7 +227,9 @@ impl DirectSocket for SimSocket {
     fn disarm(&self) {}
 
     fn wait_room(&self) {
-        unreachable!("lent room keeps a direction on the ring before it can switch, and no call here waits")
+        unreachable!(
+            "of messages TCP never holds more than fits, lent room keeps a direction on the ring, and no call here waits"
+        )
     }
 }
 
@@ -222,7 +244,7 @@ impl Drop for SimSocket {
 pub(crate) struct DirectPipes {
     shared: Arc<Mutex<Shared>>,
     last: u64,
-    /// Connections that were made.
+    /// Connections that daemons made.
     pub(crate) made: u64,
 }
 
@@ -238,7 +260,6 @@ impl DirectPipes {
     /// A connection between two hosts, and its ends.
     pub(crate) fn make(&mut self, hosts: [usize; 2], cut_max: usize, chance: u64) -> [SimSocket; 2] {
         self.last += 1;
-        self.made += 1;
         let (number, shared) = (self.last, Arc::clone(&self.shared));
         let pipe = Pipe {
             hosts,
@@ -279,6 +300,7 @@ impl DirectPipes {
                 let count = way.bytes.len() - way.sent_off;
                 if count > 0 {
                     way.sent_off += count;
+                    way.parts.push_back(count);
                     all.push(SentOff { to, hosts, carried: Carried::Bytes(count) });
                 }
                 if way.is_ended && !std::mem::replace(&mut way.end_sent_off, way.is_ended) {
@@ -304,9 +326,10 @@ impl DirectPipes {
                 shared.touched.insert(number);
                 return false;
             }
-            Carried::Bytes(count) => {
+            // Some part arrives, and it is the next one.
+            Carried::Bytes(_) => {
                 let way = &mut pipe.ways[1 - end];
-                way.arrived = (way.arrived + count).min(way.sent_off);
+                way.arrived += way.parts.pop_front().unwrap_or(0);
             }
             // Behind bytes that were lost it never comes.
             Carried::End if pipe.broken[end].is_some() => {}
@@ -333,6 +356,20 @@ impl DirectPipes {
             }
         }
         ends
+    }
+
+    /// A machine is back, and its kernel knows nothing of the connections that it had: their other ends hear so.
+    pub(crate) fn reset_closed_of(&mut self, host: usize) {
+        let mut shared = lock(&self.shared);
+        let Shared { pipes, touched } = &mut *shared;
+        for (number, pipe) in pipes {
+            for end in 0..2 {
+                if pipe.hosts[end] == host && pipe.is_closed[end] {
+                    pipe.refuse(end);
+                    touched.insert(*number);
+                }
+            }
+        }
     }
 
     /// Connections of which an end is open.

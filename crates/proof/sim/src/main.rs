@@ -85,6 +85,8 @@ struct Sweep {
     /// Messages that could be lost: sent, and received.
     total_messages_sent: u64,
     total_messages_received: u64,
+    /// How often what seeds draw came to pass.
+    total_drawn: BTreeMap<&'static str, u64>,
 }
 
 fn main() -> ExitCode {
@@ -183,6 +185,7 @@ fn sweep(args: &Args) -> anyhow::Result<bool> {
         total_ends_on_tcp: totals.operations[7],
         total_messages_sent: totals.operations[8],
         total_messages_received: totals.operations[9],
+        total_drawn: totals.drawn,
         outcome,
     };
     print(args, &sweep, &sweep.outcome)?;
@@ -192,7 +195,7 @@ fn sweep(args: &Args) -> anyhow::Result<bool> {
              checked; failures, each with a cause: {:?}; {} datagrams sent, {} taken, drops: {:?}; \
              {} sockets came back, and took {} datagrams afterwards; {} operations on regions, and {} of which nobody knows, \
              {} refused, {} words undecided; {} regions came back, and {} handles went on; {} ends of TCP connections met, \
-             and {} stayed; {} messages that could be lost were sent, and {} came",
+             and {} stayed; {} messages that could be lost were sent, and {} came; {:?}",
             sweep.count,
             sweep.first_seed,
             sweep.seconds,
@@ -217,6 +220,7 @@ fn sweep(args: &Args) -> anyhow::Result<bool> {
             sweep.total_ends_on_tcp,
             sweep.total_messages_sent,
             sweep.total_messages_received,
+            sweep.total_drawn,
         );
     }
     Ok(sweep.outcome.violations.is_empty())
@@ -238,6 +242,7 @@ struct Totals {
     /// Operations on regions: done, not known, refused; words of which the judge does not know; regions and handles that
     /// went on; ends of TCP connections; messages that could be lost.
     operations: [u64; 10],
+    drawn: BTreeMap<&'static str, u64>,
     /// The lowest seed with a violation.
     worst: Option<Outcome>,
     last: Option<Outcome>,
@@ -268,6 +273,7 @@ impl Totals {
             outcome.messages_received,
         ]);
         outcome.datagram_drops.iter().for_each(|(k, n)| *self.datagram_drops.entry(k).or_default() += n);
+        outcome.drawn.iter().for_each(|(k, n)| *self.drawn.entry(k).or_default() += n);
         self.keep(outcome);
     }
 
@@ -297,6 +303,7 @@ impl Totals {
         self.returned.0 += other.returned.0;
         self.returned.1 += other.returned.1;
         self.add_operations(other.operations);
+        other.drawn.iter().for_each(|(k, n)| *self.drawn.entry(k).or_default() += n);
         other.datagram_drops.iter().for_each(|(k, n)| *self.datagram_drops.entry(k).or_default() += n);
         other.worst.into_iter().chain(other.last).for_each(|o| self.keep(o));
     }

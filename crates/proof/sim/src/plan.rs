@@ -57,6 +57,10 @@ pub struct Plan {
     pub uids: u32,
     /// Programs under `raas run`.
     pub meetings: Vec<MeetingPlan>,
+    /// Half of the streams are conversations: messages by turns.
+    pub has_conversations: bool,
+    /// A third of the streams are those of programs under `raas run`, which leave kernel TCP and may go back.
+    pub has_upgrades: bool,
     /// Longest time that a message between the control plane and its links, or its engine, takes.
     pub queue_delay_max: Duration,
     /// What breaks, and when.
@@ -550,6 +554,8 @@ impl Plan {
             users: Vec::new(),
             uids: 1,
             meetings: Vec::new(),
+            has_conversations: false,
+            has_upgrades: false,
             faults: Vec::new(),
             quiet_at: Time::ZERO + Duration::from_secs(1),
         }

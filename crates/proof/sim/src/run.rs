@@ -62,6 +62,8 @@ pub struct Outcome {
     pub messages_received: u64,
     /// Words of regions whose history was too long to judge.
     pub words_undecided: u64,
+    /// How often what seeds draw came to pass.
+    pub drawn: BTreeMap<&'static str, u64>,
     /// Packets sent.
     pub packets: u64,
     /// Packets lost.
@@ -132,6 +134,7 @@ pub fn run_plan(plan: Plan, steps: Option<u64>, trace: Trace) -> Outcome {
         messages_sent: world.checks().messages_sent,
         messages_received: world.checks().messages_received,
         words_undecided: world.checks().histories.undecided,
+        drawn: world.checks().drawn(),
         packets,
         packets_lost,
         violations: world.into_checks().into_violations(),

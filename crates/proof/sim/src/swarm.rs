@@ -81,6 +81,8 @@ impl Plan {
             users: Vec::new(),
             uids: 1,
             meetings: Vec::new(),
+            has_conversations: false,
+            has_upgrades: false,
             faults: Vec::new(),
             quiet_at: Time::ZERO + Duration::from_micros(quiet_us),
         };

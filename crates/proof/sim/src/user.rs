@@ -188,9 +188,8 @@ pub(crate) struct User {
     last: BTreeMap<(u64, u64), CallId>,
     next_tag: u64,
     pub(crate) done: u32,
-    /// Operations that were done with local memory, and by a lease, and not counted yet.
-    pub(crate) with_local: u64,
-    pub(crate) by_lease: u64,
+    /// Operations that were done with local memory, by a lease, and on memory that is mapped by a lease.
+    pub(crate) counted: [u64; 3],
     /// Looks in a row that found nothing new.
     pub(crate) idle_looks: u32,
 }
@@ -218,8 +217,7 @@ impl User {
             last: BTreeMap::new(),
             next_tag: 0,
             done: 0,
-            with_local: 0,
-            by_lease: 0,
+            counted: [0; 3],
             idle_looks: 0,
         }
     }
@@ -294,9 +292,9 @@ impl User {
             }
             match c.status {
                 OperationStatus::Ok => {
-                    self.with_local += u64::from(local.is_some());
+                    self.counted[0] += u64::from(local.is_some());
                     let opened = self.opened.as_ref().filter(|opened| opened.open == open);
-                    self.by_lease += u64::from(opened.is_some_and(|opened| opened.origin.lease.is_some()));
+                    self.counted[1] += u64::from(opened.is_some_and(|opened| opened.origin.lease.is_some()));
                     let found = match opcode {
                         Opcode::Read => placed.or(Some(u64::from_le_bytes(bytes))),
                         Opcode::Write => None,
@@ -418,7 +416,7 @@ impl User {
         let Reach::Here(place) = &opened.reach else { return None };
         place.check(false).ok()?;
         let (word, value) = (rng.random_range(0..WORDS), rng.next_u64() >> 8);
-        let act = match rng.random_range(0..5) {
+        let act = match rng.random_range(0..5) * i32::from(opened.origin.lease.is_none()) {
             0 => Act::Read,
             1 => Act::Write(value),
             2 => Act::Change(AtomicOp::CompareSwap { expected: 0, new: value }),
@@ -447,10 +445,12 @@ impl User {
             Reach::There { .. } => None,
         });
         let is_live = !is_told && place.is_some_and(|place| place.check_behind_changes(false).is_ok());
-        for Access { call, found, changes, is_late } in self.accesses.drain(..) {
+        let is_lent = self.borrowed().is_some();
+        for Access { call, found, changes, is_late } in std::mem::take(&mut self.accesses) {
             if is_live && is_late {
                 return Err(format!("an access was begun after a revoke, and counts: {call:?}"));
             } else if is_live {
+                self.counted[2] += u64::from(is_lent);
                 histories.on_ended(call, found);
             } else if !changes {
                 histories.on_refused(call);

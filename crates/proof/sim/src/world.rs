@@ -35,9 +35,9 @@ use verbs::Time;
 
 use crate::address::{At, host_of};
 use crate::app::{Answers, App};
-use crate::check::{AppUid, Checks};
+use crate::check::{AppUid, Checks, RecordId};
 use crate::content::mix;
-use crate::direct::{DirectPipes, SentOff};
+use crate::direct::{DirectPipes, SentOff, SimSocket};
 use crate::host::{Driven, Host, Running};
 use crate::network::Network;
 use crate::plan::{Fault, Plan};
@@ -74,6 +74,8 @@ pub struct World {
     streams_at: StreamTimes,
     /// The TCP connections of streams of bulk.
     directs: DirectPipes,
+    /// Ends of kernel TCP connections whose processes were not told yet.
+    kernel_ends: BTreeMap<RecordId, SimSocket>,
     checks: Checks,
     trace: Trace,
     rng: StdRng,
@@ -108,7 +110,8 @@ impl World {
             streams: Streams::new(plan.streams.room_bytes),
             streams_at: StreamTimes::default(),
             directs: DirectPipes::default(),
-            checks: Checks::new(plan.seed, plan.has_tight_limits(), plan.hosts.iter().map(|h| h.mtu.bytes()).collect()),
+            kernel_ends: BTreeMap::new(),
+            checks: Checks::new(&plan, plan.hosts.iter().map(|h| h.mtu.bytes()).collect()),
             trace,
             rng: rng(2),
             next_uid: 0,

@@ -7,13 +7,14 @@ use verbs::Time;
 use super::{App, give_back};
 use crate::check::{Checks, RecordId, Side};
 use crate::conn::Conn;
+use crate::direct::SimSocket;
 
 impl App {
     pub(super) fn on_connected(
         &mut self,
         now: Time,
         request: u64,
-        result: Result<(Connection, RecordId), Reason>,
+        result: Result<(Connection, RecordId, Option<SimSocket>), Reason>,
         checks: &mut Checks,
     ) {
         if self.is_bind_refused(now, request, result.as_ref().err(), checks) {
@@ -25,15 +26,15 @@ impl App {
         if asked.is_none() && !was_cancelled {
             checks.fail(now, "connect", format!("request {request} of application {} answered twice", self.uid));
         }
-        let (message, record) = match result {
-            Ok((connection, record)) => (Ok(connection), Some(record)),
-            Err(reason) => (Err(reason), None),
+        let (message, record, tcp) = match result {
+            Ok((connection, record, tcp)) => (Ok(connection), Some(record), tcp),
+            Err(reason) => (Err(reason), None, None),
         };
         // Of a connect that was given up the core drops the connection.
         self.hear(now, DaemonMessage::Connected { request, result: message }, checks);
         match (self.answer(request), record, asked) {
             (Some(Answer::Connected(Ok(connection))), Some(record), Some(_)) => {
-                self.adopt(now, *connection, (record, Side::Connector), checks);
+                self.adopt(now, (*connection, tcp), (record, Side::Connector), checks);
                 self.answers.connected += 1;
             }
             (Some(Answer::Connected(Err(Failed::Reason(reason)))), _, Some(asked)) => {
@@ -49,12 +50,11 @@ impl App {
     pub(super) fn adopt(
         &mut self,
         now: Time,
-        connection: raas_core::Connection,
+        (connection, tcp): (raas_core::Connection, Option<SimSocket>),
         whose: (RecordId, Side),
         checks: &mut Checks,
     ) -> Option<u32> {
-        let (slot, conn) =
-            Conn::new(connection, (whose, checks.is_unreliable(whose.0)), &self.plan.talk, &mut self.rng);
+        let (slot, conn) = Conn::new(connection, (whose, checks.carries(whose.0)), tcp, &self.plan.talk, &mut self.rng);
         let old = self.conns.insert(slot, conn);
         if old.is_some_and(|c| !c.closed) {
             checks.fail(now, "connect", format!("slot {slot} was given to two connections"));

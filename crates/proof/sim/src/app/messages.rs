@@ -39,7 +39,8 @@ pub(crate) enum Reply {
     },
     Connected {
         request: u64,
-        result: Result<(Connection, RecordId), Reason>,
+        /// With the process's end of the kernel TCP connection, if it has one.
+        result: Result<(Connection, RecordId, Option<SimSocket>), Reason>,
     },
     /// A bind of a datagram socket succeeded; the refusal of one is that of a connect.
     Bound {
@@ -64,6 +65,8 @@ pub(crate) enum Reply {
         port: u16,
         connection: Connection,
         record: RecordId,
+        /// As of `Connected`.
+        tcp: Option<SimSocket>,
     },
 }
 

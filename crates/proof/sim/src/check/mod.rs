@@ -18,6 +18,7 @@ use serde::Serialize;
 use verbs::Time;
 
 use crate::address::host_of;
+use crate::plan::Plan;
 
 pub(crate) use bounds::Limits;
 pub(crate) use causes::{Asked, Causes};
@@ -93,11 +94,21 @@ pub struct Checks {
     pub with_local: u64,
     /// See there.
     pub by_lease: u64,
+    /// Reads of memory of a program's own host by a lease.
+    pub by_near_lease: u64,
+    /// Messages of conversations that came by a TCP connection, and by a ring.
+    said_by_tcp: u64,
+    said_by_ring: u64,
+    /// Ends under `raas run` that left kernel TCP, and those that came back.
+    left_tcp: u64,
+    ways_back: u64,
     /// Ends of kernel TCP connections that became streams, and that stayed.
     pub ends_met: u64,
     /// See `ends_met`.
     pub ends_on_tcp: u64,
     seed: u64,
+    has_conversations: bool,
+    has_upgrades: bool,
     /// Messages that could be lost: sent, and received.
     pub messages_sent: u64,
     /// See `messages_sent`.
@@ -109,14 +120,15 @@ pub struct Checks {
 }
 
 impl Checks {
-    pub(crate) fn new(seed: u64, has_tight_limits: bool, mtus: Vec<usize>) -> Self {
+    pub(crate) fn new(plan: &Plan, mtus: Vec<usize>) -> Self {
+        let (seed, has_conversations) = (plan.seed, plan.has_conversations);
         Self {
             violations: Vec::new(),
             records: Vec::new(),
             by_ports: BTreeMap::new(),
             by_app: BTreeMap::new(),
             dead: BTreeSet::new(),
-            causes: Causes::new(has_tight_limits),
+            causes: Causes::new(plan.has_tight_limits()),
             links: Links::default(),
             pairs: pairs::Pairs::default(),
             datagrams: Datagrams::new(seed, mtus),
@@ -125,6 +137,13 @@ impl Checks {
             handles_reopened: 0,
             with_local: 0,
             by_lease: 0,
+            by_near_lease: 0,
+            said_by_tcp: 0,
+            said_by_ring: 0,
+            left_tcp: 0,
+            ways_back: 0,
+            has_conversations,
+            has_upgrades: plan.has_upgrades,
             ends_met: 0,
             ends_on_tcp: 0,
             seed,
@@ -147,6 +166,20 @@ impl Checks {
     /// Operations on regions that ended with what they did, and those of which nobody knows.
     pub fn operations(&self) -> (u64, u64) {
         (self.histories.ended, self.histories.unknown)
+    }
+
+    /// How often what seeds draw came to pass: what has 0 in many seeds is no draw.
+    pub fn drawn(&self) -> BTreeMap<&'static str, u64> {
+        let drawn = [
+            ("operations_with_local_memory", self.with_local),
+            ("operations_by_a_lease", self.by_lease),
+            ("reads_by_a_lease_of_one_host", self.by_near_lease),
+            ("messages_by_a_ring", self.said_by_ring),
+            ("messages_by_tcp", self.said_by_tcp),
+            ("ends_that_left_tcp", self.left_tcp),
+            ("ways_back", self.ways_back),
+        ];
+        drawn.into_iter().collect()
     }
 
     /// Connections so far.

@@ -1,11 +1,14 @@
 //! Promises about the bytes of a connection: in order, each once, none of another connection; an end of the stream only
 //! where the writer ended it, a reset only for a reason.
 
+use std::collections::VecDeque;
+
 use control::{Kind, Reason};
 use raas_core::MESSAGE_HEADER_BYTES;
 use verbs::Time;
 
 use super::{AppUid, Checks, Ports, RecordId, Side};
+use crate::conn::Carries;
 use crate::content;
 use crate::plan::kind_of;
 
@@ -43,6 +46,8 @@ struct End {
     message_received: u64,
     /// Bytes of the longest message that it may send.
     message_bytes_max: usize,
+    /// Bytes of messages of a conversation that the other end has not received.
+    said: VecDeque<usize>,
 }
 
 /// A connection with both ends.
@@ -144,12 +149,71 @@ impl Checks {
         content::fill(self.record(id).key_of(side), offset, out);
     }
 
-    // ---- messages that may be lost
-
-    /// Whether a connection carries them.
-    pub(crate) fn is_unreliable(&self, id: RecordId) -> bool {
-        self.record(id).is_unreliable()
+    /// What goes by a connection, as both ends know.
+    pub(crate) fn carries(&self, id: RecordId) -> Carries {
+        let record = self.record(id);
+        match () {
+            () if record.is_unreliable() => Carries::Unreliable,
+            () if self.has_upgrades && content::mix(record.key).is_multiple_of(3) => {
+                Carries::Upgraded { token: content::mix(record.key ^ 1) }
+            }
+            () if self.has_conversations && content::mix(record.key).is_multiple_of(2) => Carries::Conversation,
+            () => Carries::Stream,
+        }
     }
+
+    // ---- programs under `raas run`
+
+    /// The hosts of the connecting end and of the listening one.
+    pub(crate) fn hosts_of(&self, id: RecordId) -> [usize; 2] {
+        let (from, _, to, _) = self.record(id).ports;
+        [from, to]
+    }
+
+    /// Whether the process at the other end of `side` is gone.
+    pub(crate) fn is_other_dead(&mut self, id: RecordId, side: Side) -> bool {
+        self.ends(id, side).1.dead
+    }
+
+    /// `side` cannot go on, and neither its stream nor TCP say why (`None`) unless the other end is gone.
+    pub(crate) fn on_tcp_broken(&mut self, now: Time, (id, side): (RecordId, Side), reason: Option<Reason>) {
+        if let Some(reason) = reason {
+            return self.on_reset(now, id, side, reason);
+        }
+        let (end, other) = self.ends(id, side);
+        end.reset = Some(Reason::ResetByPeer);
+        if !(other.dead || other.closed) {
+            let name = self.record(id).name(side);
+            self.fail(now, "way back", format!("{name}: it failed, and nothing was broken"));
+        }
+    }
+
+    /// An end is over: whether both directions had left kernel TCP, and whether it was back there.
+    pub(crate) fn on_upgraded(&mut self, (has_left, is_back): (bool, bool)) {
+        self.left_tcp += u64::from(has_left);
+        self.ways_back += u64::from(is_back);
+    }
+
+    // ---- conversations
+
+    /// `side` sent a message, the next bytes of what it writes.
+    pub(crate) fn on_say(&mut self, id: RecordId, side: Side, bytes: usize) {
+        self.on_written(id, side, bytes as u64);
+        self.ends(id, side).0.said.push_back(bytes);
+    }
+
+    /// `side` received a message: the next one, whole.
+    pub(crate) fn on_said(&mut self, now: Time, (id, side): (RecordId, Side), bytes: &[u8], is_by_tcp: bool) {
+        self.on_read(now, id, side, bytes);
+        let said = self.ends(id, side).1.said.pop_front();
+        if said != Some(bytes.len()) {
+            let name = self.record(id).name(side);
+            self.fail(now, "messages", format!("{name}: a message of {} bytes, and {said:?} were sent", bytes.len()));
+        }
+        *if is_by_tcp { &mut self.said_by_tcp } else { &mut self.said_by_ring } += 1;
+    }
+
+    // ---- messages that may be lost
 
     /// The next message of `side`: its number, and bytes that follow from it. How long it is.
     pub(crate) fn fill_message(&mut self, id: RecordId, side: Side, room: u64, out: &mut [u8]) -> usize {

@@ -1,5 +1,6 @@
 //! TCP connections for streams of bulk (docs/inside/kernel-tcp.md) in a plan: in half of those whose hosts all have TCP in the
-//! clear. Streams there are bulk after few bytes, or the path is long, and programs write large pieces.
+//! clear. Streams there are bulk after few bytes, or the path is long, and programs write large pieces. In most of them some
+//! connections carry messages by turns.
 //!
 //! It is drawn apart from everything else, as datagram sockets are.
 
@@ -54,6 +55,7 @@ pub(super) fn draw(plan: &mut Plan, quiet_us: u64) {
         }
         plan.faults.sort_by_key(|(at, _)| *at);
     }
+    plan.has_conversations = rng.random_bool(0.6);
 }
 
 #[cfg(test)]

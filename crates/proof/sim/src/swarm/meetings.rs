@@ -1,4 +1,5 @@
-//! Programs under `raas run` in a plan, and where kernel TCP is faster than lanes: in half of the seeds.
+//! Programs under `raas run` in a plan, and where kernel TCP is faster than lanes: in half of the seeds. In half of these
+//! some streams are upgraded connections, which may go back.
 //!
 //! It is drawn apart from everything else, as datagram sockets are.
 
@@ -42,6 +43,7 @@ pub(super) fn draw(plan: &mut Plan, quiet_us: u64) {
         }
         plan.meetings.push(meeting);
     }
+    plan.has_upgrades = rng.random_bool(0.5);
 }
 
 fn one(hosts: [usize; 2], ports: [u16; 2], quiet_us: u64, rng: &mut StdRng) -> MeetingPlan {

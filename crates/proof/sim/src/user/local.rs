@@ -218,7 +218,7 @@ impl Local {
         rng: &mut StdRng,
     ) -> Option<(Used, LocalSegment)> {
         let registered = self.held.as_ref().and_then(|held| held.registered.as_ref());
-        let is_stale = self.before.is_some() && rng.random_ratio(1, 20);
+        let is_stale = self.before.is_some() && rng.random_ratio(1, 6);
         let registered = if is_stale { self.before.as_ref() } else { registered }?.clone();
         let in_use: BTreeSet<u64> = in_use.collect();
         let words = (0..BLOCK_WORDS).map(|word| (FIRST_WORD + self.block * BLOCK_WORDS + word) * 8);

@@ -2,7 +2,7 @@
 //!
 //! Owns how long everything takes. It must decide nothing.
 
-use control::{Connection, PeerMessage, Reason, Reply};
+use control::{Connection, Path, PeerMessage, Reason, Reply};
 use dispatch::{Command, Mapped};
 use plane::{
     Action, ClientId, DATAGRAM_ENGINE, LinkCommand, MemoryCommand, ProgramCommand, ProgramRights, RegionCommand, Supply,
@@ -179,24 +179,31 @@ impl World {
     }
 
     /// What an engine made and its process is told of now.
-    fn record_of(&mut self, host: usize, connection: &Connection) -> Option<RecordId> {
-        Some(self.up(host)?.control.untold.remove(&connection.id)?.0)
+    fn record_of(
+        &mut self,
+        (host, client): (usize, ClientId),
+        connection: &Connection,
+    ) -> Option<(RecordId, Option<SimSocket>)> {
+        let (record, side) = self.up(host)?.control.untold.remove(&connection.id)?;
+        let Path::Lane { slot, .. } = connection.path else { return Some((record, None)) };
+        let owner = EndOwner { host, uid: client.0 as u32, slot };
+        Some((record, self.kernel_tcp((record, side), owner)))
     }
 
     /// A process hears of what its engines made, in order with all else that its daemon says.
-    fn of_engine(&mut self, host: usize, reply: Reply) -> Option<app::Reply> {
+    fn of_engine(&mut self, host: usize, client: ClientId, reply: Reply) -> Option<app::Reply> {
         Some(match reply {
             Reply::Connected { request, result: Ok(connection) } if connection.peer.port() == 0 => {
                 app::Reply::Bound { request, connection }
             }
             Reply::Connected { request, result: Ok(connection) } => {
-                let record = self.record_of(host, &connection)?;
-                app::Reply::Connected { request, result: Ok((connection, record)) }
+                let (record, tcp) = self.record_of((host, client), &connection)?;
+                app::Reply::Connected { request, result: Ok((connection, record, tcp)) }
             }
             Reply::Connected { request, result: Err(reason) } => app::Reply::Connected { request, result: Err(reason) },
             Reply::Incoming { port, connection } => {
-                let record = self.record_of(host, &connection)?;
-                app::Reply::Incoming { port, connection, record }
+                let (record, tcp) = self.record_of((host, client), &connection)?;
+                app::Reply::Incoming { port, connection, record, tcp }
             }
             Reply::DatagramPath { request, result } => app::Reply::Path { request, result },
             Reply::ChunkGone { chunk } => app::Reply::ChunkGone { number: chunk },
@@ -229,7 +236,7 @@ impl World {
             Reply::Connected { .. } | Reply::Incoming { .. } | Reply::DatagramPath { .. } | Reply::ChunkGone { .. }
         );
         if is_engines && !is_of_pair(&reply) {
-            let reply = self.of_engine(host, reply);
+            let reply = self.of_engine(host, client, reply);
             return reply.into_iter().for_each(|reply| self.reply_to(host, uid, reply));
         }
         let life = self.life(host);
@@ -245,7 +252,7 @@ fn is_of_pair(reply: &Reply) -> bool {
         Reply::Connected { result: Ok(connection), .. } | Reply::Incoming { connection, .. } => connection,
         _ => return false,
     };
-    matches!(connection.path, control::Path::Shm { .. })
+    matches!(connection.path, Path::Shm { .. })
 }
 
 /// What a process calls its request for a port, so that the answer says which.

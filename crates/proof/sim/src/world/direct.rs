@@ -10,7 +10,9 @@ use plane::DirectProof;
 use super::event::PeerOffer;
 use super::{Event, World};
 use crate::address::address;
-use crate::direct::{EndOwner, SentOff};
+use crate::check::{RecordId, Side};
+use crate::conn::Carries;
+use crate::direct::{EndOwner, SentOff, SimSocket};
 use crate::links::Input;
 
 /// TCP asks again for what a cut path swallowed.
@@ -48,6 +50,7 @@ impl World {
                 }
                 let (cut_max, chance) = (self.plan.streams.cut_max, u64::from(self.fresh()[0]) << 32 | self.steps);
                 let [own, theirs] = self.directs.make([host, from], cut_max, chance);
+                self.directs.made += 1;
                 if let Some(running) = self.up(host) {
                     running.control.daemon.handle_direct_socket(offer.number, Some(own));
                 }
@@ -59,6 +62,24 @@ impl World {
             let PeerOffer { number, connection, .. } = offer;
             self.tell_plane(from, Input::DirectDialed { peer: address(host), number, connection, result });
         }
+    }
+
+    /// A process's end of the kernel TCP connection below one of the connections that are upgraded: it was there before.
+    pub(super) fn kernel_tcp(&mut self, (record, side): (RecordId, Side), owner: EndOwner) -> Option<SimSocket> {
+        let Carries::Upgraded { .. } = self.checks.carries(record) else { return None };
+        let own = match self.kernel_ends.remove(&record) {
+            Some(own) => own,
+            None => {
+                let (cut_max, chance) = (self.plan.streams.cut_max, u64::from(record.0));
+                let [connector, acceptor] = self.directs.make(self.checks.hosts_of(record), cut_max, chance);
+                let (own, other) = if side == Side::Connector { (connector, acceptor) } else { (acceptor, connector) };
+                self.kernel_ends.insert(record, other);
+                own
+            }
+        };
+        self.directs.own(&own, owner);
+        self.checks.on_direct(record);
+        Some(own)
     }
 
     // ---- bytes

@@ -197,6 +197,7 @@ impl World {
         self.checks.causes.on_back(self.now, host);
         self.start_host(host);
         self.on_machine_back(host);
+        self.directs.reset_closed_of(host);
         self.on_streams_orphaned(host);
         let again: Vec<usize> = (0..self.plan.apps.len())
             .filter(|i| self.plan.apps[*i].host == host && self.plan.apps[*i].respawn)

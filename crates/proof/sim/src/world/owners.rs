@@ -4,6 +4,7 @@
 //! Owns the order in which an owner does things, as the client library's threads have it, and how long each takes.
 
 mod leases;
+mod near;
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -21,6 +22,7 @@ use super::{Event, World};
 use crate::regions::{NAME, REGION_BYTES, Shared, UID, region_spec};
 use crate::user::WORDS;
 pub(super) use leases::Lent;
+pub(super) use near::Near;
 
 /// Longest time until an owner copies its region; one of a few is slow.
 const COPY_MAX: Duration = Duration::from_millis(3);
@@ -144,6 +146,7 @@ impl World {
             return self.checks.fail(self.now, "set-up", format!("host {host} does not take its owner in"));
         }
         self.make_region(host);
+        self.listen_for_borrowers(host);
         self.touch_later(host, id);
     }
 
@@ -189,6 +192,10 @@ impl World {
     /// The owner of a host's region hears its daemon.
     pub(super) fn on_owner_reply(&mut self, host: usize, reply: Reply, memory: Option<Shared>) {
         let now = self.now;
+        let Some(client) = self.users.owners.get(&host).map(|owner| owner.client) else { return };
+        if self.hear_of_near(host, client, &reply) {
+            return;
+        }
         let Some(owner) = self.users.owners.get_mut(&host) else { return };
         match reply {
             Reply::RegionOpened { result, .. } => match owner.brought.take() {
@@ -366,6 +373,7 @@ impl World {
         self.users.forget(before);
         self.end_leases(host);
         self.trace.note(self.now, "the owner on {} comes back", &[host as u64]);
+        self.listen_for_borrowers(host);
         if has_region { self.bring_region(host) } else { self.make_region(host) }
     }
 

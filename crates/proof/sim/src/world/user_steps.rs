@@ -50,6 +50,9 @@ impl World {
                 self.ask_for_region(host, &mut live, &plan);
             }
             self.tend_borrowed(host, &mut live);
+            if plan.borrows && may_go_on {
+                self.come_near(host, live.client, || live.next_request());
+            }
             if let Some(local) = plan.local.filter(|_| may_go_on) {
                 let hosts = self.users.owners.get(&host).map(|owner| (address(host), owner.key()));
                 let request = live.ask_for_local(local, user, hosts, &mut self.users.rng);
@@ -92,7 +95,7 @@ impl World {
     /// What its rings and its memory say: whether there was anything.
     fn look(&mut self, host: usize, user: usize, live: &mut User) -> bool {
         let (now, histories) = (self.now, &mut self.checks.histories);
-        let counted = (live.with_local, live.by_lease);
+        let [with_local, by_lease, by_near_lease] = live.counted;
         let looked = live.collect(now, histories).and_then(|has_news| {
             live.look_behind(false, histories)?;
             if live.is_over() || live.is_silent(now) {
@@ -103,8 +106,9 @@ impl World {
             }
             Ok(has_news)
         });
-        self.checks.with_local += live.with_local - counted.0;
-        self.checks.by_lease += live.by_lease - counted.1;
+        self.checks.with_local += live.counted[0] - with_local;
+        self.checks.by_lease += live.counted[1] - by_lease;
+        self.checks.by_near_lease += live.counted[2] - by_near_lease;
         looked.unwrap_or_else(|what| {
             self.checks.fail(now, "operations", format!("program {user} on host {host}: {what}"));
             false
@@ -168,7 +172,7 @@ impl World {
     fn ask_for_region(&mut self, host: usize, live: &mut User, plan: &UserPlan) {
         let now = self.now;
         let borrows = plan.borrows && live.again.is_none() && self.users.rng.random_bool(0.7);
-        let lease = if borrows { self.lease_for(host) } else { None };
+        let lease = if borrows { self.lease_for(host, live.client) } else { None };
         let origin = match (&live.again, lease) {
             (Some(again), _) if again.next > now => return,
             (Some(again), _) => again.origin,
@@ -194,6 +198,10 @@ impl World {
 
     pub(super) fn on_user_reply(&mut self, host: usize, user: usize, reply: Reply, memory: Option<Shared>) {
         let now = self.now;
+        let Some(client) = self.users.live.get(&user).map(|live| live.client) else { return };
+        if self.hear_of_near(host, client, &reply) {
+            return;
+        }
         let Some(live) = self.users.live.get_mut(&user) else { return };
         match live.hear_of_local(&reply, memory.as_ref()) {
             Ok(false) => {}
@@ -255,7 +263,8 @@ impl World {
             None => found,
         };
         live.opened = Some(Opened { open, reach, origin, identity, suspect: None });
-        self.on_borrowed(host, origin);
+        let client = live.client;
+        self.on_borrowed((host, client), origin);
     }
 
     fn on_not_opened(&mut self, host: usize, user: usize, why: &RegionRefusal) {

@@ -13,7 +13,7 @@ use rand::rngs::StdRng;
 use shm::Session;
 use verbs::{Region, Time};
 
-use super::owners::{Left, Lent, Owner};
+use super::owners::{Left, Lent, Near, Owner};
 use super::{Event, World};
 use crate::regions::Shared;
 use crate::user::{Ended, User};
@@ -43,6 +43,7 @@ pub(super) struct Users {
     pub(super) owners: BTreeMap<usize, Owner>,
     pub(super) left: Vec<Left>,
     pub(super) lent: Vec<Lent>,
+    pub(super) near: Near,
     pub(super) ended: Ended,
     /// By plan.
     pub(super) live: BTreeMap<usize, User>,
@@ -61,6 +62,7 @@ impl Users {
             owners,
             left: Vec::new(),
             lent,
+            near: Near::default(),
             ended,
             live,
             done,
@@ -79,6 +81,7 @@ impl Users {
     pub(super) fn forget(&mut self, client: ClientId) {
         self.sockets.remove(&client);
         self.sessions.remove(&client);
+        self.near.forget(client);
     }
 
     /// When a message to the program arrives, which is not there before `at`. None: the program is gone.

@@ -1,9 +1,11 @@
-//! Leases: owners lend their regions to programs of other hosts, which read them by a lease and give loans back.
+//! Leases: owners lend their regions to programs of other hosts and of their own, which read them by a lease and give
+//! loans back.
 //!
 //! Owns what lenders and borrowers know of leases. It must never let a lender hear more than was given back, nor a borrower
 //! read by a lease that is over.
 
 use control::{RegionKey, RegionRefusal, Reply, Request};
+use plane::ClientId;
 use rand::RngExt;
 use rand::seq::IndexedRandom;
 
@@ -17,10 +19,19 @@ const TOUCHES_PER_UNLEND: u32 = 5;
 /// Of so many looks of a borrower one gives a loan back, and one closes its handle.
 const LOOKS_PER_LOAN: u32 = 4;
 const LOOKS_PER_CLOSE: u32 = 20;
-/// Of so many that open a region by a lease one tries another host's.
+/// Of so many that open a region by a lease one tries another program's.
 const LOOKS_PER_THEFT: u32 = 8;
 /// Loans of a lease.
 const LOANS: u64 = 64;
+
+/// For whom a lease is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum To {
+    /// Programs of another host.
+    Host(usize),
+    /// A program of the lender's.
+    Program(ClientId),
+}
 
 /// A lease, of a lender's host.
 #[derive(Debug)]
@@ -30,7 +41,7 @@ pub(in crate::world) struct Lent {
     lease: Option<u64>,
     /// The lender's name for the request; the last one before the lease was ended.
     request: u64,
-    to: usize,
+    to: To,
     key: RegionKey,
     /// Loans that borrowers gave back, and those that the lender heard of.
     given: u64,
@@ -45,6 +56,10 @@ impl Lent {
     pub(super) fn is_of(&self, host: usize) -> bool {
         self.host == host
     }
+
+    fn is_for(&self, host: usize, client: ClientId) -> bool {
+        self.to == To::Host(host) || self.to == To::Program(client)
+    }
 }
 
 impl World {
@@ -53,17 +68,23 @@ impl World {
         if !self.plan.users.iter().any(|user| user.borrows) {
             return;
         }
-        let (to, key) = (self.users.rng.random_range(0..self.hosts.len()), self.fresh_key());
+        let (far, key) = (self.users.rng.random_range(0..self.hosts.len()), self.fresh_key());
+        let is_near = far == host || self.users.rng.random_bool(0.5);
+        let near = if is_near { self.borrower_of(host) } else { None };
+        let (connection, to) = match near {
+            Some((connection, borrower)) => (connection, To::Program(borrower)),
+            None => (0, To::Host(far)),
+        };
         let Some(owner) = self.users.owners.get_mut(&host) else { return };
         let client = owner.client;
-        if let Some(held) = owner.held.as_ref().filter(|_| to != host && !owner.is_away)
+        if let Some(held) = owner.held.as_ref().filter(|_| to != To::Host(host) && !owner.is_away)
             && self.users.rng.random_ratio(1, TOUCHES_PER_LEND)
         {
             let open = held.open;
             let request = owner.request();
             let (lease, given, heard, is_ended, is_shut) = Default::default();
             self.users.lent.push(Lent { host, lease, request, to, key, given, heard, is_ended, is_shut });
-            let lend = Request::RegionLend { request, open, connection: 0, host: address(to), key };
+            let lend = Request::RegionLend { request, open, connection, host: address(far), key };
             self.ask_of_regions(host, client, lend);
         }
         let last = self.users.owners.get(&host).map_or(0, |owner| owner.next_request);
@@ -106,6 +127,14 @@ impl World {
                         asked.is_ended = true;
                         None
                     }
+                    // The program is gone.
+                    (
+                        Some(Lent { to: To::Program(borrower), is_ended, .. }),
+                        Err(RegionRefusal::NoConnection { .. }),
+                    ) if !self.users.near.has(client, *borrower) => {
+                        *is_ended = true;
+                        None
+                    }
                     (asked, result) => Some(format!("host {host}: {result:?} for {asked:?}")),
                 }
             }
@@ -137,14 +166,15 @@ impl World {
 
     /// A host is dead: its next daemon begins with the same numbers.
     pub(in crate::world) fn forget_leases(&mut self, host: usize) {
+        self.users.near.forget_host(host);
         self.users.lent.retain(|lent| lent.host != host);
         self.users.ended.leases.retain(|(of, _)| *of != host);
     }
 
-    /// A lease that a program of a host may try, perhaps one that has ended, or now and then one of another host's.
-    pub(in crate::world) fn lease_for(&mut self, host: usize) -> Option<Origin> {
+    /// A lease that a program of a host may try, perhaps one that has ended, or now and then one of another program's.
+    pub(in crate::world) fn lease_for(&mut self, host: usize, client: ClientId) -> Option<Origin> {
         let steals = self.users.rng.random_ratio(1, LOOKS_PER_THEFT);
-        let may_try = |lent: &&Lent| lent.lease.is_some() && lent.host != host && (lent.to == host) != steals;
+        let may_try = |lent: &&Lent| lent.lease.is_some() && lent.is_for(host, client) != steals;
         let known: Vec<&Lent> = self.users.lent.iter().filter(may_try).collect();
         let newest = &known[known.len().saturating_sub(3)..];
         let lent = newest.choose(&mut self.users.rng)?;
@@ -153,10 +183,10 @@ impl World {
     }
 
     /// A program of a host has a region open by a lease.
-    pub(in crate::world) fn on_borrowed(&mut self, host: usize, by: Origin) {
+    pub(in crate::world) fn on_borrowed(&mut self, (host, client): (usize, ClientId), by: Origin) {
         let of = |lent: &&Lent| by.lease.is_some() && (lent.host, lent.lease) == (by.owner, by.lease);
         let lent = self.users.lent.iter().find(of);
-        if lent.is_some_and(|lent| lent.to != host || by.is_shut) {
+        if lent.is_some_and(|lent| !lent.is_for(host, client) || by.is_shut) {
             self.checks.fail(self.now, "leases", format!("host {host} has the region of {lent:?} open by it"));
         }
     }
