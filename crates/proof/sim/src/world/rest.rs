@@ -118,8 +118,6 @@ impl World {
 
     fn finish_connections(&mut self) {
         self.trace.text(self.now, || "everything is mended".into());
-        // Nobody comes for these any more.
-        self.kernel_ends.clear();
         for (host, uid) in self.processes() {
             if let Some(app) = self.hosts[host].app_mut(uid) {
                 app.end();
