@@ -16,7 +16,7 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 use verbs::Time;
 
-use crate::check::{Checks, RecordId, Side};
+use crate::check::{Carries, Checks, RecordId, Side};
 use crate::content::mix;
 use crate::direct::SimSocket;
 use crate::plan::{Ending, Talk};
@@ -110,20 +110,6 @@ impl Script {
         }
         self
     }
-}
-
-/// What goes by a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Carries {
-    Stream,
-    /// Messages by turns, each of which comes.
-    Conversation,
-    /// Messages that may be lost.
-    Unreliable,
-    /// The bytes of programs under `raas run`, which have the two ends of a kernel TCP connection.
-    Upgraded {
-        token: u64,
-    },
 }
 
 /// What a step of a connection led to.

@@ -25,7 +25,7 @@ pub(crate) use causes::{Asked, Causes};
 pub use datagrams::Datagrams;
 pub(crate) use datagrams::{End, InRings, SocketAt};
 pub(crate) use links::{LinkAtRest, Links};
-pub(crate) use streams::Record;
+pub(crate) use streams::{Carries, Record};
 
 /// Violations of one run that are kept.
 const VIOLATIONS_MAX: usize = 16;

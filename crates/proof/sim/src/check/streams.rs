@@ -8,9 +8,22 @@ use raas_core::MESSAGE_HEADER_BYTES;
 use verbs::Time;
 
 use super::{AppUid, Checks, Ports, RecordId, Side};
-use crate::conn::Carries;
 use crate::content;
 use crate::plan::kind_of;
+
+/// What goes by a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Carries {
+    Stream,
+    /// Messages by turns, each of which comes.
+    Conversation,
+    /// Messages that may be lost.
+    Unreliable,
+    /// The bytes of programs under `raas run`, which have the two ends of a kernel TCP connection.
+    Upgraded {
+        token: u64,
+    },
+}
 
 /// A message begins with its number, and has up to so many bytes more.
 const MESSAGE_BYTES_MIN: usize = 8;

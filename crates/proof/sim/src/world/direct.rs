@@ -11,7 +11,7 @@ use super::event::PeerOffer;
 use super::{Event, World};
 use crate::address::address;
 use crate::check::{RecordId, Side};
-use crate::conn::Carries;
+use crate::check::Carries;
 use crate::direct::{EndOwner, SentOff, SimSocket};
 use crate::links::Input;
 
