@@ -358,13 +358,15 @@ impl Upgraded {
                     None if rest.is_empty() => Ok(0),
                     None => self.tcp.send(&[std::io::IoSlice::new(rest)]),
                 };
-                self.said += *taken.as_ref().unwrap_or(&0);
+                let count = *taken.as_ref().unwrap_or(&0);
+                self.said += count;
                 let is_done = taken.is_err() || self.said == bytes.len();
                 if is_done {
                     self.said = 0;
                     back.on_said(taken.is_ok())?;
                 }
-                is_done
+                // Behind a word there may be more to say.
+                is_done || count > 0
             }
             Due::TakeUnread => self.take_unread(&mut back, stream)?,
             Due::Take(count) => {
