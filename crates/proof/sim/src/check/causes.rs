@@ -121,6 +121,11 @@ impl Causes {
         self.has_tight_limits
     }
 
+    /// Whether the next daemon of a host may not take what its programs had open: its tables are small, or a policy counts.
+    pub(crate) fn may_not_be_adopted(&self, host: usize) -> bool {
+        self.has_tight_limits || self.policies.contains(&host)
+    }
+
     // ---- what the world tells
 
     pub(crate) fn on_listening(&mut self, now: Time, owner: AppUid, at: (usize, u16), backlog: u32) {

@@ -388,8 +388,8 @@ impl Checks {
             Reason::ResetByPeer => aborted || dead || self.causes.was_unlistened(to, port, since),
             Reason::Closed => side == Side::Acceptor && self.causes.was_unlistened(to, port, since),
             Reason::PeerAppDied => dead,
-            // What was open goes on; only where tables are small the next daemon may not take it.
-            Reason::DaemonLost => self.causes.has_tight_limits() && self.causes.was_daemon_killed(host, since),
+            // What was open goes on, if the next daemon may take it.
+            Reason::DaemonLost => self.causes.may_not_be_adopted(host) && self.causes.was_daemon_killed(host, since),
             // Who waits for the other end gives up only after long.
             Reason::PeerLost if self.causes.waits() => dead || !joined || self.causes.explains_giving_up(host, peer),
             reason => self.causes.was_lane_lost(host, peer, since, reason),
