@@ -71,38 +71,6 @@ fn seeds_that_may_have_them_make_such_connections_and_keep_all_promises() {
     assert!(made.iter().filter(|made| **made > 0).count() > 0, "too few to show something: {made:?}");
 }
 
-/// Each message comes whole, once and in order, whichever way it and those around it went.
-#[test]
-fn messages_of_conversations_go_by_tcp_and_by_the_ring() {
-    let plans = (1..=900).map(Plan::from_seed).filter(|plan| plan.has_conversations && !plan.has_standby);
-    let mut came = [0, 0];
-    for plan in plans.take(crate::size(12, 40)) {
-        let seed = plan.seed;
-        let mut world = World::new(plan, Trace::silent());
-        world.run();
-        assert_eq!(world.checks().violations(), [], "seed {seed}");
-        for (came, by) in came.iter_mut().zip(["messages_by_tcp", "messages_by_a_ring"]) {
-            *came += world.checks().drawn()[by];
-        }
-    }
-    assert!(came.iter().all(|came| *came > 10), "{came:?} by TCP and by the ring");
-}
-
-/// The bytes of both programs come once and in order, wherever the ways change: the checkers look at each.
-#[test]
-fn ends_under_raas_run_leave_kernel_tcp_and_go_back() {
-    let (mut left, mut back) = (0, 0);
-    for plan in (1..).map(Plan::from_seed).filter(|plan| plan.has_upgrades).take(crate::size(32, 80)) {
-        let seed = plan.seed;
-        let mut world = World::new(plan, Trace::silent());
-        world.run();
-        assert_eq!(world.checks().violations(), [], "seed {seed}");
-        let drawn = world.checks().drawn();
-        (left, back) = (left + drawn["ends_that_left_tcp"], back + drawn["ways_back"]);
-    }
-    assert!(left > 5 && back > 2, "{left} left, {back} came back");
-}
-
 /// A stream between hosts of which the second makes no such connections. Its path is long, and its writer held back.
 fn held_back() -> World {
     let mut plan = Plan::calm(1, 2);
