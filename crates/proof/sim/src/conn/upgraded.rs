@@ -241,11 +241,13 @@ impl Upgraded {
             if !self.unsaid.is_empty() {
                 return Ok(0);
             }
-            return Ok(match stream.tx.try_write(stream.at, &[std::io::IoSlice::new(bytes)]) {
-                Ok(count) => count.unwrap_or(0),
+            return match stream.tx.try_write(stream.at, &[std::io::IoSlice::new(bytes)]) {
+                Ok(count) => Ok(count.unwrap_or(0)),
+                // Nobody reads any more: the other end is gone.
+                Err(_) if stream.at.failure().is_none() => Err(Broken(None)),
                 // Seen at the next run.
-                Err(_) => 0,
-            });
+                Err(_) => Ok(0),
+            };
         }
         let count = self.tcp.send(&[std::io::IoSlice::new(bytes)])?;
         self.tcp_out += count as u64;
