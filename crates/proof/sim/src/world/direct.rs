@@ -10,8 +10,7 @@ use plane::DirectProof;
 use super::event::PeerOffer;
 use super::{Event, World};
 use crate::address::address;
-use crate::check::Carries;
-use crate::check::{RecordId, Side};
+use crate::check::{Carries, RecordId, Side};
 use crate::direct::{EndOwner, SentOff, SimSocket};
 use crate::links::Input;
 
