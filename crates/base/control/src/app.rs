@@ -214,6 +214,20 @@ pub enum Request {
         /// Of another host: its operations are to have a lane of their own (docs/inside/lanes.md).
         leased_lane: bool,
     },
+    /// Become the one writer of a region that has one at a time. Answered by [`Reply::RegionOpened`] when nothing that the
+    /// writer before began can reach the region any more.
+    RegionTakeOver {
+        /// Repeated in the answer.
+        request: u64,
+        /// Its host: this one or another.
+        host: IpAddr,
+        /// Its name there.
+        name: String,
+        /// Its key.
+        key: RegionKey,
+        /// Greater than that of every take-over before.
+        term: u64,
+    },
     /// A handle is not used any more. The owner's: the region ends, unless it outlives its owner. Not answered.
     RegionClose {
         /// The handle.

@@ -158,7 +158,29 @@ pub enum RegionMessage {
         /// handle is there.
         lane: Option<u32>,
     },
-    /// Answer to [`RegionMessage::Open`].
+    /// A program of the asker is to be the one writer of a region of the receiver. Answered by [`RegionMessage::Opened`].
+    TakeOver {
+        /// The asker's number of the handle.
+        open: u64,
+        /// The program's user on its host.
+        uid: u32,
+        /// The region's name.
+        name: String,
+        /// Its key.
+        key: RegionKey,
+        /// As in [`RegionMessage::Open`].
+        lane: u32,
+        /// Greater than that of every take-over before.
+        term: u64,
+    },
+    /// The receiver's handle is over, and its lane ends.
+    Superseded {
+        /// The handle.
+        open: u64,
+        /// Why.
+        why: RegionRefusal,
+    },
+    /// Answer to [`RegionMessage::Open`] and [`RegionMessage::TakeOver`].
     Opened {
         /// The handle.
         open: u64,

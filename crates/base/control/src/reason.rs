@@ -141,6 +141,8 @@ reasons! {
     LaneRevoked = 65, "the owner of the region, or its host, ended the lane that was leased for it", "lane-revoked";
     /// A handle to another host's region, with a lane that the program asked for.
     LeasedLane = 66, "the program asked for a lane of its own for this region of another host", "leased-lane";
+    /// Another program took a region over that has one writer.
+    Superseded = 67, "another program took the region over by a greater term, and writes it now", "superseded";
     /// The operator's policy gives the program's tenant no more of this.
     TenantLimit = 70, "this program's tenant has all that the daemon's policy gives it (`raas stat --tenant` shows it): close some, or raise the bound in the policy's file", "tenant-limit";
 }

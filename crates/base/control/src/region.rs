@@ -1,7 +1,7 @@
 //! Regions: memory with a name that other programs read and write (docs/use/regions.md). What both control protocols say
 //! of them.
 
-use std::ops::BitOr;
+use std::ops::{BitAnd, BitOr};
 use std::str::FromStr;
 use std::{fmt, io};
 
@@ -133,6 +133,14 @@ impl RegionAccess {
     }
 }
 
+impl BitAnd for RegionAccess {
+    type Output = Self;
+
+    fn bitand(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+}
+
 impl BitOr for RegionAccess {
     type Output = Self;
 
@@ -209,6 +217,12 @@ pub struct RegionRow {
     pub outlives: bool,
     /// Programs of other users may open it.
     pub other_users: bool,
+    /// It has one writer at a time beside its owner, who takes it over by a term.
+    pub single_writer: bool,
+    /// The term of the last take-over that this daemon granted; 0: none yet.
+    pub term: u64,
+    /// Who took it over and has it still: a process of this host, or another host.
+    pub writer: Option<String>,
 }
 
 /// How a region is to be made.
@@ -228,6 +242,8 @@ pub struct RegionSpec {
     pub outlives: bool,
     /// Programs of other users may open it too, if they have the key.
     pub other_users: bool,
+    /// Beside the owner one program writes it at a time: the last that took it over ([`crate::Request::RegionTakeOver`]).
+    pub single_writer: bool,
 }
 
 /// Which region it is, over all daemons that have it one after the other, and how often it was revoked. A handle of one of
@@ -255,6 +271,8 @@ pub struct RegionInfo {
     pub access: RegionAccess,
     /// Which one it is.
     pub line: RegionLine,
+    /// The term of the last take-over that its daemon granted before this handle; 0: none, or an earlier daemon did.
+    pub last_term: u64,
 }
 
 /// A handle to a region, as a program gets it.
@@ -282,6 +300,11 @@ pub enum RegionPath {
     },
     /// Through the engine and a lane to another host.
     Remote {
+        /// How the program's operation queues name it.
+        handle: u32,
+    },
+    /// Through the engine, in memory of this host: of a writer that can be fenced off.
+    Writer {
         /// How the program's operation queues name it.
         handle: u32,
     },
@@ -324,6 +347,8 @@ pub struct RegionGrant {
     pub rkey: u32,
     /// Its first byte at the owner's device.
     pub addr: u64,
+    /// As [`RegionInfo::last_term`].
+    pub last_term: u64,
 }
 
 fn of_user(uid: Option<u32>) -> String {
@@ -459,6 +484,22 @@ pub enum RegionRefusal {
     /// Only the program that made a region installs kernels at it.
     #[error("only the program that made the region may install kernels at it")]
     NotOwner,
+    /// Somebody took the region over by this term, which is not below the one that was asked for, or that was held.
+    #[error("the region was taken over by term {term}: take it over by a greater one to write it")]
+    Superseded {
+        /// The greatest term that was granted.
+        term: u64,
+    },
+    /// The region has one writer at a time, who is to be fenced off by the next.
+    #[error(
+        "the region has one writer at a time: open it for reading, or take it over by a term (`Region::take_over`)"
+    )]
+    SingleWriter,
+    /// Only a region with one writer can be taken over.
+    #[error(
+        "the region was not made for one writer at a time (`RegionOptions::single_writer`), so nobody takes it over"
+    )]
+    ManyWriters,
     /// A region cannot be lent to whoever is at the other end of a connection that is not there.
     #[error("this program has no connection {connection} to lend a region to")]
     NoConnection {

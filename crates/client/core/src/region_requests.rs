@@ -35,6 +35,12 @@ impl Session {
         (id, Request::RegionOpen { request: id.number(), host, name, key, access, lease: None, leased_lane })
     }
 
+    /// Asks to become the one writer of a region.
+    pub fn take_region_over(&mut self, host: IpAddr, name: String, key: RegionKey, term: u64) -> (RequestId, Request) {
+        let id = self.begin(Asked::Region);
+        (id, Request::RegionTakeOver { request: id.number(), host, name, key, term })
+    }
+
     /// Asks for a handle by a lease of a host.
     pub fn open_lease(&mut self, host: IpAddr, lease: u64, key: RegionKey) -> (RequestId, Request) {
         let id = self.begin(Asked::Region);

@@ -115,6 +115,29 @@ impl Region {
         Ok(Self::once(Handle::open(&session.attachment, host, name, key, (access, true))?))
     }
 
+    /// Becomes the one writer of a region that was made with [`RegionOptions::single_writer`]. `term` must be greater than
+    /// that of every take-over before; otherwise the error is [`RegionError::Superseded`] with the greatest. When this
+    /// returns, nothing that the writer before began can reach the region any more, whether its program and its daemon run
+    /// or stand still: the daemon of the region's host has destroyed its queue pair and its registration. What it had begun
+    /// may have landed before. Readers, the owner and the bytes stay. Returns the handle, and the term of the take-over
+    /// before: 0 if there was none, or if an earlier daemon granted it.
+    ///
+    /// The handle may do what the region allows, but run kernels. It has a lane of its own, as one of
+    /// [`Region::open_leased`], and is over when another program takes the region over
+    /// ([`RegionError::Superseded`]), or when the daemon of either host ends: take it over again by a greater term. On the
+    /// region's own host the daemon does its operations, because what is mapped cannot be taken away. The owner alone has
+    /// the region mapped for writing; an owner that is to be fenced off as well writes by such a handle.
+    pub fn take_over(
+        session: &Session,
+        host: IpAddr,
+        name: &str,
+        key: RegionKey,
+        term: u64,
+    ) -> Result<(Self, u64), RegionError> {
+        let (handle, last_term) = Handle::take_over(&session.attachment, host, name, key, term)?;
+        Ok((Self::once(handle), last_term))
+    }
+
     /// Ends all handles to a region of this host but its owner's, as [`Region::revoke`]: for who has the key and is the
     /// owner's user, or root. A region without an owner ends. Returns the new epoch.
     pub fn revoke_by_name(

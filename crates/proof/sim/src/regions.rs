@@ -54,6 +54,7 @@ pub(crate) fn region_spec(name: String, key: RegionKey) -> RegionSpec {
         huge_pages: false,
         outlives: false,
         other_users: true,
+        single_writer: false,
     }
 }
 

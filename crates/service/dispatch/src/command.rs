@@ -79,7 +79,7 @@ pub enum Command {
         app: AppId,
         /// What.
         command: ProgramCommand,
-        /// For [`ProgramCommand::AttachRegion`].
+        /// For [`ProgramCommand::AttachRegion`] and [`ProgramCommand::WriteRegion`].
         memory: Option<Mapped>,
     },
     /// The answer to [`engine::Event::ConnectRequest`].
@@ -241,6 +241,14 @@ fn for_program<P: Provider>(
             let result = engine.open_region(device, app, LaneAt { peer, leased: lane }, grant);
             return Some(Report::RegionOpened { open, result });
         }
+        ProgramCommand::WriteRegion { open, grant } => {
+            let result = mapped(memory).map_err(|error| {
+                tracing::warn!(open, error, "a region's memory is not there for its writer");
+                Reason::LocalLimit
+            });
+            let result = result.and_then(|memory| engine.write_region(app, memory, grant));
+            return Some(Report::RegionOpened { open, result });
+        }
         ProgramCommand::CloseRegion { handle } => engine.close_region(app, handle),
         ProgramCommand::AttachRegion { number, writable, .. } => {
             let attached = mapped(memory).map_err(|error| (error, Reason::LocalLimit)).and_then(|memory| {
@@ -271,7 +279,7 @@ fn for_region<P: Provider>(
     memory: Option<Mapped>,
 ) -> Option<Report> {
     match command {
-        RegionCommand::Grant { region, epoch, register, peer, open, lane } => {
+        RegionCommand::Grant { region, epoch, register, writer, peer, open, lane } => {
             let registered = match register {
                 None => Ok(()),
                 Some(access) => mapped(memory).and_then(|memory| {
@@ -285,7 +293,13 @@ fn for_region<P: Provider>(
                     Err(limit())
                 }
                 Ok(()) => {
-                    let granted = engine.grant_region(device, region, peer);
+                    let granted = match writer {
+                        Some(access) => {
+                            let granted = engine.grant_writer(device, region, peer, access);
+                            granted.inspect_err(|error| tracing::warn!(region, %error, "it gets no writer")).ok()
+                        }
+                        None => engine.grant_region(device, region, peer),
+                    };
                     granted.map(|grant| RegionGrant { epoch, ..grant }).ok_or_else(limit)
                 }
                 Err(error) => {
@@ -303,6 +317,7 @@ fn for_region<P: Provider>(
         RegionCommand::EndLane { peer, lane, reason } => {
             engine.end_leased_lane(now, device, LaneAt::new(peer, lane), reason);
         }
+        RegionCommand::Fence { region } => engine.fence_region(device, region),
         RegionCommand::Ungrant { region, peer } => engine.ungrant_region(region, peer),
         RegionCommand::Deregister { region, epoch } => {
             engine.deregister_region(device, region, epoch);

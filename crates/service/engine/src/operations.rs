@@ -12,6 +12,7 @@ pub(crate) mod answers;
 pub(crate) mod buffers;
 pub(crate) mod ending;
 pub(crate) mod flight;
+mod here;
 pub(crate) mod kernels;
 pub(crate) mod locals;
 pub(crate) mod owned;

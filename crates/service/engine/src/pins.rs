@@ -264,6 +264,11 @@ impl Pins {
         }
     }
 
+    /// The memory itself.
+    pub(crate) fn memory(&self, id: PinId) -> Option<&Region> {
+        self.table.get(&id).map(|pinned| &pinned.region)
+    }
+
     /// The parts of a range, each with its key.
     pub(crate) fn cover(&self, id: PinId, offset: u64, bytes: u32) -> Result<Vec<Part>, Uncovered> {
         let pinned = self.table.get(&id).ok_or(Uncovered::Never)?;

@@ -98,6 +98,14 @@ pub enum ProgramCommand {
         /// As the engine calls it.
         handle: u32,
     },
+    /// Open the handle of the writer of a region of this host, whose operations the engine does. Answered by
+    /// [`Daemon::on_region_opened`](crate::Daemon::on_region_opened).
+    WriteRegion {
+        /// The handle.
+        open: u64,
+        /// The region, and what the writer may do. It is at no device.
+        grant: RegionGrant,
+    },
     /// Register a region's memory as local memory of the program. Answered by
     /// [`Daemon::on_region_attached`](crate::Daemon::on_region_attached).
     AttachRegion {
@@ -129,12 +137,20 @@ pub enum RegionCommand {
         epoch: u64,
         /// It is not registered yet: what its owner allows others.
         register: Option<RegionAccess>,
+        /// The peer becomes its writer: what it may do, by a registration of its own.
+        writer: Option<RegionAccess>,
         /// The peer.
         peer: IpAddr,
         /// The peer's handle.
         open: u64,
         /// The leased lane that the peer is to have for it.
         lane: Option<u32>,
+    },
+    /// The writer of a region is over, before anything that follows: its registration, or its handle on this host, goes.
+    /// [`RegionCommand::EndLane`] for its leased lane comes before.
+    Fence {
+        /// The region.
+        region: u64,
     },
     /// End a leased lane, before anything that follows: then nothing that was posted on it can land.
     EndLane {

@@ -20,6 +20,7 @@ mod revoke;
 mod runs;
 mod shares;
 mod stamps;
+mod writer;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -44,6 +45,8 @@ use revoke::Revoke;
 use shares::Shares;
 pub(crate) use shares::TenantShare;
 use stamps::Stamps;
+pub(crate) use writer::TakeOver;
+use writer::Writer;
 
 /// Opens of one region that wait for the end of a revoke, at most.
 const WAITING_MAX: usize = 1024;
@@ -140,6 +143,10 @@ struct Entry {
     stamp: u64,
     word: u32,
     stage: Stage,
+    /// The term of the last take-over that was granted; 0: none.
+    term: u64,
+    /// Who took it over and has it still.
+    writer: Option<Writer>,
     /// Handles of programs of this host but the owner's.
     handles: Handles,
     /// Handles of programs of other hosts, by peer.
@@ -174,6 +181,8 @@ pub struct Directory {
     stamps: Stamps,
     /// Regions that are being revoked, and when peers must have stopped, or the owner have moved.
     moving: BTreeMap<u64, Time>,
+    /// Handles of writers of this host that the engine is to open: their regions, and the terms before theirs.
+    takers: BTreeMap<u64, (u64, u64)>,
     /// Regions that programs use as local memory.
     locals: Locals,
     /// Handles of each peer.
@@ -203,6 +212,7 @@ impl Directory {
             shares: Shares::default(),
             stamps: Stamps::new(config.regions_max),
             moving: BTreeMap::new(),
+            takers: BTreeMap::new(),
             locals: Locals::default(),
             peers: BTreeMap::new(),
             ending: BTreeMap::new(),
@@ -283,6 +293,7 @@ impl Directory {
         if spec.bytes == 0 || spec.bytes > REGION_BYTES_MAX {
             return Err(RegionRefusal::BadSize { bytes: spec.bytes, max: REGION_BYTES_MAX });
         }
+        writer::check_spec(&spec)?;
         if let Some(taken) = self.named(&spec.name) {
             let uid = self.may_see(party.uid, taken).then_some(taken.uid);
             return Err(RegionRefusal::NameTaken { uid });
@@ -378,6 +389,7 @@ impl Directory {
     pub(crate) fn handle_close(&mut self, client: ClientId, open: u64, delete: bool) {
         let Some(region) = self.forget_handle(client, open) else { return };
         self.end_leases_of(region, client, Some(open));
+        self.forget_writer_here(region, open);
         self.close_handle(region, open);
         let Some(entry) = self.entries.get_mut(&region) else { return };
         if entry.owner.is_some_and(|owner| owner.open == open && owner.client == client) {
@@ -395,6 +407,7 @@ impl Directory {
         self.locals.forget_program(client);
         for (open, region) in held {
             self.end_leases_of(region, client, None);
+            self.forget_writer_here(region, open);
             self.close_handle(region, open);
             let Some(entry) = self.entries.get_mut(&region) else { continue };
             if entry.owner.is_some_and(|owner| owner.client == client && owner.open == open) {
@@ -429,6 +442,12 @@ impl Directory {
 
     /// The region is not there any more: everybody who has it open, or waits for it, is told.
     fn end(&mut self, region: u64, kind: u64) {
+        let Some(entry) = self.entries.get(&region) else { return };
+        let why = match kind {
+            region_stamp::REVOKED => RegionRefusal::Revoked { held: entry.epoch, current: entry.epoch + 1 },
+            _ => RegionRefusal::OwnerGone,
+        };
+        self.end_writer_here(region, &why);
         let Some(entry) = self.entries.remove(&region) else { return };
         self.names.remove(&entry.spec.name);
         self.moving.remove(&region);
@@ -436,10 +455,6 @@ impl Directory {
         self.stamp(entry.word, region_stamp::of(entry.stamp, kind));
         self.stamps.give_back(entry.word);
         self.end_leases(entry.leases);
-        let why = match kind {
-            region_stamp::REVOKED => RegionRefusal::Revoked { held: entry.epoch, current: entry.epoch + 1 },
-            _ => RegionRefusal::OwnerGone,
-        };
         if let Some(Owner { client, open, .. }) = entry.owner {
             self.drop_handle(client, open, why.clone());
         }
@@ -556,7 +571,14 @@ impl Directory {
 }
 
 fn info_of(region: u64, entry: &Entry) -> RegionInfo {
-    RegionInfo { region, epoch: entry.epoch, bytes: entry.spec.bytes, access: entry.spec.access, line: entry.line }
+    RegionInfo {
+        region,
+        epoch: entry.epoch,
+        bytes: entry.spec.bytes,
+        access: entry.spec.access,
+        line: entry.line,
+        last_term: entry.term,
+    }
 }
 
 fn row_of(region: u64, entry: &Entry) -> RegionRow {
@@ -574,6 +596,9 @@ fn row_of(region: u64, entry: &Entry) -> RegionRow {
         huge_pages: spec.huge_pages,
         outlives: spec.outlives,
         other_users: spec.other_users,
+        single_writer: spec.single_writer,
+        term: entry.term,
+        writer: entry.writer.as_ref().map(ToString::to_string),
     }
 }
 

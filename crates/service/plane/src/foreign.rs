@@ -8,11 +8,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 
 use control::{
-    OpenedRegion, Reason, RegionAccess, RegionGrant, RegionInfo, RegionLine, RegionMessage, RegionPath, RegionRefusal,
-    Reply,
+    OpenedRegion, Reason, RegionGrant, RegionInfo, RegionLine, RegionMessage, RegionPath, RegionRefusal, Reply,
 };
 
-use crate::directory::{DirectoryConfig, RegionWish};
+use crate::directory::{DirectoryConfig, RegionWish, TakeOver};
 use crate::{ClientId, Party};
 
 /// Numbers of handles to other hosts' regions have this bit, so that they are none of this host's directory.
@@ -37,11 +36,18 @@ pub(crate) enum ForeignAction {
     Send { client: ClientId, reply: Reply },
 }
 
+/// What a program wants of a region of another host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Wish {
+    Open(RegionWish),
+    TakeOver(TakeOver),
+}
+
 /// How far a handle is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum State {
     /// The host is being linked.
-    Linking(RegionWish),
+    Linking(Wish),
     /// The owner's daemon was asked.
     Asked,
     /// The engine opens it. If it ended meanwhile: why.
@@ -58,7 +64,6 @@ struct Open {
     uid: u32,
     request: u64,
     peer: IpAddr,
-    access: RegionAccess,
     state: State,
     /// Its operations are to have a lane of their own.
     is_leased: bool,
@@ -107,13 +112,22 @@ impl Foreign {
 
     /// A program wants to open a region of another host, perhaps with a lane of its own.
     pub(crate) fn handle_open(&mut self, party: Party, request: u64, peer: IpAddr, wish: RegionWish, is_leased: bool) {
+        self.begin(party, request, peer, Wish::Open(wish), is_leased);
+    }
+
+    /// A program wants to become the writer of a region of another host. It gets a lane of its own.
+    pub(crate) fn handle_take_over(&mut self, party: Party, request: u64, peer: IpAddr, wish: TakeOver) {
+        self.begin(party, request, peer, Wish::TakeOver(wish), true);
+    }
+
+    fn begin(&mut self, party: Party, request: u64, peer: IpAddr, wish: Wish, is_leased: bool) {
         let Party { client, uid, .. } = party;
         if let Err(why) = self.check_shares(client, uid, is_leased) {
             return self.answer(client, request, Err(why));
         }
         self.last += 1;
-        let (access, state) = (wish.access, State::Linking(wish));
-        let open = Open { client, uid, request, peer, access, state, is_leased, lane: None, is_abandoned: false };
+        let state = State::Linking(wish);
+        let open = Open { client, uid, request, peer, state, is_leased, lane: None, is_abandoned: false };
         self.opens.insert(FOREIGN | self.last, open);
         self.actions.push_back(ForeignAction::Path { client, request, host: peer });
     }
@@ -154,10 +168,18 @@ impl Foreign {
         }
     }
 
-    fn ask(&mut self, number: u64, wish: RegionWish) {
+    fn ask(&mut self, number: u64, wish: Wish) {
         let Some(open) = self.opens.get(&number) else { return };
-        let RegionWish { name, key, access, lease } = wish;
-        let message = RegionMessage::Open { open: number, uid: open.uid, name, key, access, lease, lane: open.lane };
+        let (uid, lane) = (open.uid, open.lane);
+        let message = match wish {
+            Wish::Open(RegionWish { name, key, access, lease }) => {
+                RegionMessage::Open { open: number, uid, name, key, access, lease, lane }
+            }
+            Wish::TakeOver(TakeOver { name, key, term }) => {
+                let lane = lane.unwrap_or_default();
+                RegionMessage::TakeOver { open: number, uid, name, key, lane, term }
+            }
+        };
         self.actions.push_back(ForeignAction::Tell { peer: open.peer, message });
     }
 
@@ -194,7 +216,9 @@ impl Foreign {
         match message {
             RegionMessage::Opened { open, result } => self.handle_answer(peer, open, result),
             RegionMessage::Stop { region, epoch, why } => self.handle_stop(peer, (region, epoch), &why),
+            RegionMessage::Superseded { open, why } => self.handle_superseded(peer, open, why),
             RegionMessage::Open { .. }
+            | RegionMessage::TakeOver { .. }
             | RegionMessage::Closed { .. }
             | RegionMessage::Stopped { .. }
             | RegionMessage::LoansBack { .. } => return false,
@@ -224,7 +248,8 @@ impl Foreign {
             (Ok(handle), None) if !open.is_abandoned => {
                 open.state = State::Open { handle, region: grant.region, epoch: grant.epoch };
                 let (region, epoch, bytes) = (grant.region, grant.epoch, grant.bytes);
-                let info = RegionInfo { region, epoch, bytes, access: open.access, line };
+                let RegionGrant { access, last_term, .. } = grant;
+                let info = RegionInfo { region, epoch, bytes, access, line, last_term };
                 let opened = OpenedRegion { open: number, info, path: RegionPath::Remote { handle } };
                 self.answer(client, request, Ok(opened));
             }
@@ -312,6 +337,25 @@ impl Foreign {
             let reply = Reply::RegionEnded { open, why: why.clone() };
             self.actions.push_back(ForeignAction::Send { client, reply });
             self.actions.push_back(ForeignAction::Close { client, handle });
+        }
+    }
+
+    /// Another program took a region over that a program of this host writes. Nothing of it can land any more.
+    fn handle_superseded(&mut self, peer: IpAddr, number: u64, why: RegionRefusal) {
+        let Some(open) = self.opens.get_mut(&number).filter(|open| open.peer == peer) else { return };
+        let (client, is_abandoned) = (open.client, open.is_abandoned);
+        match &mut open.state {
+            State::Granted { ended, .. } => *ended = Some(why),
+            &mut State::Open { handle, .. } => {
+                open.state = State::Closing { handle };
+                if !is_abandoned {
+                    let reply = Reply::RegionEnded { open: number, why };
+                    self.actions.push_back(ForeignAction::Send { client, reply });
+                }
+                self.actions.push_back(ForeignAction::Close { client, handle });
+            }
+            // Its answer says so too.
+            State::Linking(_) | State::Asked | State::Closing { .. } => {}
         }
     }
 

@@ -56,7 +56,7 @@ pub use daemon::{Action, DATAGRAM_ENGINE, Daemon, DaemonConfig, Newcomer, OwnPla
 pub use dialing::{AfterAttempt, Dialing};
 pub use direct_proof::{DirectHello, DirectProof};
 pub use directory::{Directory, DirectoryConfig, Handed};
-pub(crate) use directory::{DirectoryAction, Lessee, RegionWish, TenantShare};
+pub(crate) use directory::{DirectoryAction, Lessee, RegionWish, TakeOver, TenantShare};
 pub(crate) use directs::DirectAction;
 pub use directs::{BulkOf, DirectCounters, Directs, OFFER_TIME};
 pub use fallbacks::Fallbacks;

@@ -36,6 +36,7 @@ fn create(args: &RegionCreateArgs) -> Result<(), Failure> {
         .access(access)
         .huge_pages(args.huge_pages)
         .other_users(args.other_users)
+        .single_writer(args.single_writer)
         // This program ends at once.
         .outlives(true);
     if let Some(key) = given_key(&args.key)? {
@@ -123,6 +124,9 @@ pub(crate) fn row_to_json(row: &RegionRow) -> Value {
         "huge_pages": row.huge_pages,
         "outlives": row.outlives,
         "other_users": row.other_users,
+        "single_writer": row.single_writer,
+        "term": row.term,
+        "writer": row.writer,
     })
 }
 
@@ -137,6 +141,7 @@ pub(crate) fn rows_to_text(rows: &[RegionRow]) -> String {
         ("REMOTE", Align::Right),
         ("UID", Align::Right),
         ("OWNER", Align::Right),
+        ("WRITER", Align::Left),
         ("DOMAIN", Align::Left),
     ])
     .spare(&["DOMAIN", "REMOTE", "UID"]);
@@ -150,10 +155,20 @@ pub(crate) fn rows_to_text(rows: &[RegionRow]) -> String {
             row.remote_opens.to_string(),
             row.uid.to_string(),
             row.owner_pid.map_or("-".to_owned(), |pid| pid.to_string()),
+            writer_of(row),
             DOMAIN.to_owned(),
         ]);
     }
     t.render()
+}
+
+/// Who may write a region beside its owner.
+fn writer_of(row: &RegionRow) -> String {
+    match &row.writer {
+        Some(writer) => format!("{writer}, term {}", row.term),
+        None if row.single_writer => format!("nobody, term {}", row.term),
+        None => "-".to_owned(),
+    }
 }
 
 fn revoke(args: &RegionRevokeArgs) -> Result<(), Failure> {
@@ -235,13 +250,16 @@ mod tests {
             huge_pages: false,
             outlives: true,
             other_users: false,
+            single_writer: true,
+            term: 5,
+            writer: Some("10.0.0.2".into()),
         };
         assert_eq!(
             row_to_json(&row),
             json!({
                 "name": "counters", "bytes": 4096, "epoch": 2, "owner_pid": null, "uid": 7, "access": "read,atomic",
                 "domain": "cpu", "opens": 1, "remote_opens": 4, "huge_pages": false, "outlives": true,
-                "other_users": false,
+                "other_users": false, "single_writer": true, "term": 5, "writer": "10.0.0.2",
             })
         );
         let text = rows_to_text(&[row]);

@@ -392,6 +392,9 @@ mod tests {
             huge_pages: false,
             outlives: false,
             other_users: false,
+            single_writer: false,
+            term: 0,
+            writer: None,
         };
         let mut of = stat();
         (of.apps[0].reads, of.apps[0].writes, of.apps[0].atomics) = (1000, 200, 34);

@@ -69,6 +69,19 @@ pub enum RegionError {
         /// The operation met the revoke: it may have been done before it. After the revoke it was not.
         may_have_landed: bool,
     },
+    /// Another program took the region over, so this one does not write it any more.
+    #[error(
+        "region `{name}` was taken over by term {term}: take it over by a greater one to write it again; {}",
+        landed(*may_have_landed)
+    )]
+    Superseded {
+        /// The region.
+        name: String,
+        /// The greatest term that was granted, as far as it is known.
+        term: u64,
+        /// The operation met that: it may have been done before it. Afterwards it was not.
+        may_have_landed: bool,
+    },
     /// The region's owner ended, or gave the region up.
     #[error("the owner of region `{name}` ended or gave it up; {}", landed(*may_have_landed))]
     OwnerGone {
@@ -234,6 +247,7 @@ impl RegionError {
         match why {
             RegionRefusal::Revoked { held, current } => Self::Revoked { name, held, current, may_have_landed: false },
             RegionRefusal::OwnerGone => Self::OwnerGone { name, may_have_landed: false },
+            RegionRefusal::Superseded { term } => Self::Superseded { name, term, may_have_landed: false },
             why => Self::Refused { name, why },
         }
     }
@@ -261,7 +275,9 @@ impl RegionError {
             Self::Refused { why, .. } => match why {
                 Why::Unknown => io::ErrorKind::NotFound,
                 Why::NameTaken { .. } => io::ErrorKind::AlreadyExists,
-                Why::WrongKey | Why::OtherUser { .. } | Why::NoAccess { .. } => io::ErrorKind::PermissionDenied,
+                Why::WrongKey | Why::OtherUser { .. } | Why::NoAccess { .. } | Why::SingleWriter => {
+                    io::ErrorKind::PermissionDenied
+                }
                 Why::Quota { .. } | Why::TooMany { .. } => io::ErrorKind::QuotaExceeded,
                 Why::NoMemory { .. } | Why::NoHugePages { .. } => io::ErrorKind::OutOfMemory,
                 Why::Busy => io::ErrorKind::ResourceBusy,
@@ -273,7 +289,7 @@ impl RegionError {
             },
             Self::OutOfBounds { .. } | Self::Misaligned { .. } => io::ErrorKind::InvalidInput,
             Self::NoAccess { .. } | Self::NotOwner { .. } => io::ErrorKind::PermissionDenied,
-            Self::Revoked { .. } => io::ErrorKind::StaleNetworkFileHandle,
+            Self::Revoked { .. } | Self::Superseded { .. } => io::ErrorKind::StaleNetworkFileHandle,
             Self::OwnerGone { .. } => io::ErrorKind::NotConnected,
             Self::DaemonLost { .. } | Self::NotificationsLost { .. } => reason_kind(control::Reason::DaemonLost),
             Self::OutcomeUnknown { reason, .. } => reason_kind(*reason),

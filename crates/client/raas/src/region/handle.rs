@@ -107,6 +107,21 @@ impl Handle {
         Self::adopt(attachment, (name.to_owned(), key), Ok((host, is_leased)), new)
     }
 
+    /// Becomes the writer of a region; the term of the take-over before.
+    pub(super) fn take_over(
+        attachment: &Arc<Attachment>,
+        host: IpAddr,
+        name: &str,
+        key: RegionKey,
+        term: u64,
+    ) -> Result<(Arc<Self>, u64), RegionError> {
+        let make = |session: &mut Session| session.take_region_over(host, name.to_owned(), key, term);
+        let new = ask_for_region(attachment, name, make)?;
+        let last_term = new.opened.info.last_term;
+        let handle = Self::adopt(attachment, (name.to_owned(), key), Ok((host, true)), new)?;
+        Ok((handle, last_term))
+    }
+
     /// `from` says how it was opened, or how this program made the region.
     fn adopt(
         attachment: &Arc<Attachment>,
@@ -125,11 +140,12 @@ impl Handle {
             (RegionPath::Local { .. }, None) => {
                 Err(RegionError::Descriptors { name: name.clone(), limit: control::descriptor_limit() })
             }
-            (RegionPath::Remote { handle }, _) => {
+            (RegionPath::Remote { handle } | RegionPath::Writer { handle }, _) => {
+                let is_own_host = matches!(opened.path, RegionPath::Writer { .. });
                 let (host, is_leased) = from.unwrap_or((IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), false));
                 // What waits for the shared lane is not to stand before what goes over a lane of its own.
                 let queue = if is_leased { own_queue(attachment) } else { queue_of(attachment, host.to_canonical()) };
-                queue.map(|queue| Reach::There(Remote { queue, handle, epoch, access }))
+                queue.map(|queue| Reach::There(Remote { queue, handle, epoch, access, is_own_host }))
             }
         };
         let reach = reach.inspect_err(|_| {
@@ -272,8 +288,12 @@ impl Handle {
         let len = bufs.iter().fold(0u64, |sum, buf| sum.saturating_add(buf.len() as u64));
         if let Reach::There(remote) = &self.reach {
             self.check_access(RegionAccess::WRITE, offset, len)?;
+            // On the region's own host the owner is told by the daemon, after the bytes.
+            let behind = tag.filter(|_| remote.is_own_host);
+            let tag = tag.filter(|_| !remote.is_own_host);
             let written = remote.write(&self.name, offset, bufs, completion, tag);
-            return written.map_err(|e| self.why_over(e));
+            written.map_err(|e| self.why_over(e))?;
+            return behind.map_or(Ok(()), |tag| self.notify(tag).map_err(RegionError::behind_bytes));
         }
         self.write_here(offset, bufs, len)?;
         // The bytes are written in any case.
@@ -404,6 +424,9 @@ impl Handle {
         match (told, over) {
             (Some(&RegionRefusal::Revoked { held, current }), _) => {
                 RegionError::Revoked { name, held, current, may_have_landed: landed }
+            }
+            (Some(&RegionRefusal::Superseded { term }), _) => {
+                RegionError::Superseded { name, term, may_have_landed: landed }
             }
             (Some(RegionRefusal::OwnerGone), _) | (None, Some(RegionOver::OwnerGone)) => {
                 RegionError::OwnerGone { name, may_have_landed: landed }

@@ -19,12 +19,13 @@ pub struct RegionOptions {
     huge_pages: bool,
     outlives: bool,
     other_users: bool,
+    single_writer: bool,
 }
 
 impl Default for RegionOptions {
     fn default() -> Self {
         let access = RegionAccess::ALL;
-        Self { access, key: None, huge_pages: false, outlives: false, other_users: false }
+        Self { access, key: None, huge_pages: false, outlives: false, other_users: false, single_writer: false }
     }
 }
 
@@ -71,6 +72,14 @@ impl RegionOptions {
         self
     }
 
+    /// Beside this owner one program writes the region at a time: who took it over last ([`Region::take_over`]). All others
+    /// open it for reading ([`Region::open_for`]), or to run kernels that read.
+    #[must_use]
+    pub fn single_writer(mut self, on: bool) -> Self {
+        self.single_writer = on;
+        self
+    }
+
     /// Makes a region of `bytes` zeroes, which this program owns. `name`: 1 to 64 bytes, and no other region of this
     /// host has it.
     pub fn create(&self, session: &Session, name: &str, bytes: u64) -> Result<Region, RegionError> {
@@ -78,8 +87,9 @@ impl RegionOptions {
             Some(key) => key,
             None => random_key()?,
         };
-        let Self { access, huge_pages, outlives, other_users, .. } = *self;
-        let spec = RegionSpec { name: name.to_owned(), bytes, access, key, huge_pages, outlives, other_users };
+        let Self { access, huge_pages, outlives, other_users, single_writer, .. } = *self;
+        let name = name.to_owned();
+        let spec = RegionSpec { name, bytes, access, key, huge_pages, outlives, other_users, single_writer };
         Ok(Region::once(Handle::create(&session.attachment, spec)?))
     }
 }

@@ -32,6 +32,8 @@ pub(super) struct Remote {
     pub(super) handle: u32,
     pub(super) epoch: u64,
     pub(super) access: RegionAccess,
+    /// It is of this host, and the engine does its operations.
+    pub(super) is_own_host: bool,
 }
 
 /// Records that are to go together, as one chain.

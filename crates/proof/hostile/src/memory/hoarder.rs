@@ -146,7 +146,9 @@ impl Hoard<'_> {
         self.regions += 1;
         let name = format!("hoard-{}-{}", self.uid, self.regions);
         let access = RegionAccess::ALL | RegionAccess::EXECUTE;
-        let spec = RegionSpec { name, bytes, access, key: KEY, huge_pages: false, outlives: false, other_users: false };
+        let (huge_pages, outlives, other_users, single_writer) = (false, false, false, false);
+        let key = KEY;
+        let spec = RegionSpec { name, bytes, access, key, huge_pages, outlives, other_users, single_writer };
         let app = self.apps.last_mut().context("a program")?;
         let request = app.number();
         app.send(&Request::RegionCreate { request, spec }, &[])?;

@@ -260,8 +260,8 @@ fn holes_are_punched(field: Field<'_>, number: usize, rng: &mut SmallRng) -> Res
     let (name, key) = (format!("punched-{number}"), RegionKey::new([0x11; 16]));
     let mut owner = RawApp::attach(&field.here.socket, "punches")?;
     let (access, spec_name) = (RegionAccess::ALL, name.clone());
-    let (huge_pages, outlives, other_users) = (false, false, false);
-    let spec = RegionSpec { name: spec_name, bytes, access, key, huge_pages, outlives, other_users };
+    let (name_of, huge_pages, outlives, other_users, single_writer) = (spec_name, false, false, false, false);
+    let spec = RegionSpec { name: name_of, bytes, access, key, huge_pages, outlives, other_users, single_writer };
     let (_, memory) = owner.create_region(spec)?;
     let far = session(field.far, "hostile-opener")?;
     let there = Region::open(&far, field.here.ip, &name, key)?;

@@ -43,6 +43,7 @@ impl Tenant {
             huge_pages: false,
             outlives: false,
             other_users: true,
+            single_writer: false,
         };
         let request = owner.number();
         owner.send(&Request::RegionCreate { request, spec }, &[])?;

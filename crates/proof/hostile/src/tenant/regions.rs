@@ -46,8 +46,8 @@ impl Tenant {
         match self.rng.random_range(0..17) {
             0 => {
                 let (huge_pages, outlives) = (self.rng.random_bool(0.1), false);
-                let other_users = self.rng.random();
-                let spec = RegionSpec { name: any_name, bytes, access, key, huge_pages, outlives, other_users };
+                let (name, other_users, single_writer) = (any_name, self.rng.random(), self.rng.random());
+                let spec = RegionSpec { name, bytes, access, key, huge_pages, outlives, other_users, single_writer };
                 Request::RegionCreate { request, spec }
             }
             1 => Request::RegionClose { open, delete: self.rng.random() },

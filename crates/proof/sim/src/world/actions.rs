@@ -173,6 +173,7 @@ impl World {
         let Some(app) = app else { return };
         let memory = match command {
             ProgramCommand::AttachRegion { region, older, .. } => Some(self.mapped(host, region, older)),
+            ProgramCommand::WriteRegion { grant, .. } => Some(self.mapped(host, grant.region, false)),
             _ => None,
         };
         self.command(At { host, engine }, Command::Program { app, command, memory });

@@ -127,6 +127,12 @@ impl Locals {
         Ok(pieces)
     }
 
+    /// Local memory that an operation in a region of this host reads, or writes.
+    pub(crate) fn memory(&self, app: AppId, number: u32, writes: bool) -> Option<&Region> {
+        let local = self.table.get(&(app, number)).filter(|l| !l.is_detached && (l.writable || !writes))?;
+        self.pins.memory(local.pin)
+    }
+
     /// An operation that used these is over.
     pub(crate) fn release(&mut self, app: AppId, pieces: &[Piece]) {
         for piece in pieces {

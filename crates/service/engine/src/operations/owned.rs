@@ -50,6 +50,33 @@ struct Owned {
     halted: BTreeSet<IpAddr>,
     /// Notifications that the owner has not taken.
     untaken: u32,
+    writer: Option<Writer>,
+}
+
+/// Who alone may write it, by a registration of its own.
+#[derive(Debug, Clone, Copy)]
+struct Writer {
+    peer: IpAddr,
+    access: RegionAccess,
+    mr: Mr,
+}
+
+impl Owned {
+    /// What a peer may do that names the region by this key; none: it has it not open by that.
+    fn allowed(&self, peer: IpAddr, key: u32) -> Option<RegionAccess> {
+        match &self.writer {
+            Some(writer) if writer.mr.rkey.0 == key => (writer.peer == peer).then_some(writer.access),
+            _ => self.peers.contains(&peer).then_some(self.access),
+        }
+    }
+}
+
+fn rights_of(access: RegionAccess) -> Access {
+    let mut rights = Access::empty();
+    rights.set(Access::REMOTE_READ, access.contains(RegionAccess::READ));
+    // IBTA 10.6.3.1: what peers may write, the device may.
+    rights.set(Access::REMOTE_WRITE | Access::LOCAL_WRITE, access.contains(RegionAccess::WRITE));
+    rights
 }
 
 /// A region of this epoch.
@@ -90,18 +117,38 @@ impl OwnedRegions {
         if self.table.len() >= REGIONS_REGISTERED_MAX {
             return Err(VerbsError::Full { what: "list of regions", limit: REGIONS_REGISTERED_MAX as u64 });
         }
-        let mut rights = Access::empty();
-        rights.set(Access::REMOTE_READ, access.contains(RegionAccess::READ));
-        // IBTA 10.6.3.1: what peers may write, the device may.
-        rights.set(Access::REMOTE_WRITE | Access::LOCAL_WRITE, access.contains(RegionAccess::WRITE));
-        let mr = nic.reg_mr(&memory, 0, memory.len(), rights)?;
+        let mr = nic.reg_mr(&memory, 0, memory.len(), rights_of(access))?;
         self.bytes += memory.len();
         self.by_key.insert(mr.rkey.0, number);
-        self.table.insert(
-            number,
-            Owned { epoch, access, memory, mr, peers: BTreeSet::new(), halted: BTreeSet::new(), untaken: 0 },
-        );
+        let (peers, halted) = (BTreeSet::new(), BTreeSet::new());
+        let owned = Owned { epoch, access, memory, mr, peers, halted, untaken: 0, writer: None };
+        self.table.insert(number, owned);
         Ok(())
+    }
+
+    /// Registers a region once more, for the one peer that writes it. The writer before was [taken](Self::take_writer).
+    pub(crate) fn register_writer<P: Provider>(
+        &mut self,
+        nic: &mut P,
+        number: u64,
+        peer: IpAddr,
+        access: RegionAccess,
+    ) -> Result<Mr, VerbsError> {
+        let owned = self.table.get_mut(&number).ok_or(VerbsError::NoSuch("region"))?;
+        if owned.writer.is_some() {
+            return Err(VerbsError::Busy("writer of the region"));
+        }
+        let mr = nic.reg_mr(&owned.memory, 0, owned.memory.len(), rights_of(access))?;
+        owned.writer = Some(Writer { peer, access, mr });
+        self.by_key.insert(mr.rkey.0, number);
+        Ok(mr)
+    }
+
+    /// The registration of a region's writer, whose key names nothing from here on.
+    pub(crate) fn take_writer(&mut self, number: u64) -> Option<MrId> {
+        let writer = self.table.get_mut(&number)?.writer.take()?;
+        self.by_key.remove(&writer.mr.rkey.0);
+        Some(writer.mr.id)
     }
 
     /// What a peer needs to know of a region, which it has open from then on. With it: whether that is new.
@@ -116,6 +163,7 @@ impl OwnedRegions {
             access: owned.access,
             rkey: owned.mr.rkey.0,
             addr: 0,
+            last_term: 0,
         };
         Some((grant, is_new))
     }
@@ -171,8 +219,8 @@ impl OwnedRegions {
     ) -> Result<(Whole, RegionAccess), RegionBreach> {
         let not_open = RegionBreach::NotOpen(key);
         let number = *self.by_key.get(&key).ok_or(not_open)?;
-        let owned = self.table.get(&number).filter(|o| o.peers.contains(&peer)).ok_or(not_open)?;
-        let access = RegionAccess::from(asked.bits() & owned.access.bits());
+        let owned = self.table.get(&number).ok_or(not_open)?;
+        let access = asked & owned.allowed(peer, key).ok_or(not_open)?;
         Ok((Whole { number, epoch: owned.epoch }, access))
     }
 
@@ -194,13 +242,14 @@ impl OwnedRegions {
     ) -> Result<(Outcome, Option<Notification>), RegionBreach> {
         let not_open = RegionBreach::NotOpen(key);
         let number = *self.by_key.get(&key).ok_or(not_open)?;
-        let owned = self.table.get_mut(&number).filter(|o| o.peers.contains(&peer)).ok_or(not_open)?;
-        let denied = RegionBreach::Access { region: number, allowed: owned.access };
+        let owned = self.table.get_mut(&number).ok_or(not_open)?;
+        let allowed = owned.allowed(peer, key).ok_or(not_open)?;
+        let denied = RegionBreach::Access { region: number, allowed };
         match ask {
             // It has a record of its own; `Ask::from_parts` knows it not.
             Ask::Run => Err(denied),
             Ask::Confirm => Ok((Outcome::DONE, None)),
-            Ask::Notify(_) if !owned.access.contains(RegionAccess::WRITE) => Err(denied),
+            Ask::Notify(_) if !allowed.contains(RegionAccess::WRITE) => Err(denied),
             Ask::Notify(_) if owned.untaken >= NOTIFICATIONS_UNTAKEN_MAX => {
                 let most = NOTIFICATIONS_UNTAKEN_MAX.into();
                 Ok((Outcome::of(OperationStatus::NotificationsFull, most), None))
@@ -209,7 +258,7 @@ impl OwnedRegions {
                 owned.untaken += 1;
                 Ok((Outcome::DONE, Some(Notification { region: number, notify, offset })))
             }
-            Ask::Atomic(_) if !owned.access.contains(RegionAccess::ATOMIC) => Err(denied),
+            Ask::Atomic(_) if !allowed.contains(RegionAccess::ATOMIC) => Err(denied),
             Ask::Atomic(atomic) => match owned.memory.atomic64(offset, atomic) {
                 Ok(value) => Ok((Outcome { value, ..Outcome::DONE }, None)),
                 Err(shm::RegionError::Misaligned { .. }) => Err(RegionBreach::Misaligned { region: number, offset }),

@@ -48,6 +48,8 @@ pub(crate) struct OperationQueue {
     lane: Option<LaneId>,
     deficit: u32,
     has_room_to_show: bool,
+    /// Bytes of the front submission that were moved in a region of this host.
+    done_here: u32,
 }
 
 impl OperationQueue {
@@ -67,6 +69,7 @@ impl OperationQueue {
             lane: None,
             deficit: 0,
             has_room_to_show: false,
+            done_here: 0,
         }
     }
 
@@ -212,6 +215,7 @@ impl OperationQueue {
     /// The front submission is taken: number of its chain.
     pub(crate) fn take_front(&mut self) -> u64 {
         let Some(front) = self.front.take() else { return self.chain };
+        self.done_here = 0;
         self.slot.consume(front.ring_bytes());
         self.has_room_to_show = true;
         if !std::mem::replace(&mut self.is_chained, front.flags & submission_flag::CHAINED != 0) {
@@ -220,6 +224,15 @@ impl OperationQueue {
         }
         self.reserved += front.completion_ring_bytes();
         self.chain
+    }
+
+    /// Bytes of the front submission that were moved in a region of this host.
+    pub(crate) fn done_here(&self) -> u32 {
+        self.done_here
+    }
+
+    pub(crate) fn set_done_here(&mut self, bytes: u32) {
+        self.done_here = bytes;
     }
 
     /// An operation of the chain failed.

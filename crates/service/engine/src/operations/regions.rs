@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use control::{Reason, RegionAccess, RegionGrant};
 use genslab::{GenSlab, Key};
 use shm::{Class, Opcode, OperationStatus, Submission};
+use verbs::Region;
 
 use crate::frame::RunRegion;
 use crate::ids::{AppId, HandleId, LaneId};
@@ -32,7 +33,7 @@ enum State {
 struct Handle {
     app: AppId,
     peer: IpAddr,
-    lane: LaneId,
+    way: Way,
     grant: RegionGrant,
     state: State,
     in_flight: u32,
@@ -42,11 +43,26 @@ struct Handle {
     is_leased: bool,
 }
 
+/// How a handle's operations reach the region.
+#[derive(Debug, Clone)]
+pub(crate) enum Way {
+    /// By a lane to its host.
+    Lane(LaneId),
+    /// It is of this host, and its writer's: the engine does them.
+    Here(Region),
+}
+
+impl Way {
+    fn lane(&self) -> Option<LaneId> {
+        if let Self::Lane(lane) = self { Some(*lane) } else { None }
+    }
+}
+
 /// Of a handle, or of a region, nothing is in flight any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Quiet {
     /// The application closed it, or left.
-    Closed { app: AppId, peer: IpAddr, lane: LaneId, region: u64, handle: u32, used_lane: bool },
+    Closed { app: AppId, peer: IpAddr, lane: Option<LaneId>, region: u64, handle: u32, used_lane: bool },
     /// What was asked for by `stop`.
     Stopped { peer: IpAddr, region: u64, epoch: u64 },
 }
@@ -62,11 +78,11 @@ pub(crate) struct LeasedHandle {
     pub(crate) is_over: bool,
 }
 
-/// Where an operation goes that may be posted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Where an operation goes that may be done.
+#[derive(Debug, Clone)]
 pub(crate) struct Target {
     pub(crate) handle: HandleId,
-    pub(crate) lane: LaneId,
+    pub(crate) way: Way,
 }
 
 /// All handles.
@@ -92,15 +108,14 @@ impl OpenRegions {
         &mut self,
         app: AppId,
         peer: IpAddr,
-        lane: LaneId,
-        is_leased: bool,
+        (way, is_leased): (Way, bool),
         grant: RegionGrant,
     ) -> Option<HandleId> {
         if self.table.iter().filter(|(_, h)| h.app == app).count() >= REGION_HANDLES_PER_APP_MAX {
             return None;
         }
-        let state = State::Open;
-        self.table.insert(Handle { app, peer, lane, grant, state, in_flight: 0, uses_lane: true, is_leased })
+        let (state, uses_lane) = (State::Open, way.lane().is_some());
+        self.table.insert(Handle { app, peer, way, grant, state, in_flight: 0, uses_lane, is_leased })
     }
 
     /// The application gives a handle back.
@@ -134,11 +149,20 @@ impl OpenRegions {
         found
     }
 
+    /// The writer of a region of this host is over: nothing more of it is done.
+    pub(crate) fn fence_here(&mut self, region: u64) {
+        let is_it = |h: &Handle| matches!(h.way, Way::Here(_)) && h.grant.region == region;
+        let found: Vec<_> = self.table.iter().filter(|(_, h)| is_it(h)).map(|(id, h)| (h.app, id)).collect();
+        found.into_iter().for_each(|(app, id)| self.close(app, id));
+    }
+
     /// A leased lane is gone. The handles that it was for: one, or none.
     pub(crate) fn lose_lane(&mut self, lane: LaneId, reason: Reason) -> Vec<HandleId> {
         let mut lost = Vec::new();
         for id in self.table.keys() {
-            let Some(h) = self.table.get_mut(id).filter(|h| h.is_leased && h.lane == lane) else { continue };
+            let Some(h) = self.table.get_mut(id).filter(|h| h.is_leased && h.way.lane() == Some(lane)) else {
+                continue;
+            };
             if h.state == State::Open {
                 h.state = State::Lost(reason);
             }
@@ -176,9 +200,9 @@ impl OpenRegions {
         looks: u32,
     ) -> (impl Iterator<Item = (u32, LeasedHandle)>, Option<u32>) {
         let (live, next) = self.table.page(from, looks);
-        let leased = live.filter(|(_, _, h)| h.is_leased).map(|(place, handle, h)| {
+        let leased = live.filter(|(_, _, h)| h.is_leased).filter_map(|(place, handle, h)| {
             let is_over = h.state != State::Open;
-            (place, LeasedHandle { app: h.app, peer: h.peer, lane: h.lane, handle, is_over })
+            Some((place, LeasedHandle { app: h.app, peer: h.peer, lane: h.way.lane()?, handle, is_over }))
         });
         (leased, next)
     }
@@ -199,6 +223,10 @@ impl OpenRegions {
         if s.epoch != h.grant.epoch {
             return refused(OperationStatus::Revoked, h.grant.epoch);
         }
+        // The owner is told by the daemon.
+        if s.opcode == Opcode::WriteNotify && matches!(h.way, Way::Here(_)) {
+            return refused(OperationStatus::Access, h.grant.access.bits().into());
+        }
         if s.class == Class::Persistent {
             return refused(OperationStatus::NoPersistence, 0);
         }
@@ -218,12 +246,12 @@ impl OpenRegions {
         if s.opcode != Opcode::Run && s.offset.checked_add(s.bytes.into()).is_none_or(|end| end > h.grant.bytes) {
             return refused(OperationStatus::OutOfBounds, h.grant.bytes);
         }
-        Ok(Target { handle, lane: h.lane })
+        Ok(Target { handle, way: h.way.clone() })
     }
 
     /// A region that a kernel of this application is to use, which must be of the same host.
     pub(crate) fn run_region(&self, app: AppId, number: u32, lane: LaneId) -> Result<RunRegion, Outcome> {
-        let known = self.table.get(HandleId::from_bits(number)).filter(|h| h.app == app && h.lane == lane);
+        let known = self.table.get(HandleId::from_bits(number)).filter(|h| h.app == app && h.way.lane() == Some(lane));
         match known.map(|h| (h.state, &h.grant)) {
             Some((State::Open, grant)) => Ok(RunRegion { key: grant.rkey, access: grant.access }),
             Some((State::Revoked, grant)) => Err(Outcome::of(OperationStatus::Revoked, grant.epoch)),
@@ -267,7 +295,7 @@ impl OpenRegions {
         if h.state == State::Closed
             && let Some(h) = self.table.remove(handle)
         {
-            let (app, lane, used_lane) = (h.app, h.lane, h.uses_lane);
+            let (app, lane, used_lane) = (h.app, h.way.lane(), h.uses_lane);
             self.quiet.push(Quiet::Closed { app, peer, lane, region, handle: handle.bits(), used_lane });
         }
         self.settle_stop(peer, region);

@@ -4,12 +4,12 @@
 
 use shm::{Class, KERNEL_REGION_BYTES, Opcode, OperationStatus, Submission};
 
-use crate::ids::{LaneId, OperationId, QueueId};
+use crate::ids::{HandleId, LaneId, OperationId, QueueId};
 use crate::limits::OPERATION_LOOKS_PER_TURN;
 use crate::one_sided::OneSided;
 
 use super::flight::Flight;
-use super::regions::Target;
+use super::regions::{Target, Way};
 use super::{Memory, Operation, Operations, Outcome, Running};
 use crate::ask::Ask;
 use crate::pins::Uncovered;
@@ -48,8 +48,16 @@ impl Operations {
         for _ in 0..OPERATION_LOOKS_PER_TURN {
             match self.judge(id) {
                 None => return Look::Idle,
-                Some(Ok((_, target))) => return Look::Ready(target.lane),
-                Some(Err(outcome)) => self.refuse(id, outcome),
+                Some(Ok((_, Target { way: Way::Lane(lane), .. }))) => return Look::Ready(lane),
+                Some(Ok((front, Target { way: Way::Here(memory), .. }))) => {
+                    if !self.do_here(id, &front, &memory) {
+                        return Look::More;
+                    }
+                }
+                Some(Err(outcome)) => {
+                    let outcome = self.cut_short(id, outcome);
+                    self.refuse(id, outcome);
+                }
             }
         }
         Look::More
@@ -91,14 +99,14 @@ impl Operations {
             }
             return if op.is_read() && !one_sided.may_read() { Next::LaneFull } else { Next::Post(current) };
         }
-        let (front, target) = match self.judge(id) {
+        let (front, handle) = match self.judge(id) {
             None => return Next::Idle,
             Some(Err(outcome)) => {
                 self.refuse(id, outcome);
                 return Next::Taken;
             }
-            Some(Ok((_, target))) if target.lane != lane => return Next::Idle,
-            Some(Ok(next)) => next,
+            Some(Ok((front, Target { handle, way: Way::Lane(of) }))) if of == lane => (front, handle),
+            Some(Ok(_)) => return Next::Idle,
         };
         let is_run = front.opcode == Opcode::Run;
         let is_inline = front.segments == 0 && !front.opcode.is_atomic() && !is_run && front.bytes > 0;
@@ -115,21 +123,26 @@ impl Operations {
         if flight.is_full() || !has_buffer || is_read && !one_sided.may_read() {
             return Next::LaneFull;
         }
-        self.take(id, &front, target, flight)
+        self.take(id, &front, (handle, lane), flight)
     }
 
     /// The kernel of a submission. None: it has none.
-    fn running(&mut self, id: QueueId, front: &Submission, target: Target) -> Result<Option<Box<Running>>, Outcome> {
+    fn running(
+        &mut self,
+        id: QueueId,
+        front: &Submission,
+        (handle, lane): (HandleId, LaneId),
+    ) -> Result<Option<Box<Running>>, Outcome> {
         let Some(queue) = self.queues.get_mut(id).filter(|_| front.opcode == Opcode::Run) else { return Ok(None) };
         let app = queue.at().app;
         let mut payload = std::mem::take(&mut self.scratch);
         queue.copy_payload(front, &mut payload);
         let named = usize::try_from(front.operand).unwrap_or(usize::MAX).saturating_mul(KERNEL_REGION_BYTES as usize);
         let (named, request) = payload.split_at(named.min(payload.len()));
-        let mut regions = vec![self.regions.run_region(app, target.handle.bits(), target.lane)];
+        let mut regions = vec![self.regions.run_region(app, handle.bits(), lane)];
         for bytes in named.chunks_exact(KERNEL_REGION_BYTES as usize) {
             let number = bytes.first_chunk().map_or(0, |number| u32::from_le_bytes(*number));
-            regions.push(self.regions.run_region(app, number, target.lane));
+            regions.push(self.regions.run_region(app, number, lane));
         }
         let regions: Result<Vec<_>, Outcome> = regions.into_iter().collect();
         let request = request.to_vec();
@@ -137,8 +150,14 @@ impl Operations {
         Ok(Some(Box::new(Running { program: app.bits(), regions: regions?, request, answer: Vec::new() })))
     }
 
-    fn take(&mut self, id: QueueId, front: &Submission, target: Target, flight: &mut Flight) -> Next {
-        let run = match self.running(id, front, target) {
+    fn take(
+        &mut self,
+        id: QueueId,
+        front: &Submission,
+        (handle, lane): (HandleId, LaneId),
+        flight: &mut Flight,
+    ) -> Next {
+        let run = match self.running(id, front, (handle, lane)) {
             Ok(run) => run,
             Err(outcome) => {
                 self.refuse(id, outcome);
@@ -178,8 +197,8 @@ impl Operations {
         self.sequence += 1;
         let op = self.table.insert(Operation {
             queue: id,
-            handle: target.handle,
-            lane: target.lane,
+            handle,
+            lane,
             submission: *front,
             chain,
             sequence: self.sequence,
@@ -197,7 +216,7 @@ impl Operations {
         // The table has room for as many as all lanes may have.
         let Some(op) = op else { return Next::LaneFull };
         flight.begin();
-        self.regions.begin(target.handle);
+        self.regions.begin(handle);
         self.count(app, front.opcode);
         if has_bytes {
             if let Some(queue) = self.queues.get_mut(id) {

@@ -28,13 +28,19 @@ fn leased(seed: u64) -> Use {
 
 /// The daemons' part: both ends are made and connected; what arrived before is told.
 fn connect(u: &mut Use) {
+    connect_at(u, [at(0), at(1)], LANE);
+}
+
+/// The same, for a lane of another number.
+pub(crate) fn connect_at(u: &mut Use, at: [LaneAt; 2], number: u32) {
+    let at = |host: usize| at[host];
     let now = u.w.now;
     let offers = [0, 1].map(|i| {
         let h = &mut u.w.hosts[i];
         h.engine.lane_offer(&mut h.nic, at(i)).unwrap()
     });
     for i in [0, 1] {
-        assert_eq!((offers[i].lane, offers[i].datagrams.is_none()), (LANE, true));
+        assert_eq!((offers[i].lane, offers[i].datagrams.is_none()), (number, true));
         let h = &mut u.w.hosts[i];
         h.engine.lane_accept(&mut h.nic, at(i), &offers[1 - i]).unwrap();
     }

@@ -31,3 +31,4 @@ mod stream;
 mod tenants;
 mod verbs_asked;
 mod world;
+mod writer;

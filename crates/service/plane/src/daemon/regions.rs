@@ -9,7 +9,7 @@ use verbs::Time;
 use super::{Action, DATAGRAM_ENGINE, Daemon};
 use crate::{
     ClientId, DirectoryAction, Foreign, ForeignAction, Lessee, Party, ProgramCommand, RegionCommand, RegionRight,
-    RegionWish, Rights, TenantShare,
+    RegionWish, Rights, TakeOver, TenantShare,
 };
 
 impl<F, S> Daemon<F, S> {
@@ -46,6 +46,14 @@ impl<F, S> Daemon<F, S> {
                     _ if !self.may_open(client, leased_lane) => self.refuse_region(client, request),
                     None => self.directory.handle_open(party, request, wish),
                     Some(host) => self.foreign.handle_open(party, request, host, wish, leased_lane),
+                }
+            }
+            Request::RegionTakeOver { request, host, name, key, term } => {
+                let wish = TakeOver { name, key, term };
+                match self.hosts.other(host) {
+                    other if !self.may_open(client, other.is_some()) => self.refuse_region(client, request),
+                    None => self.directory.handle_take_over(party, request, &wish),
+                    Some(host) => self.foreign.handle_take_over(party, request, host, wish),
                 }
             }
             Request::RegionClose { open, .. } if Foreign::is_foreign(open) => self.foreign.handle_close(client, open),
@@ -143,9 +151,13 @@ impl<F, S> Daemon<F, S> {
         self.directory.on_attached(client, number, result);
     }
 
-    /// The answer to [`ProgramCommand::OpenRegion`].
+    /// The answer to [`ProgramCommand::OpenRegion`] and [`ProgramCommand::WriteRegion`].
     pub fn on_region_opened(&mut self, open: u64, result: Result<u32, Reason>) {
-        self.foreign.on_opened(open, result);
+        if Foreign::is_foreign(open) {
+            self.foreign.on_opened(open, result);
+        } else {
+            self.directory.on_writer_opened(open, result);
+        }
     }
 
     /// An engine's handle is closed.
@@ -230,6 +242,11 @@ impl<F, S> Daemon<F, S> {
             {
                 let gone = Err(RegionRefusal::Reason(Reason::AppFault));
                 self.directory.on_attached(client, number, gone);
+            }
+            DirectoryAction::Program { client, command: ProgramCommand::WriteRegion { open, .. } }
+                if !self.is_attached(client) =>
+            {
+                self.directory.on_writer_opened(open, Err(Reason::AppFault));
             }
             // Of a program that has left the engine detaches it by itself.
             DirectoryAction::Program { client, command } => self.command(DATAGRAM_ENGINE, client, command),

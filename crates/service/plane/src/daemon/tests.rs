@@ -427,8 +427,8 @@ const KEY: RegionKey = RegionKey::new([3; 16]);
 
 fn spec(name: &str) -> RegionSpec {
     let (bytes, access) = (4096, RegionAccess::READ);
-    let (huge_pages, outlives, other_users) = (false, false, false);
-    RegionSpec { name: name.into(), bytes, access, key: KEY, huge_pages, outlives, other_users }
+    let (huge_pages, outlives, other_users, single_writer) = (false, false, false, false);
+    RegionSpec { name: name.into(), bytes, access, key: KEY, huge_pages, outlives, other_users, single_writer }
 }
 
 #[test]

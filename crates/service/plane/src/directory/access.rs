@@ -18,13 +18,16 @@ impl Directory {
             Some(lease) => self.leased(lease, asker, &wish.key)?,
             None => {
                 let (region, entry) = self.known(party.uid, &wish.name, &wish.key)?;
-                (region, entry, entry.spec.access)
+                (region, entry, entry.opened_access())
             }
         };
         if !self.may_see(party.uid, entry) {
             return Err(RegionRefusal::OtherUser { uid: entry.uid });
         }
         let asked = wish.access;
+        if entry.spec.single_writer && asked.changes() {
+            return Err(RegionRefusal::SingleWriter);
+        }
         if asked == RegionAccess::NONE || !allowed.contains(asked) {
             return Err(RegionRefusal::NoAccess { asked, allowed });
         }

@@ -29,6 +29,8 @@ impl Entry {
             stamp,
             word,
             stage,
+            term: 0,
+            writer: None,
             handles: Handles::default(),
             remote: BTreeMap::new(),
             leases: BTreeMap::new(),

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use control::{RegionRefusal, Reply};
+use control::{RegionAccess, RegionRefusal, Reply};
 
 use super::{Directory, DirectoryAction, Stage};
 use crate::{ClientId, ProgramCommand};
@@ -76,7 +76,9 @@ impl Directory {
     fn check_attach(&self, client: ClientId, open: u64, epoch: u64) -> Result<(u64, bool, bool), RegionRefusal> {
         let region = *self.programs.get(&client).and_then(|held| held.get(&open)).ok_or(RegionRefusal::Unknown)?;
         let entry = self.entries.get(&region).ok_or(RegionRefusal::OwnerGone)?;
-        let writable = entry.handles.get(open).is_none_or(|handle| handle.access.changes());
+        // Operations that put bytes there could not be taken back from a writer that is fenced off.
+        let may_write = |access: RegionAccess| access.changes() && !entry.spec.single_writer;
+        let writable = entry.handles.get(open).is_none_or(|handle| may_write(handle.access));
         let is_moving = matches!(&entry.stage, Stage::Revoking(revoke) if revoke.is_moving());
         if epoch == entry.epoch {
             Ok((region, false, writable))

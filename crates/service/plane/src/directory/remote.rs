@@ -3,13 +3,14 @@
 //! Owns which peer has which region open, and when a registration may be given up: after each peer has said that
 //! nothing of it is in flight, or its lane is gone.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use control::{Reason, RegionAccess, RegionGrant, RegionMessage, RegionRefusal};
 use verbs::Time;
 
-use super::{Directory, DirectoryAction, Lessee, RegionWish, Stage, too_many};
+use super::writer::Writer;
+use super::{Directory, DirectoryAction, Entry, Lessee, RegionWish, Stage, TakeOver, too_many};
 use crate::{Party, RegionCommand};
 
 /// Handles of one peer's programs to regions of this host, at most.
@@ -19,11 +20,13 @@ const HANDLES_PER_PEER_MAX: u32 = 65_536;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RemoteHandle {
     pub(super) region: u64,
-    access: RegionAccess,
+    pub(super) access: RegionAccess,
     /// By which it was opened.
-    lease: Option<u64>,
+    pub(super) lease: Option<u64>,
     /// Its leased lane.
-    lane: Option<u32>,
+    pub(super) lane: Option<u32>,
+    /// The term of the last take-over before it.
+    pub(super) last_term: u64,
 }
 
 /// A region that ended while peers had it open: its memory stays registered until they have stopped.
@@ -48,43 +51,56 @@ impl Directory {
                 let wish = RegionWish { name: name.clone(), key: *key, access: *access, lease: *lease };
                 self.handle_peer_open(peer, (*open, *lane), *uid, &wish);
             }
+            RegionMessage::TakeOver { open, uid, name, key, lane, term } => {
+                let wish = TakeOver { name: name.clone(), key: *key, term: *term };
+                self.handle_peer_take_over(peer, (*open, *lane), *uid, &wish);
+            }
             RegionMessage::Closed { open } => self.handle_peer_closed(peer, *open),
             RegionMessage::Stopped { region, epoch } => self.handle_stopped(now, peer, *region, *epoch),
             RegionMessage::LoansBack { lease, key, loans } => {
                 self.handle_loans_back(Lessee::Host(peer), *lease, key, *loans);
             }
-            RegionMessage::Opened { .. } | RegionMessage::Stop { .. } => return false,
+            RegionMessage::Opened { .. } | RegionMessage::Stop { .. } | RegionMessage::Superseded { .. } => {
+                return false;
+            }
         }
         true
     }
 
     fn handle_peer_open(&mut self, peer: IpAddr, (open, lane): (u64, Option<u32>), uid: u32, wish: &RegionWish) {
         let checked = self.check_peer_open(peer, open, uid, wish);
-        match checked.and_then(|region| self.check_lane(lane).map(|()| region)) {
+        match checked.and_then(|region| self.check_lane(lane, None).map(|()| region)) {
             Ok(region) => {
-                let handle = RemoteHandle { region, access: wish.access, lease: wish.lease, lane };
-                self.peers.entry(peer).or_default().insert(open, handle);
-                let Some(entry) = self.entries.get_mut(&region) else { return };
-                entry.open_by_lease(wish.lease);
-                *entry.remote.entry(peer).or_insert(0) += 1;
-                let register = (!std::mem::replace(&mut entry.is_registered, true)).then_some(entry.spec.access);
-                let epoch = entry.epoch;
-                self.actions.push_back(DirectoryAction::Engine(RegionCommand::Grant {
-                    region,
-                    epoch,
-                    register,
-                    peer,
-                    open,
-                    lane,
-                }));
+                let last_term = self.entries.get(&region).map_or(0, |entry| entry.term);
+                let handle = RemoteHandle { region, access: wish.access, lease: wish.lease, lane, last_term };
+                self.grant(peer, open, handle, None);
             }
             Err(why) => self.tell(peer, RegionMessage::Opened { open, result: Err(why) }),
         }
     }
 
-    /// Whether a peer's handle may have a leased lane, if it wants one.
-    fn check_lane(&self, lane: Option<u32>) -> Result<(), RegionRefusal> {
-        let leased = self.peers.values().flat_map(BTreeMap::values).filter(|handle| handle.lane.is_some()).count();
+    /// Lets a peer reach a region, as its `writer` with a registration of its own or as all others do.
+    pub(super) fn grant(&mut self, peer: IpAddr, open: u64, handle: RemoteHandle, writer: Option<RegionAccess>) {
+        let RemoteHandle { region, lease, lane, .. } = handle;
+        self.peers.entry(peer).or_default().insert(open, handle);
+        let Some(entry) = self.entries.get_mut(&region) else { return };
+        entry.open_by_lease(lease);
+        *entry.remote.entry(peer).or_insert(0) += 1;
+        let register = (!std::mem::replace(&mut entry.is_registered, true)).then_some(entry.opened_access());
+        let epoch = entry.epoch;
+        let grant = RegionCommand::Grant { region, epoch, register, writer, peer, open, lane };
+        self.actions.push_back(DirectoryAction::Engine(grant));
+    }
+
+    /// Whether a peer's handle may have a leased lane, if it wants one. That of the writer of `taken` is about to end.
+    pub(super) fn check_lane(&self, lane: Option<u32>, taken: Option<u64>) -> Result<(), RegionRefusal> {
+        let ends = taken.and_then(|region| self.entries.get(&region)?.writer);
+        let all =
+            self.peers.iter().flat_map(|(&peer, held)| held.iter().map(move |(&open, handle)| (peer, open, handle)));
+        let stays = |&(peer, open, handle): &(IpAddr, u64, &RemoteHandle)| {
+            handle.lane.is_some() && ends != Some(Writer::Far { peer, open })
+        };
+        let leased = all.filter(stays).count();
         if lane.is_some() && leased >= self.config.leased_lanes_max as usize {
             return Err(too_many("leased lanes to regions of that host", self.config.leased_lanes_max));
         }
@@ -98,7 +114,7 @@ impl Directory {
         peers.into_iter().filter(is_sharer).collect()
     }
 
-    fn end_lane(&mut self, peer: IpAddr, lane: Option<u32>, reason: Reason) {
+    pub(super) fn end_lane(&mut self, peer: IpAddr, lane: Option<u32>, reason: Reason) {
         self.actions.extend(lane.map(|lane| DirectoryAction::Engine(RegionCommand::EndLane { peer, lane, reason })));
     }
 
@@ -106,12 +122,18 @@ impl Directory {
         // Programs of this host are counted by `check_open`; one of another host has no number here.
         let party = Party { client: crate::ClientId(u64::MAX), pid: 0, uid };
         let region = self.check_open(party, Lessee::Host(peer), wish)?;
+        self.check_peer_handle(peer, open)?;
+        let is_live = self.entries.get(&region).is_some_and(|entry| matches!(entry.stage, Stage::Live));
+        if is_live { Ok(region) } else { Err(RegionRefusal::Busy) }
+    }
+
+    /// Whether a peer may have one more handle, by this number.
+    pub(super) fn check_peer_handle(&self, peer: IpAddr, open: u64) -> Result<(), RegionRefusal> {
         let of_peer = self.peers.get(&peer);
         if of_peer.is_some_and(|held| held.contains_key(&open) || held.len() >= HANDLES_PER_PEER_MAX as usize) {
             return Err(too_many("handles of that host", HANDLES_PER_PEER_MAX));
         }
-        let is_live = self.entries.get(&region).is_some_and(|entry| matches!(entry.stage, Stage::Live));
-        if is_live { Ok(region) } else { Err(RegionRefusal::Busy) }
+        Ok(())
     }
 
     /// The engine could not register a region as [`RegionCommand::Grant`] said: the next grant tries again.
@@ -128,7 +150,10 @@ impl Directory {
             // is, so this alone is an answer to it.
             let why = result.map_or_else(std::convert::identity, |grant| {
                 self.ungrant_if_last(grant.region, peer);
-                RegionRefusal::Revoked { held: grant.epoch, current: grant.epoch + 1 }
+                match self.entries.get(&grant.region).filter(|entry| entry.epoch == grant.epoch) {
+                    Some(&Entry { term, .. }) if term > 0 => RegionRefusal::Superseded { term },
+                    _ => RegionRefusal::Revoked { held: grant.epoch, current: grant.epoch + 1 },
+                }
             });
             return self.tell(peer, RegionMessage::Opened { open, result: Err(why) });
         };
@@ -138,12 +163,17 @@ impl Directory {
         let line = self.entries.get(&handle.region).map(|entry| entry.line);
         let result = result.and_then(|grant| {
             let line = line.ok_or(RegionRefusal::Unknown)?;
-            Ok((RegionGrant { access: handle.access, ..grant }, line))
+            Ok((RegionGrant { access: handle.access, last_term: handle.last_term, ..grant }, line))
         });
         self.tell(peer, RegionMessage::Opened { open, result });
     }
 
     fn handle_peer_closed(&mut self, peer: IpAddr, open: u64) {
+        self.close_peer_handle(peer, open, Reason::Closed);
+    }
+
+    /// A handle of a peer's is over, and its lane, if it has one, ends.
+    pub(super) fn close_peer_handle(&mut self, peer: IpAddr, open: u64, reason: Reason) {
         let Some(held) = self.peers.get_mut(&peer) else { return };
         let Some(handle) = held.remove(&open) else { return };
         if held.is_empty() {
@@ -158,7 +188,8 @@ impl Directory {
             }
         }
         self.ungrant_if_last(handle.region, peer);
-        self.end_lane(peer, handle.lane, Reason::Closed);
+        self.end_lane(peer, handle.lane, reason);
+        self.forget_far_writer(handle.region, peer, open);
         if let Some(lease) = handle.lease {
             self.close_by_lease(handle.region, lease);
         }
@@ -187,6 +218,12 @@ impl Directory {
                 }
             }
             leases.into_iter().for_each(|lease| self.close_by_lease(region, lease));
+            if let Some(entry) = self.entries.get_mut(&region)
+                && matches!(entry.writer, Some(Writer::Far { peer: of, .. }) if of == peer)
+            {
+                // Its registration goes with the region's.
+                entry.writer = None;
+            }
             // The peer hears why before its lane ends.
             self.tell(peer, RegionMessage::Stop { region, epoch, why: why.clone() });
             lanes.into_iter().for_each(|lane| self.end_lane(peer, lane, Reason::LaneRevoked));
@@ -224,7 +261,8 @@ impl Directory {
     pub(crate) fn handle_peer_gone(&mut self, now: Time, peer: IpAddr) {
         self.now = now;
         let held = self.peers.remove(&peer).unwrap_or_default();
-        for RemoteHandle { region, lease, lane, .. } in held.into_values() {
+        for (open, RemoteHandle { region, lease, lane, .. }) in held {
+            self.forget_far_writer(region, peer, open);
             lease.into_iter().for_each(|lease| self.close_by_lease(region, lease));
             self.end_lane(peer, lane, Reason::PeerLost);
         }
@@ -275,7 +313,7 @@ impl Directory {
         }
     }
 
-    fn tell(&mut self, peer: IpAddr, message: RegionMessage) {
+    pub(super) fn tell(&mut self, peer: IpAddr, message: RegionMessage) {
         self.actions.push_back(DirectoryAction::Tell { peer, message });
     }
 }

@@ -75,13 +75,16 @@ impl Directory {
             self.end(region, region_stamp::REVOKED);
             return self.answer_revoke(asker, Ok(epoch));
         }
-        let peers: BTreeSet<IpAddr> = std::mem::take(&mut entry.remote).into_keys().collect();
         let epoch = entry.epoch;
+        let why = RegionRefusal::Revoked { held: epoch, current: epoch + 1 };
+        self.end_writer_here(region, &why);
+        let Some(entry) = self.entries.get_mut(&region) else { return };
+        let peers: BTreeSet<IpAddr> = std::mem::take(&mut entry.remote).into_keys().collect();
         let stopping = self.sharers(region, peers.iter().copied());
         let Some(entry) = self.entries.get_mut(&region) else { return };
         entry.stage = Stage::Revoking(Revoke { asker, new_key, stopping, is_moving: false });
         self.moving.insert(region, now + self.config.answer);
-        self.stop_peers(region, epoch, &peers, &RegionRefusal::Revoked { held: epoch, current: epoch + 1 });
+        self.stop_peers(region, epoch, &peers, &why);
         self.go_on_revoking(region);
     }
 

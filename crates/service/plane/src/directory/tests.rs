@@ -10,6 +10,7 @@ mod leases;
 mod remote;
 mod returns;
 mod runs;
+mod writer;
 
 const KEY: RegionKey = RegionKey::new([7; 16]);
 const OTHER_KEY: RegionKey = RegionKey::new([8; 16]);
@@ -28,6 +29,7 @@ fn spec(name: &str, bytes: u64) -> RegionSpec {
         huge_pages: false,
         outlives: false,
         other_users: false,
+        single_writer: false,
     }
 }
 

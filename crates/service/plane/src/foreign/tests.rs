@@ -1,6 +1,6 @@
 //! Handles to another host's regions. The test plays the engine and the owner's daemon.
 
-use control::RegionKey;
+use control::{RegionAccess, RegionKey};
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn actions(foreign: &mut Foreign) -> Vec<ForeignAction> {
 const LINE: RegionLine = RegionLine { id: 3, uid: 5, revokes: 0 };
 
 fn grant() -> RegionGrant {
-    RegionGrant { region: 8, epoch: 1, bytes: 64, access: RegionAccess::READ, rkey: 9, addr: 0 }
+    RegionGrant { region: 8, epoch: 1, bytes: 64, access: RegionAccess::READ, rkey: 9, addr: 0, last_term: 0 }
 }
 
 fn closed(open: u64) -> ForeignAction {

@@ -39,7 +39,8 @@ fn both_sides_with_one_key_believe_each_other_and_seal() {
 #[test]
 fn the_handshake_is_the_documented_one() {
     let (mut dialer, _) = met();
-    let mut prologue = b"raas control link 2\0\0\0\0\x09".to_vec();
+    let mut prologue = b"raas control link 2\0".to_vec();
+    prologue.extend(control::WIRE_VERSION.to_be_bytes());
     for n in [1u8, 2] {
         prologue.extend([0, 0, 0, 0, 0, 0, 0, n]);
         prologue.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, n]);

@@ -211,7 +211,7 @@ fn a_region_is_registered_for_what_its_owner_allows_and_one_that_is_not_is_told(
     let peer = IpAddr::from([127, 0, 0, 2]);
     let mut grant = |region, memory: Option<dispatch::Mapped>| {
         let register = memory.as_ref().map(|_| RegionAccess::READ);
-        let command = RegionCommand::Grant { region, epoch: 3, register, peer, open: 7, lane: None };
+        let command = RegionCommand::Grant { region, epoch: 3, register, writer: None, peer, open: 7, lane: None };
         let command = dispatch::Command::Region { command, memory };
         started.handle.commands.blocking_send(Command::Engine(command)).unwrap();
         started.handle.bell.ring();

@@ -119,6 +119,7 @@ impl Hub {
         if let Some(app) = self.names.app(client, engine) {
             let memory = match command {
                 ProgramCommand::AttachRegion { region, older, .. } => Some(self.regions.map(region, older)),
+                ProgramCommand::WriteRegion { grant, .. } => Some(self.regions.map(grant.region, false)),
                 _ => None,
             };
             self.command(engine, Command::Program { app, command, memory });

@@ -281,8 +281,8 @@ fn a_kernel_is_not_kept_for_a_region_that_ended_while_it_was_read() {
         // the watchdog ends it.
         let was_refused = (1_u64..).any(|n| {
             let (access, name) = (FULL.into(), format!("r{n}"));
-            let (key, huge_pages, outlives, other_users) = (KEY, false, false, false);
-            let spec = RegionSpec { name, bytes: 8, access, key, huge_pages, outlives, other_users };
+            let (key, huge_pages, outlives, other_users, single_writer) = (KEY, false, false, false, false);
+            let spec = RegionSpec { name, bytes: 8, access, key, huge_pages, outlives, other_users, single_writer };
             owner.send(&Request::RegionCreate { request: 2 * n, spec });
             let Some(Reply::RegionOpened { result: Ok(OpenedRegion { open, .. }), .. }) = owner.next() else {
                 panic!("no region")

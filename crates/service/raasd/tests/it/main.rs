@@ -47,3 +47,4 @@ mod two_hosts;
 mod unreliable;
 mod verbs_asked;
 mod wires;
+mod writers;

@@ -472,6 +472,7 @@ fn an_owner_that_does_not_move_loses_its_region() {
             huge_pages: false,
             outlives: true,
             other_users: false,
+            single_writer: false,
         };
         raw.send(&Request::RegionCreate { request: 1, spec });
         assert!(matches!(raw.next(), Some(Reply::RegionOpened { result: Ok(_), .. })));

@@ -241,7 +241,8 @@ fn raw(host: &Host) -> RawClient {
 fn bring(client: &mut RawClient, name: &str, bytes: u64, epoch: u64) -> Option<Reply> {
     let (name, key) = (name.to_owned(), KEY);
     let access = RegionAccess::ALL;
-    let spec = RegionSpec { name, bytes, access, key, huge_pages: false, outlives: false, other_users: false };
+    let (huge_pages, outlives, other_users, single_writer) = (false, false, false, false);
+    let spec = RegionSpec { name, bytes, access, key, huge_pages, outlives, other_users, single_writer };
     let line = RegionLine { id: 1, uid: 0, revokes: 0 };
     client.send(&Request::RegionReturn { request: 1, spec, epoch, line });
     client.next()

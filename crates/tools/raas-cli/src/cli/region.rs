@@ -50,6 +50,9 @@ pub(crate) struct RegionCreateArgs {
     /// Programs of other users may open it too, if they have the key
     #[arg(long)]
     pub(crate) other_users: bool,
+    /// Beside the owner one program writes it at a time: the last that took it over
+    #[arg(long)]
+    pub(crate) single_writer: bool,
     /// Print one JSON object on stdout
     #[arg(long)]
     pub(crate) json: bool,

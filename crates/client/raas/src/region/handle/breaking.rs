@@ -72,17 +72,28 @@ impl Handle {
 
     /// The engine does not know the handle any more, which it calls revoked. What the daemon says of it counts.
     pub(super) fn why_over(&self, error: RegionError) -> RegionError {
-        if matches!(error, RegionError::Revoked { .. }) {
-            self.wait_for_end();
+        let is_fenced = |reason: &Reason| *reason == Reason::Superseded;
+        match &error {
+            RegionError::Revoked { .. } => self.wait_for_end(),
+            RegionError::OutcomeUnknown { reason, .. } if is_fenced(reason) => self.wait_for_end(),
+            _ => {}
         }
         self.as_told(error)
     }
 
     /// As [`Self::why_over`], without waiting for the daemon's word.
     pub(in crate::region) fn as_told(&self, error: RegionError) -> RegionError {
-        let RegionError::Revoked { may_have_landed, .. } = error else { return error };
         let name = || self.name.clone();
+        if let (RegionError::OutcomeUnknown { .. }, Some(&RegionRefusal::Superseded { term })) =
+            (&error, self.ended.get())
+        {
+            return RegionError::Superseded { name: name(), term, may_have_landed: true };
+        }
+        let RegionError::Revoked { may_have_landed, .. } = error else { return error };
         match self.ended.get() {
+            Some(&RegionRefusal::Superseded { term }) => {
+                RegionError::Superseded { name: name(), term, may_have_landed }
+            }
             Some(&RegionRefusal::Reason(reason)) if may_have_landed => {
                 RegionError::OutcomeUnknown { name: name(), reason }
             }

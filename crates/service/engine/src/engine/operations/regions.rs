@@ -13,7 +13,7 @@ use crate::engine::Engine;
 use crate::event::Event;
 use crate::ids::{AppId, HandleId};
 use crate::lane_at::LaneAt;
-use crate::operations::regions::Quiet;
+use crate::operations::regions::{Quiet, Way};
 use crate::operations::{Memory, Operation, Outcome};
 use crate::table::Key;
 
@@ -44,6 +44,29 @@ impl Engine {
         Some(grant)
     }
 
+    /// As [`Engine::grant_region`], to the one peer whose program writes the region: by a registration of its own, which
+    /// [`Engine::fence_region`] gives up.
+    pub fn grant_writer<P: Provider>(
+        &mut self,
+        nic: &mut P,
+        number: u64,
+        peer: IpAddr,
+        access: RegionAccess,
+    ) -> Result<RegionGrant, VerbsError> {
+        let grant = self.grant_region(nic, number, peer).ok_or(VerbsError::NoSuch("region"))?;
+        let mr = self.ops.owned.register_writer(nic, number, peer.to_canonical(), access)?;
+        Ok(RegionGrant { access, rkey: mr.rkey.0, ..grant })
+    }
+
+    /// The writer of a region is over. Its leased lane has ended before; here go its registration, and its handle if it
+    /// is a program of this host. Nothing of it lands any more.
+    pub fn fence_region<P: Provider>(&mut self, nic: &mut P, number: u64) {
+        if let Some(mr) = self.ops.owned.take_writer(number) {
+            self.dereg(nic, mr);
+        }
+        self.ops.regions.fence_here(number);
+    }
+
     /// A peer's daemon says that nothing of its host uses a region any more.
     pub fn ungrant_region(&mut self, number: u64, peer: IpAddr) {
         let peer = peer.to_canonical();
@@ -63,6 +86,9 @@ impl Engine {
     /// registered.
     pub fn deregister_region<P: Provider>(&mut self, nic: &mut P, number: u64, epoch: u64) -> bool {
         self.ops.kernels.halt_here(number);
+        if let Some(mr) = self.ops.owned.take_writer(number) {
+            self.dereg(nic, mr);
+        }
         let Some((mr, peers)) = self.ops.owned.remove(number, epoch) else { return false };
         self.dereg(nic, mr);
         for peer in peers {
@@ -94,7 +120,8 @@ impl Engine {
             Some(number) => self.insert_lane((at.peer, number)),
         };
         let id = lane.ok_or(Reason::LocalLimit)?;
-        let Some(handle) = self.ops.regions.open(app, at.peer, id, at.leased.is_some(), grant) else {
+        let way = (Way::Lane(id), at.leased.is_some());
+        let Some(handle) = self.ops.regions.open(app, at.peer, way, grant) else {
             if at.leased.is_some() {
                 self.free_lane(nic, id);
             }
@@ -108,6 +135,14 @@ impl Engine {
             }
         }
         Ok(handle.bits())
+    }
+
+    /// An application of this host writes a region of this host, and is the only one beside its owner. Its operations are
+    /// done here, in `memory`, until [`Engine::fence_region`].
+    pub fn write_region(&mut self, app: AppId, memory: Region, grant: RegionGrant) -> Result<u32, Reason> {
+        self.apps.get_here(app).ok_or(Reason::AppFault)?;
+        let handle = self.ops.regions.open(app, self.local_address(), (Way::Here(memory), false), grant);
+        handle.map(HandleId::bits).ok_or(Reason::LocalLimit)
     }
 
     /// An application gives a region of another host back. [`Event::RegionClosed`] follows when nothing that it began
@@ -203,7 +238,9 @@ impl Engine {
         for quiet in self.ops.regions.take_quiet() {
             match quiet {
                 Quiet::Closed { app, peer, lane, region, handle, used_lane } => {
-                    if let Some(of) = self.lanes.get_mut(lane) {
+                    if let Some(lane) = lane
+                        && let Some(of) = self.lanes.get_mut(lane)
+                    {
                         if used_lane {
                             of.on.operations.drop_use();
                         }

@@ -16,7 +16,7 @@ fn make(daemon: &mut Machine, n: u64) -> u64 {
 }
 
 fn grant(region: u64) -> RegionGrant {
-    RegionGrant { region, epoch: 1, bytes: 4096, access: RegionAccess::READ, rkey: 9, addr: 0 }
+    RegionGrant { region, epoch: 1, bytes: 4096, access: RegionAccess::READ, rkey: 9, addr: 0, last_term: 0 }
 }
 
 /// A program of the peer has a handle to the region, maybe with a lane of its own.

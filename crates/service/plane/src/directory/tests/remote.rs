@@ -33,11 +33,19 @@ impl Desk {
 
 fn grant_of(opened: &OpenedRegion) -> RegionGrant {
     let RegionInfo { region, epoch, bytes, .. } = opened.info;
-    RegionGrant { region, epoch, bytes, access: RegionAccess::ALL, rkey: 9, addr: 0 }
+    RegionGrant { region, epoch, bytes, access: RegionAccess::ALL, rkey: 9, addr: 0, last_term: 0 }
 }
 
 fn grant(region: u64, register: Option<RegionAccess>, open: u64) -> DirectoryAction {
-    DirectoryAction::Engine(RegionCommand::Grant { region, epoch: 1, register, peer: PEER, open, lane: None })
+    DirectoryAction::Engine(RegionCommand::Grant {
+        region,
+        epoch: 1,
+        register,
+        writer: None,
+        peer: PEER,
+        open,
+        lane: None,
+    })
 }
 
 fn opened(open: u64, result: Result<(RegionGrant, RegionLine), RegionRefusal>) -> DirectoryAction {
