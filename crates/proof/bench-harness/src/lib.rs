@@ -281,6 +281,13 @@ fn with_priority<'w>(words: &[&'w str]) -> Vec<&'w str> {
     all
 }
 
+/// A command that [`with_priority`] starts, and that takes the priority back: of what is to be measured as other work of
+/// the machine is.
+fn without_priority(words: Vec<String>) -> Vec<String> {
+    let back = if rustix::process::geteuid().is_root() { &["nice", "-n", "20"][..] } else { &[] };
+    back.iter().map(|word| (*word).to_owned()).chain(words).collect()
+}
+
 /// While it lives, this session's processes together go before those of other sessions; where the kernel groups
 /// processes by session, their own priorities do not reach beyond it.
 #[derive(Debug)]

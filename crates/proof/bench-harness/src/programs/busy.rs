@@ -12,6 +12,7 @@ use super::compare::{Compared, Side, compare, same, words};
 use super::stores::{self, Load};
 use super::{At, Measured, RUN, TCP, web};
 use crate::stats::{Bar, Better, Kind, Row};
+use crate::without_priority;
 
 /// Threads that compute.
 const LOADS: [u32; 4] = [0, 2, 4, 8];
@@ -23,21 +24,21 @@ const LEAST: f64 = 1.0;
 
 pub(super) fn redis(at: &At<'_>) -> Result<Measured> {
     let load = Load { connections: CONNECTIONS, under_way: 1, count: OPERATIONS };
-    measure(at, "redis", &stores::redis_sides(at, load), &stores::redis_rate)
+    measure(at, "redis", stores::redis_sides(at, load), &stores::redis_rate)
 }
 
 pub(super) fn memcached(at: &At<'_>) -> Result<Measured> {
     let load = Load { connections: CONNECTIONS, under_way: 1, count: OPERATIONS };
     let sides = stores::memcached_sides(at, load, &stores::memcached_mix(at, "busy", ("0.0", "1.0"))?);
-    measure(at, "memcached", &sides, &stores::memcaslap_rate)
+    measure(at, "memcached", sides, &stores::memcaslap_rate)
 }
 
 pub(super) fn nginx(at: &At<'_>) -> Result<Measured> {
-    measure(at, "nginx", &sides_of_nginx(at, false)?, &web::wrk)
+    measure(at, "nginx", sides_of_nginx(at, false)?, &web::wrk)
 }
 
 pub(super) fn chain(at: &At<'_>) -> Result<Measured> {
-    measure(at, "chain of nginx", &sides_of_nginx(at, true)?, &web::wrk)
+    measure(at, "chain of nginx", sides_of_nginx(at, true)?, &web::wrk)
 }
 
 fn sides_of_nginx(at: &At<'_>, is_chain: bool) -> Result<Vec<Side>> {
@@ -59,9 +60,13 @@ fn sides_of_nginx(at: &At<'_>, is_chain: bool) -> Result<Vec<Side>> {
         .collect()
 }
 
-/// Rates at each load.
-fn measure(at: &At<'_>, name: &str, sides: &[Side], rate: &dyn Fn(&str) -> Result<f64>) -> Result<Measured> {
-    let rows = LOADS.iter().map(|load| at_load(at, name, sides, *load, rate)).collect::<Result<_>>()?;
+/// Rates at each load. What is measured has the priority of the threads that compute, and of the daemon: with more it
+/// would hardly feel them.
+fn measure(at: &At<'_>, name: &str, sides: Vec<Side>, rate: &dyn Fn(&str) -> Result<f64>) -> Result<Measured> {
+    let level =
+        |side: Side| Side { server: without_priority(side.server), client: without_priority(side.client), ..side };
+    let sides: Vec<Side> = sides.into_iter().map(level).collect();
+    let rows = LOADS.iter().map(|load| at_load(at, name, &sides, *load, rate)).collect::<Result<_>>()?;
     Ok(Measured { rows, ..Measured::default() })
 }
 
