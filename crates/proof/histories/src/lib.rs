@@ -50,6 +50,8 @@ pub struct Call {
     pub found: Option<u64>,
     /// When the call was asked for that was done before this one, by a fence. It is of the same word.
     pub after: Option<u64>,
+    /// It was done before this moment, or not at all: its caller was fenced off.
+    pub by: Option<u64>,
 }
 
 /// What was found about one word.
@@ -80,8 +82,11 @@ pub struct Event<A> {
 pub fn judge(calls: &[Call]) -> Verdict {
     // Nobody can see whether a read was done that nobody heard of.
     let seen = calls.iter().filter(|c| c.ended.is_some() || c.act != Act::Read);
-    let event = |c: &Call| Event { what: (c.act, c.found), asked: c.asked, ended: c.ended, after: c.after };
-    judge_by(&seen.map(event).collect::<Vec<_>>(), 0, |word: &u64, (act, found)| act.apply(*word, *found))
+    let event = |c: &Call| {
+        let event = Event { what: (c.act, c.found), asked: c.asked, ended: c.ended, after: c.after };
+        (event, c.by)
+    };
+    search(seen.map(event).collect(), 0, |word: &u64, (act, found)| act.apply(*word, *found))
 }
 
 /// Judges the calls of one object of any kind, which was `start` at first. `apply` says what the object is after a call,
@@ -91,8 +96,17 @@ pub fn judge_by<A: Clone, S: Clone + Eq + Hash>(
     start: S,
     apply: impl Fn(&S, &A) -> Option<S>,
 ) -> Verdict {
-    let mut calls = calls.to_vec();
-    calls.sort_unstable_by_key(|c| c.asked);
+    search(calls.iter().map(|call| (call.clone(), None)).collect(), start, apply)
+}
+
+/// Each call with the moment after which it was not done.
+fn search<A: Clone, S: Clone + Eq + Hash>(
+    mut calls: Vec<(Event<A>, Option<u64>)>,
+    start: S,
+    apply: impl Fn(&S, &A) -> Option<S>,
+) -> Verdict {
+    calls.sort_unstable_by_key(|(c, _)| c.asked);
+    let (calls, by): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
     let words = calls.len().div_ceil(64);
     let mut tried: HashSet<(Vec<u64>, S)> = HashSet::new();
     let mut stack = vec![(vec![0u64; words], start)];
@@ -103,8 +117,11 @@ pub fn judge_by<A: Clone, S: Clone + Eq + Hash>(
         // One that may never have been done keeps nothing waiting.
         let keeps = |before: usize, after: u64| calls[before].asked == after && calls[before].ended.is_some();
         let waits = |i: usize| calls[i].after.is_some_and(|after| open().any(|before| keeps(before, after)));
+        // What was asked for later and is done already was done later.
+        let last_done = || (0..calls.len()).rev().find(|i| is_done(*i)).map_or(0, |i| calls[i].asked);
+        let is_too_late = |i: usize| by[i].is_some_and(|by| last_done() > by);
         let Some(first_end) = open().filter_map(|i| calls[i].ended).min() else { return Verdict::Explained };
-        for i in open().take_while(|i| calls[*i].asked < first_end).filter(|i| !waits(*i)) {
+        for i in open().take_while(|i| calls[*i].asked < first_end).filter(|i| !waits(*i) && !is_too_late(*i)) {
             let Some(next) = apply(&state, &calls[i].what) else { continue };
             let mut also = done.clone();
             also[i / 64] |= 1 << (i % 64);
@@ -155,7 +172,7 @@ impl Histories {
         let asked = self.next();
         let after = before.and_then(|id| self.call(id)).map(|call| call.asked);
         let calls = self.calls.entry((region, word)).or_default();
-        calls.push(Call { act, asked, ended: None, found: None, after });
+        calls.push(Call { act, asked, ended: None, found: None, after, by: None });
         self.unknown += 1;
         CallId { region, word, index: calls.len() - 1 }
     }
@@ -180,6 +197,14 @@ impl Histories {
         self.unknown -= 1;
         if let Some(call) = self.call(id) {
             call.act = Act::Read;
+        }
+    }
+
+    /// Its caller was fenced off: what was not done by now is never done.
+    pub fn on_fenced(&mut self, id: CallId) {
+        let now = self.next();
+        if let Some(call) = self.call(id) {
+            call.by.get_or_insert(now);
         }
     }
 
@@ -209,7 +234,7 @@ mod tests {
     use super::*;
 
     fn call(act: Act, asked: u64, ended: u64, found: Option<u64>) -> Call {
-        Call { act, asked, ended: (ended > 0).then_some(ended), found, after: None }
+        Call { act, asked, ended: (ended > 0).then_some(ended), found, after: None, by: None }
     }
 
     fn add(asked: u64, ended: u64, found: u64) -> Call {
@@ -252,6 +277,22 @@ mod tests {
         assert_eq!(judge(&[read, Call { after: Some(1), ..write }]), Verdict::Wrong, "the write came behind the read");
         let read = Call { found: Some(0), ..read };
         assert_eq!(judge(&[read, Call { after: Some(1), ..write }]), Verdict::Explained);
+    }
+
+    #[test]
+    fn a_call_that_was_fenced_off_is_not_done_later() {
+        let mut h = Histories::default();
+        let write = h.on_asked(1, 0, Act::Write(5));
+        h.on_seen(1, 0, 0);
+        h.on_fenced(write);
+        h.on_seen(1, 0, 5);
+        assert!(h.judge().is_empty(), "it was done between the look and the fence");
+        let write = h.on_asked(1, 0, Act::Write(6));
+        h.on_fenced(write);
+        h.on_seen(1, 0, 5);
+        assert!(h.judge().is_empty(), "it was not done");
+        h.on_seen(1, 0, 6);
+        assert_eq!(h.judge().len(), 1, "it was done behind the fence");
     }
 
     #[test]

@@ -29,6 +29,7 @@ mod trace;
 mod user;
 mod wire;
 mod world;
+mod writers;
 
 pub use address::address;
 pub use app::Answers;

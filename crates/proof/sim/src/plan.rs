@@ -55,6 +55,8 @@ pub struct Plan {
     pub users: Vec<UserPlan>,
     /// Whose programs they all are: of so many users in turn.
     pub uids: u32,
+    /// The hosts' regions have one writer at a time beside their owners.
+    pub has_writers: bool,
     /// Programs under `raas run`.
     pub meetings: Vec<MeetingPlan>,
     /// Half of the streams are conversations: messages by turns.
@@ -556,6 +558,7 @@ impl Plan {
             meetings: Vec::new(),
             has_conversations: false,
             has_upgrades: false,
+            has_writers: false,
             faults: Vec::new(),
             quiet_at: Time::ZERO + Duration::from_secs(1),
         }

@@ -45,7 +45,7 @@ impl Shared {
 }
 
 /// A region of a program.
-pub(crate) fn region_spec(name: String, key: RegionKey) -> RegionSpec {
+pub(crate) fn region_spec(name: String, key: RegionKey, single_writer: bool) -> RegionSpec {
     RegionSpec {
         name,
         bytes: REGION_BYTES as u64,
@@ -54,7 +54,7 @@ pub(crate) fn region_spec(name: String, key: RegionKey) -> RegionSpec {
         huge_pages: false,
         outlives: false,
         other_users: true,
-        single_writer: false,
+        single_writer,
     }
 }
 

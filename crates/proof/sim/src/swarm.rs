@@ -83,6 +83,7 @@ impl Plan {
             meetings: Vec::new(),
             has_conversations: false,
             has_upgrades: false,
+            has_writers: false,
             faults: Vec::new(),
             quiet_at: Time::ZERO + Duration::from_micros(quiet_us),
         };

@@ -25,6 +25,7 @@ use verbs::{Region, Time};
 
 use crate::plan::LocalPlan;
 use crate::regions::Shared;
+use crate::writers::{Turn, Writers};
 use local::{Local, Used};
 
 /// Words of a region that programs use.
@@ -50,12 +51,29 @@ pub(crate) struct Origin {
     pub(crate) lease: Option<u64>,
     /// The lender's daemon had ended the lease before it was asked for.
     pub(crate) is_shut: bool,
+    /// Of a region with one writer: what it is taken over by; none: it is read.
+    pub(crate) by: Taking,
+}
+
+/// What a handle is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Taking {
+    /// All that the region allows.
+    All,
+    /// To read it.
+    Reads,
+    /// To be its one writer, by this term.
+    Term(u64),
 }
 
 impl Origin {
     /// Whether it is opened again when its handle broke.
     fn is_again(&self) -> bool {
-        !self.is_leased && self.lease.is_none()
+        !self.is_leased && self.lease.is_none() && !matches!(self.by, Taking::Term(_))
+    }
+
+    fn reads(&self) -> bool {
+        self.lease.is_some() || self.by == Taking::Reads
     }
 }
 
@@ -66,6 +84,7 @@ pub(crate) struct Ended {
     pub(crate) revokes: BTreeMap<u64, u64>,
     /// By the lender's host.
     pub(crate) leases: BTreeSet<(usize, u64)>,
+    pub(crate) writers: Writers,
 }
 
 /// A region that it has open.
@@ -82,8 +101,16 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    fn region(&self) -> u64 {
+    pub(crate) fn region(&self) -> u64 {
         self.identity.line.id
+    }
+
+    /// Which of the region's writers it is, if it is one.
+    pub(crate) fn turn(&self) -> Option<Turn> {
+        match (&self.reach, self.origin.by) {
+            (Reach::There { epoch, .. }, Taking::Term(term)) => Some((*epoch, term)),
+            _ => None,
+        }
     }
 }
 
@@ -322,7 +349,7 @@ impl User {
     pub(crate) fn submit(
         &mut self,
         (depth, count): (u32, u32),
-        ended: &Ended,
+        ended: &mut Ended,
         rng: &mut StdRng,
         histories: &mut Histories,
     ) -> bool {
@@ -336,7 +363,8 @@ impl User {
             let length = if rng.random_bool(0.3) { rng.random_range(2..=CHAIN_MAX) } else { 1 };
             // Of one word: a fence between two of its operations is seen there.
             let word = (length > 1 && rng.random_bool(0.7)).then(|| rng.random_range(0..WORDS));
-            let (open, region, reads) = (opened.open, opened.region(), opened.origin.lease.is_some());
+            let (open, region, reads) = (opened.open, opened.region(), opened.origin.reads());
+            let turn = opened.turn();
             let is_late = is_late(opened, ended);
             let mut wishes: Vec<Wish> =
                 (1..=length).map(|n| wish((handle, epoch), (word, reads), n < length, rng)).collect();
@@ -350,6 +378,7 @@ impl User {
                 let is_fenced = submission.flags & submission_flag::FENCE != 0;
                 let before = self.last.get(&(region, word)).copied().filter(|_| is_fenced);
                 let call = histories.on_asked_after(region, word, act, before);
+                turn.into_iter().for_each(|turn| ended.writers.on_asked(region, turn, call, histories));
                 self.last.insert((region, word), call);
                 let opcode = submission.opcode;
                 let local = local.map(|(used, _)| used);
@@ -416,7 +445,7 @@ impl User {
         let Reach::Here(place) = &opened.reach else { return None };
         place.check(false).ok()?;
         let (word, value) = (rng.random_range(0..WORDS), rng.next_u64() >> 8);
-        let act = match rng.random_range(0..5) * i32::from(opened.origin.lease.is_none()) {
+        let act = match rng.random_range(0..5) * i32::from(!opened.origin.reads()) {
             0 => Act::Read,
             1 => Act::Write(value),
             2 => Act::Change(AtomicOp::CompareSwap { expected: 0, new: value }),
@@ -595,6 +624,9 @@ fn wish((handle, epoch): (u32, u64), (word, reads): (Option<u64>, bool), is_chai
 
 /// Whether the owner has taken the region from this handle already.
 fn is_late(opened: &Opened, ended: &Ended) -> bool {
+    if opened.turn().is_some_and(|turn| ended.writers.is_over(opened.region(), turn)) {
+        return true;
+    }
     let revoked = ended.revokes.get(&opened.region()).is_some_and(|done| *done > opened.identity.line.revokes);
     revoked || opened.origin.lease.is_some_and(|lease| ended.leases.contains(&(opened.origin.owner, lease)))
 }

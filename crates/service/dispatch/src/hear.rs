@@ -145,7 +145,7 @@ fn hear_event<F, S>(
 }
 
 fn log_lane_failed(peer: IpAddr, lane: u32, reason: Reason, detail: &str) {
-    if matches!(reason, Reason::Closed | Reason::LaneRevoked) {
+    if matches!(reason, Reason::Closed | Reason::LaneRevoked | Reason::Superseded) {
         tracing::info!(%peer, lane, detail, "the lane is given up");
     } else {
         tracing::warn!(%peer, lane, %reason, detail, "the lane failed");

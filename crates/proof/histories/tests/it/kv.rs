@@ -203,6 +203,7 @@ fn calls_of(key: u32, seen: &[Seen]) -> Vec<Call> {
         ended: moment(1, i),
         found: seen.found,
         after: None,
+        by: None,
     };
     of_key.iter().enumerate().map(call).collect()
 }

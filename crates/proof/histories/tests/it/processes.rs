@@ -237,6 +237,7 @@ fn calls_of(word: u64, programs: &[Vec<Seen>]) -> Vec<Call> {
         ended: moment(1, p, i),
         found: seen.found,
         after: seen.after.and_then(|before| moment(0, p, before)),
+        by: None,
     });
     calls.collect()
 }

@@ -96,6 +96,8 @@ pub struct Checks {
     pub by_lease: u64,
     /// Reads of memory of a program's own host by a lease.
     pub by_near_lease: u64,
+    /// Take-overs of regions that somebody had taken over before.
+    pub superseded: u64,
     /// Messages of conversations that came by a TCP connection, and by a ring.
     said_by_tcp: u64,
     said_by_ring: u64,
@@ -138,6 +140,7 @@ impl Checks {
             with_local: 0,
             by_lease: 0,
             by_near_lease: 0,
+            superseded: 0,
             said_by_tcp: 0,
             said_by_ring: 0,
             left_tcp: 0,
@@ -174,6 +177,7 @@ impl Checks {
             ("operations_with_local_memory", self.with_local),
             ("operations_by_a_lease", self.by_lease),
             ("reads_by_a_lease_of_one_host", self.by_near_lease),
+            ("take_overs_from_another_writer", self.superseded),
             ("messages_by_a_ring", self.said_by_ring),
             ("messages_by_tcp", self.said_by_tcp),
             ("ends_that_left_tcp", self.left_tcp),

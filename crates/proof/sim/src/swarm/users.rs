@@ -19,6 +19,12 @@ const LEASES: u64 = 0x1ea_5e5;
 /// The same for local memory and leases.
 const LOCALS: u64 = 0x10_ca15;
 
+/// The same for regions with one writer.
+const WRITERS: u64 = 0x3_217e5;
+
+/// Programs that use regions with one writer.
+const WRITERS_MIN: usize = 4;
+
 /// Whether hosts have lanes for all others, which programs that use regions need.
 pub(super) fn may_be(plan: &Plan) -> bool {
     let hosts = plan.hosts.len();
@@ -62,9 +68,22 @@ pub(super) fn draw(plan: &mut Plan, quiet_us: u64) {
     }
 }
 
+/// In a third of the plans regions have one writer, and so many programs that they take them from each other.
+fn draw_writers(plan: &mut Plan) {
+    let mut rng = StdRng::seed_from_u64(mix(plan.seed ^ mix(WRITERS)));
+    plan.has_writers = rng.random_ratio(1, 3);
+    let Some(first) = plan.users.first().filter(|_| plan.has_writers).cloned() else { return };
+    while plan.users.len() < WRITERS_MIN {
+        let host = rng.random_range(0..plan.hosts.len());
+        plan.users.push(UserPlan { host, ..first.clone() });
+    }
+    plan.users.iter_mut().for_each(|user| user.count *= 2);
+}
+
 /// Half of the programs have local memory, and a third borrow. Memory of their own is for plans in which owners of hosts' regions have places for
 /// all they make.
 pub(super) fn draw_loans(plan: &mut Plan) {
+    draw_writers(plan);
     let mut rng = StdRng::seed_from_u64(mix(plan.seed ^ mix(LOCALS)));
     for user in &mut plan.users {
         let kinds = [None, None, Some(LocalPlan::Own), Some(LocalPlan::Hosts)];

@@ -113,7 +113,7 @@ impl Local {
                     let mut key = [0; 16];
                     rng.fill(&mut key[..]);
                     self.key = Some(RegionKey::new(key));
-                    Request::RegionCreate { request, spec: region_spec(name, RegionKey::new(key)) }
+                    Request::RegionCreate { request, spec: region_spec(name, RegionKey::new(key), false) }
                 }
                 (LocalPlan::Hosts, Some((host, key))) => {
                     let (name, access, lease, leased_lane) = (NAME.into(), RegionAccess::ALL, None, false);

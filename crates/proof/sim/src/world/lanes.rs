@@ -73,7 +73,7 @@ impl World {
         self.trace.text(now, || format!("lane {host} to {peer} failed: {detail}"));
         self.on_given_up(at, LaneAt::new(peer, lane));
         let Some(other) = self.host_at(peer) else { return };
-        let ends = [Reason::Closed, Reason::LaneRevoked, Reason::PeerLost];
+        let ends = [Reason::Closed, Reason::LaneRevoked, Reason::Superseded, Reason::PeerLost];
         let is_leased = lane >= control::LEASED_LANE_FIRST;
         let is_explained = if is_leased && ends.contains(&reason) {
             true

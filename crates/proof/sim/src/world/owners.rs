@@ -9,7 +9,7 @@ mod near;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use control::{OpenedRegion, RegionKey, RegionPath, RegionRefusal, RegionSpec, Reply, Request};
+use control::{OpenedRegion, RegionKey, RegionPath, RegionRefusal, Reply, Request};
 use histories::Act;
 use plane::ClientId;
 use raas_core::{NewRegion, RegionBrought, RegionKnown, RegionMade, RegionPlace, RegionReturn};
@@ -109,10 +109,6 @@ fn words(memory: &Region) -> Vec<u64> {
     (0..WORDS).filter_map(|w| Some(memory.word64(w * 8).ok()?.load(Ordering::SeqCst))).collect()
 }
 
-fn spec(key: RegionKey) -> RegionSpec {
-    region_spec(NAME.into(), key)
-}
-
 impl World {
     // ---- a region is made
 
@@ -158,7 +154,8 @@ impl World {
 
     fn make_region(&mut self, host: usize) {
         let Some(owner) = self.users.owners.get_mut(&host) else { return };
-        let (client, request, spec) = (owner.client, owner.request(), spec(owner.key));
+        let spec = region_spec(NAME.into(), owner.key, self.plan.has_writers);
+        let (client, request) = (owner.client, owner.request());
         self.ask_of_regions(host, client, Request::RegionCreate { request, spec });
     }
 
@@ -380,7 +377,7 @@ impl World {
     fn bring_region(&mut self, host: usize) {
         let Some(owner) = self.users.owners.get_mut(&host) else { return };
         let Some(Held { known, place, .. }) = &owner.held else { return };
-        match known.bring(place, &spec(owner.key)) {
+        match known.bring(place, &region_spec(NAME.into(), owner.key, self.plan.has_writers)) {
             Ok(RegionBrought { spec, epoch, line }) => {
                 owner.brought = Some(epoch);
                 let (client, request) = (owner.client, owner.request());

@@ -16,7 +16,7 @@ use super::{Event, World};
 use crate::address::address;
 use crate::plan::UserPlan;
 use crate::regions::{NAME, Shared, UID};
-use crate::user::{Opened, Origin, Reach, User};
+use crate::user::{Opened, Origin, Reach, Taking, User};
 
 /// Longest pause between two looks of a program, unless its plan says a longer one.
 const GAP_MAX: Duration = Duration::from_millis(20);
@@ -65,7 +65,7 @@ impl World {
         }
         let count = if may_go_on { plan.count } else { 0 };
         let (rng, histories) = (&mut self.users.rng, &mut self.checks.histories);
-        has_news |= live.submit((plan.depth, count), &self.users.ended, rng, histories);
+        has_news |= live.submit((plan.depth, count), &mut self.users.ended, rng, histories);
         if has_news {
             // Also because room was made.
             live.ring();
@@ -179,21 +179,38 @@ impl World {
             (None, Some(lease)) => lease,
             (None, None) => {
                 let owner = self.users.rng.random_range(0..self.hosts.len());
+                // Writers that never meet would fence nobody.
+                let owner = if self.plan.has_writers && self.users.rng.random_bool(0.7) { 0 } else { owner };
                 let is_leased = plan.is_leased && owner != host;
                 let Some(key) = self.users.owners.get(&owner).map(|owner| owner.key()) else { return };
-                Origin { owner, key, is_leased, lease: None, is_shut: false }
+                let by = self.draw_taking(owner);
+                Origin { owner, key, is_leased, lease: None, is_shut: false, by }
             }
         };
-        if origin.owner != host && !live.has_queue() {
+        let takes = matches!(origin.by, Taking::Term(_));
+        if (origin.owner != host || takes) && !live.has_queue() {
             return;
         }
-        let Origin { owner, key, is_leased: leased_lane, lease, .. } = origin;
+        let Origin { owner, key, is_leased: leased_lane, lease, by, .. } = origin;
         let request = live.next_request();
         live.asked = Some((request, origin));
-        let access = if lease.is_some() { RegionAccess::READ } else { RegionAccess::ALL };
-        let name = NAME.into();
-        let open = Request::RegionOpen { request, host: address(owner), name, key, access, lease, leased_lane };
+        let (host_of, name) = (address(owner), NAME.into());
+        let access = if by == Taking::All { RegionAccess::ALL } else { RegionAccess::READ };
+        let open = match by {
+            Taking::Term(term) => Request::RegionTakeOver { request, host: host_of, name, key, term },
+            _ => Request::RegionOpen { request, host: host_of, name, key, access, lease, leased_lane },
+        };
         self.ask_of_regions(host, live.client, open);
+    }
+
+    /// What a program wants of a host's region.
+    fn draw_taking(&mut self, owner: usize) -> Taking {
+        let rng = &mut self.users.rng;
+        match self.plan.has_writers {
+            false => Taking::All,
+            true if rng.random_ratio(1, 3) => Taking::Reads,
+            true => Taking::Term(self.users.ended.writers.draw_term(owner, rng)),
+        }
     }
 
     pub(super) fn on_user_reply(&mut self, host: usize, user: usize, reply: Reply, memory: Option<Shared>) {
@@ -242,6 +259,9 @@ impl World {
         let found = RegionIdentity { line: info.line, bytes: info.bytes };
         let reach = match path {
             RegionPath::Remote { handle } if origin.owner != host => Some(Reach::There { handle, epoch: info.epoch }),
+            RegionPath::Writer { handle } if origin.owner == host && matches!(origin.by, Taking::Term(_)) => {
+                Some(Reach::There { handle, epoch: info.epoch })
+            }
             RegionPath::Local { stamp, .. } if origin.owner == host => {
                 let made = RegionMade { stamp, epoch: info.epoch, daemon: 0 };
                 let mapping = memory.and_then(|shared| shared.map(&path));
@@ -262,7 +282,12 @@ impl World {
             }
             None => found,
         };
-        live.opened = Some(Opened { open, reach, origin, identity, suspect: None });
+        let opened = Opened { open, reach, origin, identity, suspect: None };
+        if let Some(turn) = opened.turn() {
+            self.users.ended.writers.on_taken(opened.region(), turn, &mut self.checks.histories);
+            self.checks.superseded = self.users.ended.writers.superseded;
+        }
+        live.opened = Some(opened);
         let client = live.client;
         self.on_borrowed((host, client), origin);
     }
@@ -289,6 +314,7 @@ impl World {
                 | RegionRefusal::OwnerGone
                 | RegionRefusal::Revoked { .. }
                 | RegionRefusal::TooMany { .. }
+                | RegionRefusal::Superseded { .. }
                 | RegionRefusal::Reason(_)
         );
         if !is_explained {

@@ -101,7 +101,7 @@ impl OwnedRegions {
 
     /// Registrations and their bytes.
     pub(crate) fn registered(&self) -> (u32, u64) {
-        (count(self.table.len()), self.bytes)
+        (count(self.by_key.len()), self.bytes)
     }
 
     pub(crate) fn register<P: Provider>(
@@ -140,13 +140,16 @@ impl OwnedRegions {
         }
         let mr = nic.reg_mr(&owned.memory, 0, owned.memory.len(), rights_of(access))?;
         owned.writer = Some(Writer { peer, access, mr });
+        self.bytes += owned.memory.len();
         self.by_key.insert(mr.rkey.0, number);
         Ok(mr)
     }
 
     /// The registration of a region's writer, whose key names nothing from here on.
     pub(crate) fn take_writer(&mut self, number: u64) -> Option<MrId> {
-        let writer = self.table.get_mut(&number)?.writer.take()?;
+        let owned = self.table.get_mut(&number)?;
+        let writer = owned.writer.take()?;
+        self.bytes -= owned.memory.len();
         self.by_key.remove(&writer.mr.rkey.0);
         Some(writer.mr.id)
     }

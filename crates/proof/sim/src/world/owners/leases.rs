@@ -11,7 +11,7 @@ use rand::seq::IndexedRandom;
 
 use super::World;
 use crate::address::address;
-use crate::user::{Origin, User};
+use crate::user::{Origin, Taking, User};
 
 /// Of so many touches of an owner one lends, and one ends a lease.
 const TOUCHES_PER_LEND: u32 = 3;
@@ -179,7 +179,7 @@ impl World {
         let newest = &known[known.len().saturating_sub(3)..];
         let lent = newest.choose(&mut self.users.rng)?;
         let Lent { host: owner, key, lease, is_shut, .. } = **lent;
-        Some(Origin { owner, key, is_leased: false, lease, is_shut })
+        Some(Origin { owner, key, is_leased: false, lease, is_shut, by: Taking::Reads })
     }
 
     /// A program of a host has a region open by a lease.
