@@ -32,3 +32,4 @@ pub mod verdict;
 pub mod victim;
 pub mod witness;
 pub mod words;
+pub mod writers;

@@ -121,6 +121,26 @@ enum Task {
         #[arg(long)]
         seed: u64,
     },
+    /// Regions with one writer, taken over from writers that run or stand still.
+    Writers {
+        #[command(flatten)]
+        judge: Judge,
+        /// Take-overs.
+        #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(4..))]
+        count: u32,
+    },
+    /// Such a writer.
+    Writer {
+        /// Control socket of its daemon.
+        #[arg(long)]
+        socket: PathBuf,
+        /// The host of the region.
+        #[arg(long)]
+        host: IpAddr,
+        /// By which it takes the region over.
+        #[arg(long)]
+        term: u64,
+    },
     /// A stranger with a descriptor, which is its standard input.
     Stranger {
         /// Which user it becomes.
@@ -272,6 +292,13 @@ fn main() -> Result<ExitCode> {
         Task::Storm(judge) => judged(&judge, hostile::storm::run),
         Task::Stormer { uid, socket, count, seed } => {
             hostile::storm::storm(&socket, uid, &count, seed)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::Writers { judge, count } => {
+            judged(&judge, |raas, seed, verdict| hostile::writers::run(raas, seed, count, verdict))
+        }
+        Task::Writer { socket, host, term } => {
+            hostile::writers::write(&socket, host, term)?;
             Ok(ExitCode::SUCCESS)
         }
         Task::Stranger { uid, door, socket } => {
