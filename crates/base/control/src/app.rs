@@ -214,6 +214,14 @@ pub enum Request {
         /// Of another host: its operations are to have a lane of their own (docs/inside/lanes.md).
         leased_lane: bool,
     },
+    /// Become the owner of a region of this host that nobody owns, which outlived the program that made it. Answered by
+    /// [`Reply::RegionOpened`].
+    RegionAdopt {
+        /// Repeated in the answer.
+        request: u64,
+        /// How it was made; its key is the one that it has now.
+        spec: RegionSpec,
+    },
     /// Become the one writer of a region that has one at a time. Answered by [`Reply::RegionOpened`] when nothing that the
     /// writer before began can reach the region any more.
     RegionTakeOver {

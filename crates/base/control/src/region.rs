@@ -484,6 +484,15 @@ pub enum RegionRefusal {
     /// Only the program that made a region installs kernels at it.
     #[error("only the program that made the region may install kernels at it")]
     NotOwner,
+    /// A program has the region, so no other can become its owner.
+    #[error("process {pid} owns the region: another one becomes its owner when that has ended")]
+    Owned {
+        /// Which.
+        pid: u32,
+    },
+    /// The region was made with other settings than were given.
+    #[error("the region was made with another size or other settings: give those with which it was made")]
+    OtherSettings,
     /// Somebody took the region over by this term, which is not below the one that was asked for, or that was held.
     #[error("the region was taken over by term {term}: take it over by a greater one to write it")]
     Superseded {

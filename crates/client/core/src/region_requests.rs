@@ -16,6 +16,12 @@ impl Session {
         (id, Request::RegionCreate { request: id.number(), spec })
     }
 
+    /// Asks to own a region that nobody owns.
+    pub fn adopt_region(&mut self, spec: RegionSpec) -> (RequestId, Request) {
+        let id = self.begin(Asked::Region);
+        (id, Request::RegionAdopt { request: id.number(), spec })
+    }
+
     /// Asks for a region that a daemon before this one had made, and which was in this epoch.
     pub fn return_region(&mut self, spec: RegionSpec, epoch: u64, line: RegionLine) -> (RequestId, Request) {
         let id = self.begin(Asked::Region);

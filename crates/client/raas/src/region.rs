@@ -166,6 +166,12 @@ impl Region {
         self.0.now().number()
     }
 
+    /// The number that was drawn when it was made. It goes with the region from daemon to daemon, and through revokes; a
+    /// region that is made anew by the same name has another one. It is no secret.
+    pub fn id(&self) -> u64 {
+        self.0.now().line().id
+    }
+
     /// Its size in bytes.
     pub fn bytes(&self) -> u64 {
         self.0.now().bytes()

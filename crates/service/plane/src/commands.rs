@@ -235,6 +235,11 @@ pub enum MemoryCommand {
         /// What it is.
         kept: KeptRegion,
     },
+    /// A region has an owner again, who brings it to the next daemon: what was kept for that one is not needed.
+    ForgetKept {
+        /// The region.
+        region: u64,
+    },
     /// Store to the stamp page.
     Stamp {
         /// Which word.

@@ -10,6 +10,7 @@
 
 mod access;
 mod action;
+mod adopt;
 mod handles;
 mod kept;
 mod leases;
@@ -335,13 +336,7 @@ impl Directory {
                 let (stamp, word) = (entry.stamp, entry.word);
                 self.actions.push_back(DirectoryAction::Memory(MemoryCommand::Use { region }));
                 self.stamp(word, region_stamp::of(stamp, region_stamp::LIVE));
-                let Some((owner, entry)) = self.entries.get(&region).and_then(|e| Some((e.owner?, e))) else { return };
-                // Whatever others may do, the owner may do everything.
-                let info = RegionInfo { access: RegionAccess::ALL | RegionAccess::EXECUTE, ..info_of(region, entry) };
-                let path = RegionPath::Local { stamp, word, words: self.config.regions_max };
-                let opened = OpenedRegion { open: owner.open, info, path };
-                let handed = Handed { region, writable: true, with_stamps: true };
-                self.opened(client, request, Ok(opened), Some(handed));
+                self.hand_to_owner(client, request, region);
             }
             (&Stage::Making { client, request, .. }, Err(why)) => {
                 if let Some(owner) = entry.owner.take() {
@@ -353,6 +348,17 @@ impl Directory {
             (Stage::Revoking(_), result) => self.on_next_made(now, region, result),
             (Stage::Live | Stage::Returning, _) => {}
         }
+    }
+
+    /// The owner of a region gets it.
+    fn hand_to_owner(&mut self, client: ClientId, request: u64, region: u64) {
+        let Some((owner, entry)) = self.entries.get(&region).and_then(|e| Some((e.owner?, e))) else { return };
+        // Whatever others may do, the owner may do everything.
+        let info = RegionInfo { access: RegionAccess::ALL | RegionAccess::EXECUTE, ..info_of(region, entry) };
+        let path = RegionPath::Local { stamp: entry.stamp, word: entry.word, words: self.config.regions_max };
+        let opened = OpenedRegion { open: owner.open, info, path };
+        let handed = Handed { region, writable: true, with_stamps: true };
+        self.opened(client, request, Ok(opened), Some(handed));
     }
 
     // ---- opening

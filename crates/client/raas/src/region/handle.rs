@@ -86,12 +86,20 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    pub(super) fn create(attachment: &Arc<Attachment>, spec: RegionSpec) -> Result<Arc<Self>, RegionError> {
+    /// Makes a region, or with `is_there` becomes the owner of one that nobody owns.
+    pub(super) fn own(
+        attachment: &Arc<Attachment>,
+        spec: RegionSpec,
+        is_there: bool,
+    ) -> Result<Arc<Self>, RegionError> {
         let (name, key) = (spec.name.clone(), spec.key);
         // An owner must be able to move its region whatever its threads do.
         attachment.ensure_watched()?;
         let kept = spec.clone();
-        let new = ask_for_region(attachment, &name, |session| session.create_region(spec))?;
+        let make = |session: &mut Session| {
+            if is_there { session.adopt_region(spec) } else { session.create_region(spec) }
+        };
+        let new = ask_for_region(attachment, &name, make)?;
         Self::adopt(attachment, (name, key), Err(kept), new)
     }
 

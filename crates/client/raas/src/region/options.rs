@@ -87,10 +87,30 @@ impl RegionOptions {
             Some(key) => key,
             None => random_key()?,
         };
+        self.own(session, name, bytes, key, false)
+    }
+
+    /// Becomes the owner of a region of this host that [outlived](Self::outlives) the program that made it, and that nobody
+    /// owns: it gets notifications, may revoke the region, and brings it to the next daemon. The bytes, and handles of
+    /// others, stay. It is for programs of the user whose region it is, who know the key, the size and the settings with
+    /// which it was made. [`RegionRefusal::Unknown`](crate::RegionRefusal::Unknown) if there is none, `Owned` if a program
+    /// owns it, `OtherSettings` if it was made otherwise.
+    pub fn adopt(&self, session: &Session, name: &str, bytes: u64, key: RegionKey) -> Result<Region, RegionError> {
+        self.own(session, name, bytes, key, true)
+    }
+
+    fn own(
+        &self,
+        session: &Session,
+        name: &str,
+        bytes: u64,
+        key: RegionKey,
+        is_there: bool,
+    ) -> Result<Region, RegionError> {
         let Self { access, huge_pages, outlives, other_users, single_writer, .. } = *self;
         let name = name.to_owned();
         let spec = RegionSpec { name, bytes, access, key, huge_pages, outlives, other_users, single_writer };
-        Ok(Region::once(Handle::create(&session.attachment, spec)?))
+        Ok(Region::once(Handle::own(&session.attachment, spec, is_there)?))
     }
 }
 

@@ -127,7 +127,7 @@ impl World {
             MemoryCommand::Stamp { word, value } => {
                 self.regions(host).into_iter().for_each(|regions| regions.stamp(word, value));
             }
-            MemoryCommand::Keep { .. } => {
+            MemoryCommand::Keep { .. } | MemoryCommand::ForgetKept { .. } => {
                 self.checks.fail(self.now, "set-up", format!("host {host}: {command:?}, for which no program asks"));
             }
         }

@@ -28,6 +28,10 @@ impl<F, S> Daemon<F, S> {
                 Some(share) => self.directory.handle_create(party, request, spec, share),
                 None => self.refuse_region(client, request),
             },
+            Request::RegionAdopt { request, spec } => match self.region_share(client) {
+                Some(_) => self.directory.handle_adopt(party, request, &spec),
+                None => self.refuse_region(client, request),
+            },
             Request::RegionReturn { request, spec, epoch, line } => {
                 // Nothing that it says is believed but what it could ask for as well: its user, share and policy are
                 // judged as for a new one.

@@ -5,6 +5,7 @@ use control::{RegionKey, RegionSpec};
 use super::*;
 use crate::{KeptRegion, ProgramCommand};
 
+mod adopt;
 mod kept;
 mod leases;
 mod remote;
@@ -77,6 +78,7 @@ impl Desk {
                 DirectoryAction::Memory(MemoryCommand::Use { region }) => self.used.push(region),
                 DirectoryAction::Memory(MemoryCommand::Drop { region }) => self.dropped.push(region),
                 DirectoryAction::Memory(MemoryCommand::Keep { kept, .. }) => self.kept.push(kept),
+                DirectoryAction::Memory(MemoryCommand::ForgetKept { .. }) => drop(self.kept.pop()),
                 DirectoryAction::Memory(MemoryCommand::Stamp { word, value }) => drop(self.words.insert(word, value)),
                 DirectoryAction::Send { client, reply, memory } => self.replies.push((client.0, reply, memory)),
                 DirectoryAction::Engine(RegionCommand::Deregister { region, .. }) => {

@@ -91,6 +91,7 @@ impl Hub {
                 self.regions.forget(region);
             }
             MemoryCommand::Keep { region, kept } => self.keep_region(region, kept),
+            MemoryCommand::ForgetKept { region } => self.forget_kept(region),
             MemoryCommand::Stamp { word, value } => self.regions.stamp(word, value),
         }
     }

@@ -169,3 +169,37 @@ fn the_owners_next_daemon_knows_no_writer_and_no_term() {
         assert_eq!(own.load(0).unwrap(), 3);
     });
 }
+
+#[test]
+fn the_next_program_owns_a_region_that_outlived_the_one_before() {
+    bounded(|| {
+        let (mut a, b) = (Host::started_patient(), Host::started_patient());
+        let (first, next, user) = (a.session(), a.followed(), b.followed());
+        let options = RegionOptions::new().key(KEY).single_writer(true).outlives(true);
+        let own = options.create(&first, "log", 4096).unwrap();
+        let id = own.id();
+        own.store(0, 1).unwrap();
+        let refusal = |result: Result<Region, RegionError>| result.unwrap_err().refusal().cloned();
+        let pid = std::process::id();
+        assert_eq!(refusal(options.adopt(&next, "log", 4096, KEY)), Some(RegionRefusal::Owned { pid }));
+        let (writer, _) = take(&user, &a, 1).unwrap();
+        drop((own, first));
+        eventually("nobody owns it", || row(&a).owner_pid.is_none());
+        assert_eq!(refusal(options.adopt(&next, "log", 8192, KEY)), Some(RegionRefusal::OtherSettings));
+        let own = options.adopt(&next, "log", 4096, KEY).unwrap();
+        assert_eq!((own.id(), own.is_owner(), own.load(0).unwrap(), row(&a).owner_pid), (id, true, 1, Some(pid)));
+        // It writes what it has mapped, is told, and the writer stays.
+        own.store(8, 2).unwrap();
+        writer.write_notify(16, &3u64.to_ne_bytes(), 4).unwrap();
+        assert_eq!((own.recv_notification().unwrap(), own.load(16).unwrap(), writer.load(8).unwrap()), (4, 3, 2));
+        // And brings it to the next daemon.
+        a.hand_over();
+        a.start();
+        eventually("the region is there again", || own.load(16).is_ok_and(|found| found == 3));
+        eventually("it is the owner's", || {
+            let rows = raas::inspect::regions(Some(&a.config.socket)).unwrap();
+            rows.first().is_some_and(|row| row.owner_pid == Some(pid))
+        });
+        assert_eq!(own.id(), id);
+    });
+}
