@@ -5,6 +5,7 @@
 //! region's, and whether a region that is opened again is the one of before, the client core says.
 
 mod local;
+mod wish;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,8 +19,8 @@ use raas_core::{RegionIdentity, RegionOver, RegionPlace, RegionTries};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt};
 use shm::{
-    AtomicOp, COMPLETION_BYTES, Class, CompletionRecord, LocalSegment, Opcode, OperationStatus, RingMemory, RingReader,
-    RingWriter, Session, Submission, app_flag, submission_flag,
+    AtomicOp, COMPLETION_BYTES, CompletionRecord, Opcode, OperationStatus, RingMemory, RingReader, RingWriter, Session,
+    Submission, app_flag, submission_flag,
 };
 use verbs::{Region, Time};
 
@@ -27,6 +28,7 @@ use crate::plan::LocalPlan;
 use crate::regions::Shared;
 use crate::writers::{Turn, Writers};
 use local::{Local, Used};
+use wish::{Wish, wish};
 
 /// Words of a region that programs use.
 pub(crate) const WORDS: u64 = 4;
@@ -156,16 +158,6 @@ struct Going {
     chain: u64,
     is_fenced: bool,
     local: Option<Used>,
-}
-
-/// An operation that is about to be submitted.
-#[derive(Debug, Clone)]
-struct Wish {
-    submission: Submission,
-    act: Act,
-    word: u64,
-    value: u64,
-    local: Option<(Used, LocalSegment)>,
 }
 
 /// An access to memory of this host, before the look at the stamp behind it.
@@ -593,33 +585,6 @@ impl User {
             place.ring();
         }
     }
-}
-
-fn wish((handle, epoch): (u32, u64), (word, reads): (Option<u64>, bool), is_chained: bool, rng: &mut StdRng) -> Wish {
-    let (word, value) = (word.unwrap_or_else(|| rng.random_range(0..WORDS)), rng.next_u64() >> 8);
-    let (opcode, act) = match rng.random_range(0..6) * i32::from(!reads) {
-        0 | 1 => (Opcode::Read, Act::Read),
-        2 => (Opcode::Write, Act::Write(value)),
-        3 => (Opcode::Swap, Act::Change(AtomicOp::Swap(value))),
-        4 => (Opcode::CompareSwap, Act::Change(AtomicOp::CompareSwap { expected: 0, new: value })),
-        _ => (Opcode::FetchAdd, Act::Change(AtomicOp::Add(1))),
-    };
-    let fence = if rng.random_bool(if is_chained { 0.5 } else { 0.2 }) { submission_flag::FENCE } else { 0 };
-    let submission = Submission {
-        tag: 0,
-        opcode,
-        flags: fence | if is_chained { submission_flag::CHAINED } else { 0 },
-        class: Class::Visible,
-        segments: 0,
-        region: handle,
-        epoch,
-        offset: word * 8,
-        bytes: 8,
-        notify: 0,
-        operand: if opcode == Opcode::FetchAdd { 1 } else { value },
-        compare: 0,
-    };
-    Wish { submission, act, word, value, local: None }
 }
 
 /// Whether the owner has taken the region from this handle already.

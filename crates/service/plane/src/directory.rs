@@ -18,6 +18,7 @@ mod locals;
 mod notifications;
 mod remote;
 mod revoke;
+mod rows;
 mod runs;
 mod shares;
 mod stamps;
@@ -30,14 +31,14 @@ use std::time::Duration;
 
 use control::{
     OpenedRegion, REGION_BYTES_MAX, REGION_NAME_BYTES_MAX, RegionAccess, RegionInfo, RegionKey, RegionLine, RegionPath,
-    RegionRefusal, RegionRow, RegionSpec, Reply, region_stamp,
+    RegionRefusal, RegionSpec, Reply, region_stamp,
 };
 use verbs::Time;
 
 use crate::{ClientId, MemoryCommand, Party, RegionCommand, UserPlaces};
 pub(crate) use action::DirectoryAction;
 pub use action::Handed;
-use handles::{Handle, Handles};
+use handles::{Handle, Handles, Writer};
 pub(crate) use leases::Lessee;
 use leases::{Lease, Leases};
 use locals::Locals;
@@ -47,7 +48,6 @@ use shares::Shares;
 pub(crate) use shares::TenantShare;
 use stamps::Stamps;
 pub(crate) use writer::TakeOver;
-use writer::Writer;
 
 /// Opens of one region that wait for the end of a revoke, at most.
 const WAITING_MAX: usize = 1024;
@@ -350,17 +350,6 @@ impl Directory {
         }
     }
 
-    /// The owner of a region gets it.
-    fn hand_to_owner(&mut self, client: ClientId, request: u64, region: u64) {
-        let Some((owner, entry)) = self.entries.get(&region).and_then(|e| Some((e.owner?, e))) else { return };
-        // Whatever others may do, the owner may do everything.
-        let info = RegionInfo { access: RegionAccess::ALL | RegionAccess::EXECUTE, ..info_of(region, entry) };
-        let path = RegionPath::Local { stamp: entry.stamp, word: entry.word, words: self.config.regions_max };
-        let opened = OpenedRegion { open: owner.open, info, path };
-        let handed = Handed { region, writable: true, with_stamps: true };
-        self.opened(client, request, Ok(opened), Some(handed));
-    }
-
     // ---- opening
 
     /// A program of this host wants to open a region of this host.
@@ -512,33 +501,6 @@ impl Directory {
         if is_owner { Ok(region) } else { Err(RegionRefusal::NotOwner) }
     }
 
-    // ---- looking
-
-    /// Regions from number `from` on that a user may see, at most `looks` of them are looked at; `None` sees all. The
-    /// number to go on from, if there are more.
-    pub fn rows(&self, uid: Option<u32>, from: u64, looks: usize) -> (Vec<(u64, RegionRow)>, Option<u64>) {
-        let mut rest = self.entries.range(from..);
-        let seen = |entry: &Entry| uid.is_none_or(|uid| uid == entry.uid || entry.spec.other_users);
-        let rows = rest.by_ref().take(looks).filter(|(_, e)| seen(e)).map(|(&region, e)| (region, row_of(region, e)));
-        let rows = rows.collect();
-        (rows, rest.next().map(|(&region, _)| region))
-    }
-
-    /// Bytes of the regions that programs of a tenant made.
-    pub fn bytes_of_tenant(&self, tenant: &str) -> u64 {
-        self.shares.bytes_of_tenant(tenant)
-    }
-
-    /// Regions, handles, and stamp words in use: all zero when nobody has anything.
-    pub fn in_use(&self) -> (usize, usize, usize) {
-        (self.entries.len(), self.programs.values().map(BTreeMap::len).sum(), self.stamps.in_use())
-    }
-
-    /// Handles that are counted for users.
-    pub fn places_taken(&self) -> u64 {
-        self.user_handles.taken()
-    }
-
     // ---- small parts
 
     fn named(&self, name: &str) -> Option<&Entry> {
@@ -584,27 +546,6 @@ fn info_of(region: u64, entry: &Entry) -> RegionInfo {
         access: entry.spec.access,
         line: entry.line,
         last_term: entry.term,
-    }
-}
-
-fn row_of(region: u64, entry: &Entry) -> RegionRow {
-    let spec = &entry.spec;
-    RegionRow {
-        name: spec.name.clone(),
-        region,
-        bytes: spec.bytes,
-        epoch: entry.epoch,
-        owner_pid: entry.owner.map(|owner| owner.pid),
-        uid: entry.uid,
-        access: spec.access,
-        opens: entry.handles.count(),
-        remote_opens: entry.remote.values().sum(),
-        huge_pages: spec.huge_pages,
-        outlives: spec.outlives,
-        other_users: spec.other_users,
-        single_writer: spec.single_writer,
-        term: entry.term,
-        writer: entry.writer.as_ref().map(ToString::to_string),
     }
 }
 

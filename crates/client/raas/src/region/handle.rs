@@ -7,6 +7,7 @@ mod asking;
 mod breaking;
 mod lending;
 mod moving;
+mod opening;
 mod running;
 
 use std::io::{IoSlice, IoSliceMut};
@@ -18,7 +19,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use control::{Reason, RegionAccess, RegionKey, RegionLine, RegionPath, RegionRefusal, RegionSpec, Request};
-use raas_core::{Answer, NewRegion, RegionKnown, RegionMade, RegionNews, RegionOver, RegionPlace, Session};
+use raas_core::{Answer, NewRegion, RegionKnown, RegionMade, RegionNews, RegionOver, RegionPlace};
 use shm::AtomicOp;
 
 use super::ask::ask;
@@ -86,50 +87,6 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// Makes a region, or with `is_there` becomes the owner of one that nobody owns.
-    pub(super) fn own(
-        attachment: &Arc<Attachment>,
-        spec: RegionSpec,
-        is_there: bool,
-    ) -> Result<Arc<Self>, RegionError> {
-        let (name, key) = (spec.name.clone(), spec.key);
-        // An owner must be able to move its region whatever its threads do.
-        attachment.ensure_watched()?;
-        let kept = spec.clone();
-        let make = |session: &mut Session| {
-            if is_there { session.adopt_region(spec) } else { session.create_region(spec) }
-        };
-        let new = ask_for_region(attachment, &name, make)?;
-        Self::adopt(attachment, (name, key), Err(kept), new)
-    }
-
-    pub(super) fn open(
-        attachment: &Arc<Attachment>,
-        host: IpAddr,
-        name: &str,
-        key: RegionKey,
-        (access, is_leased): (RegionAccess, bool),
-    ) -> Result<Arc<Self>, RegionError> {
-        let make = |session: &mut Session| session.open_region(host, name.to_owned(), key, access, is_leased);
-        let new = ask_for_region(attachment, name, make)?;
-        Self::adopt(attachment, (name.to_owned(), key), Ok((host, is_leased)), new)
-    }
-
-    /// Becomes the writer of a region; the term of the take-over before.
-    pub(super) fn take_over(
-        attachment: &Arc<Attachment>,
-        host: IpAddr,
-        name: &str,
-        key: RegionKey,
-        term: u64,
-    ) -> Result<(Arc<Self>, u64), RegionError> {
-        let make = |session: &mut Session| session.take_region_over(host, name.to_owned(), key, term);
-        let new = ask_for_region(attachment, name, make)?;
-        let last_term = new.opened.info.last_term;
-        let handle = Self::adopt(attachment, (name.to_owned(), key), Ok((host, true)), new)?;
-        Ok((handle, last_term))
-    }
-
     /// `from` says how it was opened, or how this program made the region.
     fn adopt(
         attachment: &Arc<Attachment>,

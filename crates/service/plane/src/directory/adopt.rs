@@ -2,10 +2,10 @@
 //!
 //! Owns who may. It must never let two programs own one region.
 
-use control::{RegionRefusal, RegionSpec};
+use control::{OpenedRegion, RegionAccess, RegionInfo, RegionPath, RegionRefusal, RegionSpec};
 
-use super::{Directory, DirectoryAction, Owner, Stage};
-use crate::{MemoryCommand, Party};
+use super::{Directory, DirectoryAction, Handed, Owner, Stage, info_of};
+use crate::{ClientId, MemoryCommand, Party};
 
 impl Directory {
     /// A program of this host wants to own a region of this host, which it says how was made.
@@ -21,6 +21,17 @@ impl Directory {
         self.add_handle(party, open, region);
         self.actions.push_back(DirectoryAction::Memory(MemoryCommand::ForgetKept { region }));
         self.hand_to_owner(client, request, region);
+    }
+
+    /// The owner of a region gets it.
+    pub(super) fn hand_to_owner(&mut self, client: ClientId, request: u64, region: u64) {
+        let Some((owner, entry)) = self.entries.get(&region).and_then(|e| Some((e.owner?, e))) else { return };
+        // Whatever others may do, the owner may do everything.
+        let info = RegionInfo { access: RegionAccess::ALL | RegionAccess::EXECUTE, ..info_of(region, entry) };
+        let path = RegionPath::Local { stamp: entry.stamp, word: entry.word, words: self.config.regions_max };
+        let opened = OpenedRegion { open: owner.open, info, path };
+        let handed = Handed { region, writable: true, with_stamps: true };
+        self.opened(client, request, Ok(opened), Some(handed));
     }
 
     fn check_adopt(&self, party: Party, spec: &RegionSpec) -> Result<u64, RegionRefusal> {

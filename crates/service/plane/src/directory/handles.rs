@@ -1,8 +1,10 @@
 //! Who has a region open.
 //!
-//! Owns the table of one region's handles, without its owner's. It must never keep one that was closed.
+//! Owns the table of one region's handles, without its owner's, and the name of its one writer. It must never keep one that was closed.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
 
 use control::RegionAccess;
 
@@ -15,6 +17,24 @@ pub(super) struct Handle {
     pub(super) access: RegionAccess,
     /// By which it was opened.
     pub(super) lease: Option<u64>,
+}
+
+/// Who writes a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Writer {
+    /// A program of this host; until the engine has opened its handle, the request that waits for that.
+    Here { client: ClientId, pid: u32, open: u64, request: Option<u64> },
+    /// A program of another host.
+    Far { peer: IpAddr, open: u64 },
+}
+
+impl fmt::Display for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Here { pid, .. } => write!(f, "pid {pid}"),
+            Self::Far { peer, .. } => peer.fmt(f),
+        }
+    }
 }
 
 /// See the head of this file.

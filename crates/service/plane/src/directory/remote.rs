@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use control::{Reason, RegionAccess, RegionGrant, RegionMessage, RegionRefusal};
 use verbs::Time;
 
-use super::writer::Writer;
+use super::handles::Writer;
 use super::{Directory, DirectoryAction, Entry, Lessee, RegionWish, Stage, TakeOver, too_many};
 use crate::{Party, RegionCommand};
 

@@ -7,7 +7,6 @@
 //! What a program has mapped cannot be taken away from it. So a writer of this host gets no mapping: the engine does its
 //! operations. The owner alone has the region mapped for writing, and may write it as it likes.
 
-use std::fmt;
 use std::net::IpAddr;
 
 use control::{
@@ -15,28 +14,10 @@ use control::{
     RegionSpec,
 };
 
-use super::handles::Handle;
+use super::handles::{Handle, Writer};
 use super::remote::RemoteHandle;
 use super::{Directory, DirectoryAction, Entry, Stage, info_of};
-use crate::{ClientId, Party, ProgramCommand, RegionCommand};
-
-/// Who writes a region.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Writer {
-    /// A program of this host; until the engine has opened its handle, the request that waits for that.
-    Here { client: ClientId, pid: u32, open: u64, request: Option<u64> },
-    /// A program of another host.
-    Far { peer: IpAddr, open: u64 },
-}
-
-impl fmt::Display for Writer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Here { pid, .. } => write!(f, "pid {pid}"),
-            Self::Far { peer, .. } => peer.fmt(f),
-        }
-    }
-}
+use crate::{Party, ProgramCommand, RegionCommand};
 
 /// A wish to become the writer of a region.
 #[derive(Debug, Clone, PartialEq, Eq)]
