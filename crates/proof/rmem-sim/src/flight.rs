@@ -7,10 +7,13 @@ use rand::rngs::StdRng;
 use rand::{Rng, RngExt};
 use rmem::{Address, Atomic, Chain, Error, Found, Step};
 
+use crate::keeper::{Keeper, Taken};
 use crate::search::Search;
 
 /// Parts into which an operation on several words is cut, at most.
 const PARTS_MAX: usize = 3;
+/// Those of a write that a fence may cut off.
+const FENCED_PARTS_MAX: usize = 5;
 /// Slices of a kernel before one that a delay comes between, at most, and one more.
 const SLICES_BEFORE_MAX: u32 = 5;
 
@@ -36,6 +39,8 @@ pub(crate) struct Flight {
     /// Nothing of it happens before.
     pub(crate) not_before_us: u64,
     work: Work,
+    /// The node, and how often its daemon had ended when this began; of a write also the grant.
+    under: Option<(usize, u64, Option<u64>)>,
     /// After so many steps it is halted until this moment.
     halt: Option<(u32, u64)>,
 }
@@ -44,6 +49,7 @@ pub(crate) struct Flight {
 enum Work {
     Operations(Operations),
     Search(Search),
+    TakeOver { node: usize, fence: u64, taken: Option<Result<Taken, Error>> },
 }
 
 /// What came of a flight.
@@ -51,6 +57,7 @@ enum Work {
 pub(crate) enum Outcome {
     Found(Found),
     Sought(Sought),
+    Taken(Taken),
 }
 
 #[derive(Debug)]
@@ -79,15 +86,45 @@ fn words(step: &Step) -> usize {
 
 impl Flight {
     pub(crate) fn of_chain(client: usize, chain: &Chain, not_before_us: u64, rng: &mut StdRng) -> Self {
-        Self { client, not_before_us, work: Work::Operations(Operations::new(chain, rng)), halt: None }
+        let work = Work::Operations(Operations::new(chain, PARTS_MAX, rng));
+        Self { client, not_before_us, work, under: None, halt: None }
+    }
+
+    /// One that ends with the node's daemon; a write ends with its grant too.
+    pub(crate) fn of_member(
+        client: usize,
+        chain: &Chain,
+        under: (usize, u64, Option<u64>),
+        not_before_us: u64,
+        rng: &mut StdRng,
+    ) -> Self {
+        let parts = if under.2.is_some() { FENCED_PARTS_MAX } else { PARTS_MAX };
+        let work = Work::Operations(Operations::new(chain, parts, rng));
+        Self { client, not_before_us, work, under: Some(under), halt: None }
+    }
+
+    /// A node's daemon is asked for the writer's place.
+    pub(crate) fn of_take_over(client: usize, node: usize, fence: u64, not_before_us: u64) -> Self {
+        let work = Work::TakeOver { node, fence, taken: None };
+        Self { client, not_before_us, work, under: None, halt: None }
+    }
+
+    /// It goes no further: what did not happen yet never does.
+    pub(crate) fn lose(&mut self) {
+        let lost = |node: u8| Error::NodeLost { node, why: "the model's link is cut".to_owned() };
+        match &mut self.work {
+            Work::Operations(operations) => operations.failed = Some(lost(0)),
+            Work::TakeOver { taken, .. } => *taken = Some(Err(lost(0))),
+            Work::Search(_) => {}
+        }
     }
 
     /// A kernel may be delayed before it begins, or between two slices.
     pub(crate) fn of_search(client: usize, (node, search): (u8, &Sorted), until_us: u64, rng: &mut StdRng) -> Self {
         let work = Work::Search(Search::new(node, search, rng));
         match rng.random_range(0..SLICES_BEFORE_MAX) {
-            0 => Self { client, not_before_us: until_us, work, halt: None },
-            slices => Self { client, not_before_us: 0, work, halt: Some((slices, until_us)) },
+            0 => Self { client, not_before_us: until_us, work, under: None, halt: None },
+            slices => Self { client, not_before_us: 0, work, under: None, halt: Some((slices, until_us)) },
         }
     }
 
@@ -95,6 +132,7 @@ impl Flight {
         match &self.work {
             Work::Operations(operations) => operations.is_over(),
             Work::Search(search) => search.is_over(),
+            Work::TakeOver { taken, .. } => taken.is_some(),
         }
     }
 
@@ -102,11 +140,15 @@ impl Flight {
         match self.work {
             Work::Operations(operations) => operations.outcome().map(Outcome::Found),
             Work::Search(search) => search.outcome().map(Outcome::Sought),
+            Work::TakeOver { node, taken, .. } => {
+                let unknown = Error::NodeLost { node: node as u8, why: "nobody answered".to_owned() };
+                taken.unwrap_or(Err(unknown)).map(Outcome::Taken)
+            }
         }
     }
 
     /// Carries out one part that may come next.
-    pub(crate) fn step(&mut self, nodes: &mut [Option<Vec<u64>>], rng: &mut StdRng) {
+    pub(crate) fn step(&mut self, nodes: &mut [Option<Vec<u64>>], keepers: &mut [Keeper], rng: &mut StdRng) {
         if let Some((steps, until_us)) = &mut self.halt {
             *steps -= 1;
             if *steps == 0 {
@@ -114,22 +156,33 @@ impl Flight {
                 self.halt = None;
             }
         }
+        if let (Some((node, ends, grant)), Work::Operations(operations)) = (self.under, &mut self.work)
+            && let Err(why) = keepers[node].lets(node as u8, ends, grant)
+        {
+            operations.failed = Some(why);
+            return;
+        }
         match &mut self.work {
             Work::Operations(operations) => operations.step(nodes, rng),
             Work::Search(search) => search.step(nodes, rng),
+            Work::TakeOver { node, fence, taken } => {
+                let is_up = nodes[*node].is_some();
+                let lost = || Error::NodeLost { node: *node as u8, why: "the model's daemon is down".to_owned() };
+                *taken = Some(if is_up { Ok(keepers[*node].take_over(*fence)) } else { Err(lost()) });
+            }
         }
     }
 }
 
 impl Operations {
-    fn new(chain: &Chain, rng: &mut StdRng) -> Self {
+    fn new(chain: &Chain, parts_max: usize, rng: &mut StdRng) -> Self {
         let operations = chain.steps().to_vec();
         let mut parts = Vec::new();
         for (operation, (step, _)) in operations.iter().enumerate() {
             let count = words(step);
             let mut cuts = vec![0, count];
             if count > 1 {
-                cuts.extend((1..PARTS_MAX).map(|_| rng.random_range(0..=count)));
+                cuts.extend((1..parts_max).map(|_| rng.random_range(0..=count)));
             }
             cuts.sort_unstable();
             let pieces = cuts.windows(2).filter(|cut| cut[0] < cut[1]);

@@ -80,14 +80,14 @@ impl Memory for Remote {
     async fn chain(&self, chain: Chain) -> Result<Found, Error> {
         match self.fly(|at, rng| Flight::of_chain(self.client, &chain, at, rng)).await? {
             Outcome::Found(found) => Ok(found),
-            Outcome::Sought(_) => Ok(Found::new()),
+            Outcome::Sought(_) | Outcome::Taken(_) => Ok(Found::new()),
         }
     }
 
     async fn seek(&self, node: u8, search: &Sorted) -> Result<Sought, Error> {
         match self.fly(|at, rng| Flight::of_search(self.client, (node, search), at, rng)).await? {
             Outcome::Sought(sought) => Ok(sought),
-            Outcome::Found(_) => Ok(Sought::Changed),
+            Outcome::Found(_) | Outcome::Taken(_) => Ok(Sought::Changed),
         }
     }
 

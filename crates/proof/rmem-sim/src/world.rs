@@ -9,9 +9,10 @@ use std::task::{Context, Waker};
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use rmem::Error;
+use rmem::{Chain, Error};
 
 use crate::flight::{Flight, Outcome};
+use crate::keeper::Keeper;
 
 /// Steps after which a story does not end.
 const STEPS_MAX: u64 = 400_000;
@@ -32,6 +33,8 @@ pub struct Faults {
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) nodes: Vec<Option<Vec<u64>>>,
+    /// What the daemon of each node knows.
+    pub(crate) keepers: Vec<Keeper>,
     pub(crate) clock_us: u64,
     pub(crate) rng: StdRng,
     pub(crate) flights: BTreeMap<u64, Flight>,
@@ -64,6 +67,7 @@ impl World {
     pub fn new(seed: u64, nodes: usize, bytes: u64, faults: Faults) -> Self {
         Self(Arc::new(Mutex::new(State {
             nodes: vec![Some(vec![0; (bytes / 8) as usize]); nodes],
+            keepers: (0..nodes).map(|node| Keeper::new(node as u64)).collect(),
             clock_us: 0,
             rng: StdRng::seed_from_u64(seed),
             flights: BTreeMap::new(),
@@ -100,6 +104,24 @@ impl World {
         self.state().nodes[node] = None;
     }
 
+    /// The node's daemon ends: nobody writes there any more, and what is under way ends here. Its bytes stay.
+    pub(crate) fn stop_node(&self, node: usize) {
+        let mut state = self.state();
+        let State { nodes, keepers, .. } = &mut *state;
+        if let Some(words) = nodes[node].take() {
+            keepers[node].stop(words);
+        }
+    }
+
+    /// It is back. It may have forgotten what it granted, and a node that is wiped is another one, of zeroes.
+    pub(crate) fn start_node(&self, node: usize, forgets: bool, is_wiped: bool) {
+        let mut state = self.state();
+        let State { nodes, keepers, .. } = &mut *state;
+        if let Some(words) = keepers[node].start(forgets, is_wiped) {
+            nodes[node] = Some(words);
+        }
+    }
+
     /// From here on nothing goes wrong any more.
     pub fn calm(&self) {
         let faults = &mut self.state().faults;
@@ -115,6 +137,13 @@ impl World {
         *next_flight += 1;
         flights.insert(*next_flight, make(*clock_us + delay_us, rng));
         *next_flight
+    }
+
+    /// As [`World::post`], an operation on one node that ends with its daemon, and a write with its grant.
+    pub(crate) fn post_to(&self, client: usize, chain: &Chain, grant: Option<u64>) -> u64 {
+        let node = chain.steps().first().map_or(0, |(step, _)| usize::from(step.at().node));
+        let ends = self.state().keepers[node].ends();
+        self.post(|at, rng| Flight::of_member(client, chain, (node, ends, grant), at, rng))
     }
 
     /// The end of a flight, if it has come.
@@ -149,9 +178,9 @@ impl World {
                 }
                 Next::Step(flight) => {
                     let mut state = self.state();
-                    let State { flights, nodes, rng, .. } = &mut *state;
+                    let State { flights, nodes, keepers, rng, .. } = &mut *state;
                     if let Some(flight) = flights.get_mut(&flight) {
-                        flight.step(nodes, rng);
+                        flight.step(nodes, keepers, rng);
                     }
                 }
                 Next::Time => {}

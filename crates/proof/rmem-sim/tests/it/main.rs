@@ -1,4 +1,5 @@
-//! The structures on the model, and over real daemons beside it.
+//! The structures on the model, and over real daemons beside it; groups of `agree` on the model.
 
 mod daemons;
+mod groups;
 mod stories;

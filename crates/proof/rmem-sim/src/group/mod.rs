@@ -1,0 +1,332 @@
+//! Stories of a group of `agree` on the model: what its programs, memories and links go through, and what must hold.
+//!
+//! Owns the story. The code that is judged is the code that ships: [`agree::Replica`], whose actions are flights here.
+
+mod clients;
+mod nemesis;
+mod program;
+mod registers;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use agree::{Answer, Member, Members, Term};
+
+use self::clients::Client;
+use self::nemesis::Nemesis;
+use self::program::{Posted, Program, memory_bytes};
+use self::registers::{Act, Chronicle};
+use crate::history::History;
+use crate::world::{Faults, World};
+
+/// Steps of a period, for each member: enough for what a member does in one.
+const STEPS_OF_PERIOD: u64 = 40;
+/// Steps with faults, at most.
+const STEPS_MAX: u64 = 12_000;
+/// Steps for each member after all faults have ended, in which every call must end and all replicas become the same.
+const CALM_STEPS_MAX: u64 = 40_000;
+/// Calls that each client has left for that time.
+const CALM_CALLS: u64 = 2;
+/// How long an operation may be delayed: a third of this many periods.
+const DELAY_PERIODS: u64 = 6;
+
+/// A story of a group: everything about it follows from these. Rates are of 10,000 steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupPlan {
+    /// What is chosen by chance.
+    pub seed: u64,
+    /// Members: 1, 3, 5 or more.
+    pub members: usize,
+    /// Clients.
+    pub clients: u64,
+    /// Calls of each client, before faults end.
+    pub calls: u64,
+    /// Of 1000 operations on memory, those that are delayed, for longer than a leader is waited for.
+    pub delayed: u32,
+    /// How often a program dies.
+    pub deaths: u64,
+    /// How often a program stands still.
+    pub pauses: u64,
+    /// How often a daemon ends, and is back later with the memory.
+    pub restarts: u64,
+    /// Of 100 such ends, those after which the memory is another one.
+    pub wiped: u64,
+    /// How often a link is cut, one way or both.
+    pub cuts: u64,
+}
+
+/// What came out of a story in which nothing was wrong.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GroupStory {
+    /// Steps that it took.
+    pub steps: u64,
+    /// Calls that ended.
+    pub calls: usize,
+    /// Terms that had a leader.
+    pub leaders: usize,
+    /// Programs that died.
+    pub deaths: u64,
+    /// Daemons that ended.
+    pub restarts: u64,
+    /// Memories that lost their bytes.
+    pub wipes: u64,
+    /// Changes of members.
+    pub replaced: u64,
+    /// Writes that a fence ended.
+    pub fenced: u64,
+    /// Snapshots that replicas took.
+    pub saved: u64,
+    /// Snapshots from which replicas started.
+    pub loaded: u64,
+}
+
+/// The story as it is played.
+#[derive(Debug)]
+struct Stage {
+    plan: GroupPlan,
+    world: World,
+    period_us: u64,
+    first: Vec<Member>,
+    programs: Vec<Program>,
+    posted: BTreeMap<u64, Posted>,
+    /// Answers that need no flight: program, life, number, answer.
+    at_once: VecDeque<(usize, u64, u64, Answer)>,
+    clients: Vec<Client>,
+    history: History<Act>,
+    chronicle: Arc<Mutex<Chronicle>>,
+    leaders: BTreeMap<Term, (usize, u64)>,
+    /// As of the last change that was committed.
+    members: Members,
+    nemesis: Nemesis,
+    replaced: u64,
+}
+
+enum Next {
+    Step(u64),
+    Deliver(u64),
+    AtOnce,
+    Tick(usize),
+    Act(usize),
+    Time,
+}
+
+impl GroupPlan {
+    /// Plays it. An error says what was wrong.
+    pub fn play(self) -> Result<GroupStory, String> {
+        let mut stage = Stage::new(self);
+        let mut steps = 0;
+        while steps < STEPS_MAX && stage.clients.iter().any(|client| !client.is_done()) {
+            stage.strike();
+            stage.step()?;
+            steps += 1;
+        }
+        stage.calm();
+        let most = steps + CALM_STEPS_MAX * self.members as u64;
+        while !stage.is_over() {
+            if steps >= most {
+                return Err(format!("no end in {most} steps, {steps} of them: {}", stage.describe()));
+            }
+            stage.step()?;
+            steps += 1;
+        }
+        stage.history.judge(&0, Act::apply)?;
+        let fenced = stage.world.state().keepers.iter().map(|keeper| keeper.fenced).sum();
+        let chronicle = stage.chronicle.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(GroupStory {
+            steps,
+            calls: stage.history.ended(),
+            leaders: stage.leaders.len(),
+            deaths: stage.nemesis.deaths,
+            restarts: stage.nemesis.restarts,
+            wipes: stage.nemesis.wipes,
+            replaced: stage.replaced,
+            fenced,
+            saved: chronicle.saved,
+            loaded: chronicle.loaded,
+        })
+    }
+}
+
+impl Stage {
+    fn new(plan: GroupPlan) -> Self {
+        let period_us = STEPS_OF_PERIOD * plan.members as u64;
+        let lease_us = DELAY_PERIODS * period_us;
+        let faults = Faults { delayed: plan.delayed, deaths: 0, node_dies_at: None, lease_us };
+        let world = World::new(plan.seed, plan.members, memory_bytes(), faults);
+        let numbers = world.state().keepers.iter().map(crate::keeper::Keeper::number).collect::<Vec<_>>();
+        let first: Vec<Member> = (0..).zip(numbers).map(|(id, number)| Member { id, number }).collect();
+        let mut stage = Self {
+            period_us,
+            programs: (0..plan.members).map(Program::new).collect(),
+            posted: BTreeMap::new(),
+            at_once: VecDeque::new(),
+            clients: (1..=plan.clients).map(|id| Client::new(id, plan.calls)).collect(),
+            history: History::new(&world),
+            chronicle: Arc::default(),
+            leaders: BTreeMap::new(),
+            members: Members::new(&first),
+            nemesis: Nemesis::default(),
+            replaced: 0,
+            plan,
+            world,
+            first,
+        };
+        (0..plan.members).for_each(|program| stage.start(program));
+        stage
+    }
+
+    fn start(&mut self, program: usize) {
+        let seed = self.world.below(u64::MAX);
+        self.programs[program].start(&self.first, self.period_us, seed, &self.chronicle);
+    }
+
+    fn wrong(&self, words: String) {
+        self.chronicle.lock().unwrap_or_else(PoisonError::into_inner).wrong.push(words);
+    }
+
+    /// Everything heals, and each client has calls left.
+    fn calm(&mut self) {
+        self.world.calm();
+        self.heal();
+        for client in &mut self.clients {
+            client.left += CALM_CALLS;
+        }
+    }
+
+    /// Every call has ended, and all replicas are at the same point.
+    fn is_over(&self) -> bool {
+        let replicas = || self.programs.iter().filter_map(|program| program.replica.as_ref());
+        let first = replicas().next().map(agree::Replica::applied);
+        self.clients.iter().all(Client::is_done)
+            && replicas().all(|replica| Some(replica.applied()) == first)
+            && replicas().all(|replica| replica.members() == &self.members)
+            && self.is_whole()
+    }
+
+    /// Whether every memory is a member.
+    fn is_whole(&self) -> bool {
+        let state = self.world.state();
+        self.members.iter().all(|member| state.keepers[usize::from(member.id)].number() == member.number)
+    }
+
+    fn describe(&self) -> String {
+        let replica = |program: &Program| program.replica.as_ref().map(|r| (r.applied(), r.leader()));
+        let programs: Vec<_> = self.programs.iter().map(replica).collect();
+        let open = self.clients.iter().filter(|client| !client.is_done()).count();
+        format!("applied and leader {programs:?}, {open} clients wait, members {:?}", self.members)
+    }
+
+    /// One step, of somebody.
+    fn step(&mut self) -> Result<(), String> {
+        match self.choose() {
+            Next::Step(flight) => self.fly(flight),
+            Next::Deliver(flight) => self.deliver(flight),
+            Next::AtOnce => {
+                if let Some((program, life, id, answer)) = self.at_once.pop_front() {
+                    self.answer(program, life, id, answer);
+                }
+            }
+            Next::Tick(program) => {
+                let now = self.world.now_us();
+                let next = now + self.period_us / 2 + self.world.below(self.period_us / 2);
+                self.programs[program].tick_at = next;
+                if let Some(replica) = &mut self.programs[program].replica {
+                    replica.tick(now);
+                }
+                self.drain(program);
+            }
+            Next::Act(client) => self.act(client),
+            Next::Time => {}
+        }
+        match self.chronicle.lock().unwrap_or_else(PoisonError::into_inner).wrong.first() {
+            Some(wrong) => Err(wrong.clone()),
+            None => Ok(()),
+        }
+    }
+
+    fn choose(&self) -> Next {
+        let now = {
+            let mut state = self.world.state();
+            state.clock_us += rand::RngExt::random_range(&mut state.rng, 0..3u64);
+            state.clock_us
+        };
+        let mut all = Vec::new();
+        for (id, flight) in &self.world.state().flights {
+            let program = &self.programs[flight.client];
+            if !flight.is_over() && flight.not_before_us <= now {
+                all.push(Next::Step(*id));
+            } else if flight.is_over() && program.paused_until <= now {
+                all.push(Next::Deliver(*id));
+            }
+        }
+        if let Some((program, ..)) = self.at_once.front()
+            && self.programs[*program].paused_until <= now
+        {
+            all.push(Next::AtOnce);
+        }
+        let ticks = self.programs.iter().filter(|program| program.is_awake(now) && program.tick_at <= now);
+        all.extend(ticks.map(|program| Next::Tick(program.me)));
+        let clients = self.clients.iter().enumerate().filter(|(_, client)| !client.is_done() && client.due_at <= now);
+        all.extend(clients.map(|(which, _)| Next::Act(which)));
+        if all.is_empty() {
+            self.world.state().clock_us += 1;
+            return Next::Time;
+        }
+        let next = self.world.below(all.len() as u64) as usize;
+        all.swap_remove(next)
+    }
+
+    /// A part of a flight happens, if the link is there.
+    fn fly(&mut self, id: u64) {
+        let Some(posted) = self.posted.get(&id) else { return };
+        let is_cut = self.nemesis.is_cut(posted.program, posted.node, true);
+        let gives_up = is_cut && self.world.below(8) == 0;
+        let mut state = self.world.state();
+        let crate::world::State { flights, nodes, keepers, rng, .. } = &mut *state;
+        let Some(flight) = flights.get_mut(&id) else { return };
+        if gives_up {
+            flight.lose();
+        } else if !is_cut {
+            flight.step(nodes, keepers, rng);
+        }
+    }
+
+    fn deliver(&mut self, id: u64) {
+        let outcome = self.world.take(id);
+        let (Some(posted), Some(outcome)) = (self.posted.remove(&id), outcome) else { return };
+        let Posted { program, life, node, .. } = posted;
+        if self.programs[program].life != life || self.programs[program].replica.is_none() {
+            return;
+        }
+        let (id, answer) = if self.nemesis.is_cut(program, node, false) {
+            Program::unheard(posted)
+        } else {
+            self.programs[program].end(posted, outcome, &self.world)
+        };
+        self.answer(program, life, id, answer);
+    }
+
+    fn answer(&mut self, program: usize, life: u64, id: u64, answer: Answer) {
+        let it = &mut self.programs[program];
+        if let Some(replica) = it.replica.as_mut().filter(|_| it.life == life) {
+            replica.answer(id, answer);
+            self.drain(program);
+        }
+    }
+
+    /// Takes what a replica wants to have done, and what it says.
+    fn drain(&mut self, program: usize) {
+        while let Some(action) = self.programs[program].replica.as_mut().and_then(agree::Replica::action) {
+            match self.programs[program].begin(action, &self.world) {
+                Some(Ok((flight, posted))) => {
+                    self.posted.insert(flight, posted);
+                }
+                Some(Err((id, answer))) => self.at_once.push_back((program, self.programs[program].life, id, answer)),
+                None => {}
+            }
+        }
+        while let Some(event) = self.programs[program].replica.as_mut().and_then(agree::Replica::event) {
+            self.on_event(program, event);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! What goes wrong in a group of the model.
+//!
+//! Owns the faults and when they end. It must never take the bytes of so many memories that what a majority held is
+//! nowhere any more.
+
+use std::collections::BTreeMap;
+
+use super::Stage;
+
+/// Periods that a fault lasts, at most.
+const LASTS_PERIODS: u64 = 30;
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub(super) struct Nemesis {
+    /// Links from a program to a node (`true`) and back, and when they heal.
+    cuts: BTreeMap<(usize, usize, bool), u64>,
+    /// Programs that are dead, and when they are started again.
+    dead: BTreeMap<usize, u64>,
+    /// Daemons that are down, when they are back, and whether their memory is lost.
+    down: BTreeMap<usize, (u64, bool)>,
+    pub(super) deaths: u64,
+    pub(super) restarts: u64,
+    pub(super) wipes: u64,
+}
+
+impl Nemesis {
+    /// Whether nothing comes from a program to a node, or back.
+    pub(super) fn is_cut(&self, program: usize, node: usize, is_outward: bool) -> bool {
+        self.cuts.contains_key(&(program, node, is_outward))
+    }
+}
+
+impl Stage {
+    /// Maybe something goes wrong, or heals.
+    pub(super) fn strike(&mut self) {
+        let now = self.world.now_us();
+        self.heal_until(now);
+        let until = now + self.world.below(LASTS_PERIODS * self.period_us);
+        let count = self.programs.len() as u64;
+        let (program, node) = (self.world.below(count) as usize, self.world.below(count) as usize);
+        let plan = self.plan;
+        if self.strikes(plan.deaths) && self.programs[program].replica.is_some() {
+            self.kill(program, until);
+        }
+        if self.strikes(plan.pauses) {
+            self.programs[program].paused_until = until;
+        }
+        if self.strikes(plan.restarts) && !self.nemesis.down.contains_key(&node) {
+            let is_wiped = self.world.below(100) < plan.wiped && self.may_wipe(node);
+            self.world.stop_node(node);
+            self.nemesis.restarts += 1;
+            self.nemesis.wipes += u64::from(is_wiped);
+            self.nemesis.down.insert(node, (until, is_wiped));
+        }
+        if self.strikes(plan.cuts) && program != node {
+            let ways = [[true].as_slice(), &[false], &[true, false]][self.world.below(3) as usize];
+            self.nemesis.cuts.extend(ways.iter().map(|way| ((program, node, *way), until)));
+        }
+    }
+
+    fn strikes(&self, rate: u64) -> bool {
+        rate > 0 && self.world.below(10_000) < rate
+    }
+
+    /// The program ends. Half of what it has under way goes no further; the rest may still happen.
+    fn kill(&mut self, program: usize, until: u64) {
+        self.programs[program].replica = None;
+        self.nemesis.deaths += 1;
+        self.nemesis.dead.insert(program, until);
+        let its: Vec<u64> =
+            self.posted.iter().filter(|(_, posted)| posted.program == program).map(|(id, _)| *id).collect();
+        for id in its {
+            if self.world.below(2) == 0 {
+                self.world.state().flights.get_mut(&id).into_iter().for_each(crate::flight::Flight::lose);
+            }
+        }
+    }
+
+    /// Of the members as they are now, fewer than half may have lost their bytes.
+    fn may_wipe(&self, node: usize) -> bool {
+        let is_lost = |id: usize| {
+            let is_down = self.nemesis.down.get(&id).is_some_and(|(_, is_wiped)| *is_wiped);
+            is_down || !self.members.contains(id as u8, self.world.state().keepers[id].number())
+        };
+        let lost = (0..self.programs.len()).filter(|id| *id == node || is_lost(*id)).count();
+        lost < self.members.majority()
+    }
+
+    fn heal_until(&mut self, now: u64) {
+        self.nemesis.cuts.retain(|_, until| *until > now);
+        let back: Vec<usize> = self.nemesis.dead.iter().filter(|(_, at)| **at <= now).map(|(id, _)| *id).collect();
+        for program in back {
+            self.nemesis.dead.remove(&program);
+            self.start(program);
+        }
+        let up: Vec<(usize, bool)> =
+            self.nemesis.down.iter().filter(|(_, (at, _))| *at <= now).map(|(id, (_, w))| (*id, *w)).collect();
+        for (node, is_wiped) in up {
+            self.nemesis.down.remove(&node);
+            self.world.start_node(node, self.world.below(2) == 0, is_wiped);
+        }
+    }
+
+    /// All heals at once.
+    pub(super) fn heal(&mut self) {
+        self.heal_until(u64::MAX);
+        self.programs.iter_mut().for_each(|program| program.paused_until = 0);
+    }
+}

@@ -1,0 +1,85 @@
+//! Stories of groups of `agree`: three and five members, every order, torn writes, delays, deaths, pauses, restarts,
+//! wiped memories, cut links. A story that fails is printed; `GroupPlan { .. }.play()` plays it again.
+
+use rmem_sim::{GroupPlan, GroupStory};
+
+/// Stories of each sort, with `RAAS_TEST_FULL`, as the test command sets it for `--full`, and without.
+const SEEDS_FULL: u64 = 1000;
+/// See [`SEEDS_FULL`].
+const SEEDS: u64 = 100;
+/// So many stories of each sort instead.
+const SEEDS_VARIABLE: &str = "RAAS_GROUP_STORIES";
+
+fn seeds() -> u64 {
+    let asked = std::env::var(SEEDS_VARIABLE).ok().and_then(|count| count.parse().ok());
+    asked.unwrap_or(if std::env::var_os("RAAS_TEST_FULL").is_some() { SEEDS_FULL } else { SEEDS })
+}
+
+fn calm(seed: u64) -> GroupPlan {
+    let members = if seed % 4 == 3 { 5 } else { 3 };
+    let clients = 2 + seed % 2;
+    GroupPlan { seed, members, clients, calls: 12, delayed: 0, deaths: 0, pauses: 0, restarts: 0, wiped: 0, cuts: 0 }
+}
+
+fn play_all(make: impl Fn(u64) -> GroupPlan) -> GroupStory {
+    let mut sum = GroupStory::default();
+    for seed in 0..seeds() {
+        let plan = make(seed);
+        let story = plan.play().unwrap_or_else(|wrong| panic!("{plan:?}: {wrong}"));
+        sum.steps += story.steps;
+        sum.calls += story.calls;
+        sum.leaders += story.leaders;
+        sum.deaths += story.deaths;
+        sum.restarts += story.restarts;
+        sum.wipes += story.wipes;
+        sum.replaced += story.replaced;
+        sum.fenced += story.fenced;
+        sum.saved += story.saved;
+        sum.loaded += story.loaded;
+    }
+    println!("{sum:?}");
+    sum
+}
+
+#[test]
+fn a_group_in_peace_agrees_and_its_ring_goes_round() {
+    let sum = play_all(calm);
+    assert!(sum.saved > seeds(), "{sum:?}");
+}
+
+#[test]
+fn delays_longer_than_detection_lose_nothing() {
+    let sum = play_all(|seed| GroupPlan { delayed: 30, ..calm(seed) });
+    assert!(sum.leaders as u64 > seeds() && sum.fenced > 0, "{sum:?}");
+}
+
+#[test]
+fn programs_that_die_and_pause_lose_nothing() {
+    let sum = play_all(|seed| GroupPlan { delayed: 10, deaths: 4, pauses: 4, ..calm(seed) });
+    assert!(sum.leaders as u64 > seeds() && sum.fenced > 0 && sum.deaths > seeds(), "{sum:?}");
+}
+
+#[test]
+fn memories_that_restart_and_forget_what_they_granted_lose_nothing() {
+    let sum = play_all(|seed| GroupPlan { delayed: 10, restarts: 8, deaths: 2, ..calm(seed) });
+    assert!(sum.restarts > seeds(), "{sum:?}");
+}
+
+#[test]
+fn a_memory_that_lost_its_bytes_is_no_member_until_it_has_caught_up() {
+    let sum = play_all(|seed| GroupPlan { restarts: 6, wiped: 70, deaths: 2, pauses: 2, ..calm(seed) });
+    assert!(sum.wipes > seeds() && sum.replaced > seeds() && sum.loaded > 0, "{sum:?}");
+}
+
+#[test]
+fn all_faults_together_lose_nothing() {
+    let all = |seed| GroupPlan { delayed: 20, deaths: 3, pauses: 3, restarts: 4, wiped: 40, cuts: 6, ..calm(seed) };
+    let sum = play_all(all);
+    assert!(sum.leaders as u64 > seeds() && sum.fenced > 0 && sum.wipes > 0 && sum.loaded > 0, "{sum:?}");
+}
+
+#[test]
+fn a_seed_is_a_story() {
+    let plan = GroupPlan { delayed: 20, deaths: 3, restarts: 4, wiped: 40, cuts: 6, ..calm(7) };
+    assert_eq!(plan.play(), plan.play());
+}

@@ -1,0 +1,188 @@
+//! A memory that a leader writes.
+//!
+//! Owns what it is known to hold, and what is written next: entries, or bank and mark. It must never count what is not
+//! known to be there, and never write over a line that the memory's mark still needs.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::action::{Hold, Outbox};
+use crate::layout::{COMMIT_AT, Mark, mark_at};
+use crate::log::Log;
+use crate::scan::Found;
+use crate::settings::{PIECE_BYTES_MAX, Settings, WRITES_MAX};
+
+/// Pieces of a snapshot that are under way to one memory, at most.
+const PIECES_MAX: usize = 4;
+
+/// A snapshot of the leader's state, and the mark that goes with it.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) mark: Mark,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// A WRITE of entries.
+#[derive(Debug)]
+struct Sent {
+    id: u64,
+    /// When it and all before it are done, the memory holds the log to here.
+    to: u64,
+    is_done: bool,
+}
+
+/// A snapshot on its way.
+#[derive(Debug)]
+struct Copying {
+    snapshot: Arc<Snapshot>,
+    sent: usize,
+    under_way: usize,
+    is_marking: bool,
+}
+
+/// See the head of this file.
+#[derive(Debug)]
+pub(crate) struct Held {
+    /// It holds the leader's log to this index; 0: nobody knows of anything.
+    pub(crate) matched: u64,
+    next: u64,
+    /// Index and line of its mark.
+    mark: (u64, u64),
+    bank: usize,
+    sent: VecDeque<Sent>,
+    told: u64,
+    copying: Option<Copying>,
+}
+
+/// Where it is written to: member and fence.
+pub(crate) type Writer = (u8, u64);
+
+impl Held {
+    /// The memory, as it was found after the grant. `None`: it has what the leader's log does not explain.
+    pub(crate) fn attach(found: &Found, log: &Log) -> Option<Self> {
+        let mark = found.head.mark.tail;
+        let tails = found.log.entries.iter().rev().map(|entry| entry.tail).chain([mark]);
+        let matched = match tails.into_iter().find(|tail| log.holds(tail)) {
+            Some(tail) => tail.index,
+            None if mark.index < log.base.index => 0,
+            None => return None,
+        };
+        Some(Self {
+            matched,
+            next: matched + 1,
+            mark: (mark.index, mark.line),
+            bank: found.head.bank,
+            sent: VecDeque::new(),
+            told: 0,
+            copying: None,
+        })
+    }
+
+    /// Whether the log cannot bring it up any more.
+    pub(crate) fn needs_snapshot(&self, log: &Log) -> bool {
+        self.next <= log.base.index
+    }
+
+    pub(crate) fn on_entries(&mut self, id: u64) {
+        if let Some(sent) = self.sent.iter_mut().find(|sent| sent.id == id) {
+            sent.is_done = true;
+        }
+        while let Some(sent) = self.sent.pop_front_if(|sent| sent.is_done) {
+            self.matched = self.matched.max(sent.to);
+        }
+    }
+
+    pub(crate) fn on_piece(&mut self) {
+        if let Some(copying) = &mut self.copying {
+            copying.under_way -= 1;
+        }
+    }
+
+    /// The mark is there: the memory holds everything before it, and the lines before it are free.
+    pub(crate) fn on_mark(&mut self) {
+        if let Some(copying) = self.copying.take() {
+            let tail = copying.snapshot.mark.tail;
+            self.mark = (tail.index, tail.line);
+            self.bank = 1 - self.bank;
+            self.matched = self.matched.max(tail.index);
+            self.next = self.next.max(tail.index + 1);
+        }
+    }
+
+    /// Writes what is due.
+    pub(crate) fn pump(
+        &mut self,
+        writer: Writer,
+        (log, snapshot): (&Log, Option<&Arc<Snapshot>>),
+        settings: &Settings,
+        outbox: &mut Outbox,
+    ) {
+        self.copy(writer, snapshot, settings, outbox);
+        while self.sent.len() < WRITES_MAX && self.write_entries(writer, log, settings, outbox) {}
+    }
+
+    fn copy(&mut self, writer: Writer, snapshot: Option<&Arc<Snapshot>>, settings: &Settings, outbox: &mut Outbox) {
+        let newer = snapshot.filter(|snapshot| snapshot.mark.tail.index > self.mark.0);
+        if self.copying.is_none() {
+            let begin = |snapshot: &Arc<Snapshot>| Copying {
+                snapshot: Arc::clone(snapshot),
+                sent: 0,
+                under_way: 0,
+                is_marking: false,
+            };
+            self.copying = newer.map(begin);
+        }
+        let bank = 1 - self.bank;
+        let Some(copying) = &mut self.copying else { return };
+        let bytes = &copying.snapshot.bytes;
+        while copying.under_way < PIECES_MAX && copying.sent < bytes.len() {
+            let piece = bytes.len().min(copying.sent + PIECE_BYTES_MAX);
+            let at = settings.layout.bank_at(bank) + copying.sent as u64;
+            outbox.write(Hold::Piece, writer, at, bytes[copying.sent..piece].to_vec());
+            copying.sent = piece;
+            copying.under_way += 1;
+        }
+        if copying.under_way == 0 && !copying.is_marking {
+            copying.is_marking = true;
+            outbox.write(Hold::Mark, writer, mark_at(bank), copying.snapshot.mark.encode(settings.group));
+        }
+    }
+
+    /// One WRITE of the entries that are next, or two where the ring ends. `false`: there is none, or no room.
+    fn write_entries(&mut self, writer: Writer, log: &Log, settings: &Settings, outbox: &mut Outbox) -> bool {
+        let room = self.mark.1 + settings.layout.ring_lines();
+        let before = self.next - 1;
+        let Some(first) = log.get(self.next) else { return false };
+        let line = first.line();
+        let mut bytes = Vec::new();
+        while let Some(entry) = log.get(self.next).filter(|entry| entry.tail.line <= room) {
+            if !bytes.is_empty() && bytes.len() + entry.lines.len() > PIECE_BYTES_MAX {
+                break;
+            }
+            bytes.extend_from_slice(&entry.lines);
+            self.next += 1;
+        }
+        if bytes.is_empty() {
+            return false;
+        }
+        let rest = bytes.split_off(bytes.len().min(settings.layout.bytes_to_end(line)));
+        let count = (bytes.len() / crate::layout::LINE_BYTES) as u64;
+        let pieces = [(line, bytes, before), (line + count, rest, self.next - 1)];
+        let is_one = pieces[1].1.is_empty();
+        for (line, bytes, to) in pieces.into_iter().filter(|(_, bytes, _)| !bytes.is_empty()) {
+            let id = outbox.write(Hold::Entries, writer, settings.layout.line_at(line), bytes);
+            let to = if is_one { self.next - 1 } else { to };
+            self.sent.push_back(Sent { id, to, is_done: false });
+        }
+        true
+    }
+
+    /// Tells the owner of the memory what is committed, if no entry will.
+    pub(crate) fn tell(&mut self, writer: Writer, log: &Log, commit: u64, outbox: &mut Outbox) {
+        let known = commit.min(self.matched);
+        if let Some(tail) = log.tail_at(known).filter(|_| self.told < known && self.sent.is_empty()) {
+            self.told = known;
+            outbox.write(Hold::Commit, writer, COMMIT_AT, tail.commit_word().to_le_bytes().to_vec());
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! A replicated log and state machine over the memory of several hosts.
+//!
+//! Each member of a group is a host with one *memory*: a region that its daemon keeps, whatever becomes of the program
+//! there. A leader takes the writer's place at a majority of memories, writes entries into all of them by one-sided
+//! WRITEs, and calls an entry committed when a majority holds it. No program of another member takes part. The daemon's
+//! fence is what a vote is elsewhere: it grants strictly higher terms only, and ends the older writer exactly (Mu, OSDI
+//! 2020; Protected Memory Paxos, PODC 2019). What a leader makes of the logs that he finds is Raft's rule, so nothing
+//! that may be committed is ever written over.
+//!
+//! This crate is the core: a state machine without I/O, thread and clock. A driver feeds a [`Replica`] with time and
+//! answers, and carries out its [`Action`]s. Majorities are of memories, not of programs: any program that reaches a
+//! majority of memories can lead.
+//!
+//! **Acknowledged means: in the memory of a majority.** It survives programs, daemons and all but a majority of memories.
+//! It does not survive power that fails at a majority of hosts.
+//!
+//! **What it stands on**, for each memory:
+//!
+//! - A daemon grants strictly higher fences only, and tells none of lower ones. After its restart it may have forgotten
+//!   what it granted; then no writer is left either.
+//! - Of a WRITE of an older writer nothing is seen after a grant that was not seen before it.
+//! - Words of 8 bytes are never torn. A WRITE of several may be, in any order, if its writer dies.
+//! - Memory that lost its bytes has another number.
+//!
+//! The rules, and why they hold: docs/inside/agree.md.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod action;
+mod confirm;
+mod context;
+mod detector;
+mod entry;
+mod error;
+mod held;
+mod layout;
+mod leading;
+mod learner;
+mod log;
+mod look;
+mod machine;
+mod members;
+mod memory;
+mod reign;
+mod replica;
+mod scan;
+mod settings;
+mod term;
+mod words;
+
+pub use action::{Action, Answer, Event, Role};
+pub use error::{BadSnapshot, OutOfRange, Refused};
+pub use layout::{LINE_BYTES, Layout, OWNER_AT};
+pub use machine::{CLIENTS_MAX, Machine};
+pub use members::{MEMBERS_MAX, Member, Members};
+pub use replica::Replica;
+pub use settings::Settings;
+pub use term::Term;

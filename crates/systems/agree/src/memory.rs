@@ -1,0 +1,146 @@
+//! A member's memory, as a candidate and then a leader takes hold of it.
+//!
+//! Owns the order: grant, head, own term into the head, log. It must never write the own term into a head that has a
+//! greater one, and must read nothing for the log that was read before the grant.
+
+use crate::action::{Answer, Hold, Outbox, Use};
+use crate::held::Held;
+use crate::layout::{HEAD_AT, Head};
+use crate::scan::{Found, Place, Scan, Step};
+use crate::settings::Settings;
+use crate::term::Term;
+
+/// Where it stands.
+#[derive(Debug)]
+pub(crate) enum Stage {
+    /// It is not this one's to write; it is asked for again at this moment.
+    Away { until: u64 },
+    /// Its daemon is asked.
+    Asked,
+    /// Its head is read, then its log.
+    Reading(Scan),
+    /// The own term is written into the head; the log is read from there.
+    Naming(Scan, Place),
+    /// Its log is known.
+    Ready(Box<Found>),
+    /// It is written.
+    Held(Box<Held>),
+}
+
+/// See the head of this file.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) id: u8,
+    /// The number of the memory that was granted.
+    pub(crate) number: u64,
+    attempt: u16,
+    /// A WRITE of the own term into its head was begun.
+    is_named: bool,
+    pub(crate) stage: Stage,
+}
+
+/// What came of an answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Came {
+    /// It goes on.
+    On,
+    /// The memory cannot be written for now.
+    Lost,
+    /// Somebody has a greater term.
+    Superseded(Term),
+}
+
+impl Memory {
+    /// Asks for it.
+    pub(crate) fn ask(id: u8, term: Term, outbox: &mut Outbox) -> Self {
+        let mut memory = Self { id, number: 0, attempt: 0, is_named: false, stage: Stage::Asked };
+        memory.ask_again(term, outbox);
+        memory
+    }
+
+    pub(crate) fn ask_again(&mut self, term: Term, outbox: &mut Outbox) {
+        self.attempt = self.attempt.saturating_add(1);
+        self.stage = Stage::Asked;
+        outbox.take_over(self.id, term.fence(self.attempt));
+    }
+
+    /// It is lost until then.
+    pub(crate) fn lose(&mut self, until: u64, outbox: &mut Outbox) {
+        let id = self.id;
+        outbox.forget(|what| matches!(what, Use::Hold(member, _) if *member == id));
+        self.stage = Stage::Away { until };
+    }
+
+    pub(crate) fn writer(&self, term: Term) -> (u8, u64) {
+        (self.id, term.fence(self.attempt))
+    }
+
+    pub(crate) fn on_answer(
+        &mut self,
+        (hold, id): (Hold, u64),
+        answer: Answer,
+        term: Term,
+        (settings, outbox): (&Settings, &mut Outbox),
+    ) -> Came {
+        match (hold, answer) {
+            (_, Answer::Superseded { fence }) if Term::of_fence(fence) > term => {
+                return Came::Superseded(Term::of_fence(fence));
+            }
+            // An own attempt whose answer was lost.
+            (_, Answer::Superseded { fence }) if Term::of_fence(fence) == term => {
+                self.attempt = self.attempt.max(fence as u16);
+                return Came::Lost;
+            }
+            (Hold::Grant, Answer::Granted { number, .. }) => {
+                self.number = number;
+                self.stage = Stage::Reading(Scan::default());
+                outbox.read(Use::Hold(self.id, Hold::Head), self.id, Scan::HEAD);
+            }
+            (Hold::Head | Hold::Log, Answer::Read { number, bytes }) if number == self.number => {
+                return self.on_read(&bytes, term, (settings, outbox));
+            }
+            (Hold::Name, Answer::Done) => match std::mem::replace(&mut self.stage, Stage::Asked) {
+                Stage::Naming(scan, place) => {
+                    self.stage = Stage::Reading(scan);
+                    outbox.read(Use::Hold(self.id, Hold::Log), self.id, place);
+                }
+                other => self.stage = other,
+            },
+            (_, Answer::Done) => {
+                if let Stage::Held(held) = &mut self.stage {
+                    match hold {
+                        Hold::Entries => held.on_entries(id),
+                        Hold::Piece => held.on_piece(),
+                        Hold::Mark => held.on_mark(),
+                        _ => {}
+                    }
+                }
+            }
+            _ => return Came::Lost,
+        }
+        Came::On
+    }
+
+    fn on_read(&mut self, bytes: &[u8], term: Term, (settings, outbox): (&Settings, &mut Outbox)) -> Came {
+        let Stage::Reading(scan) = &mut self.stage else { return Came::On };
+        let is_head = scan.head().is_none();
+        let step = scan.on_read(self.number, bytes, settings);
+        let above = |head: &Head| head.term > term || head.term == term && !self.is_named;
+        if let Some(head) = scan.head().filter(|head| is_head && above(head)) {
+            return Came::Superseded(head.term);
+        }
+        match step {
+            Step::Read(place) if is_head => {
+                let scan = std::mem::take(scan);
+                self.is_named = true;
+                let name = Head::name(settings.group, term);
+                outbox.write(Hold::Name, self.writer(term), HEAD_AT, name);
+                self.stage = Stage::Naming(scan, place);
+            }
+            Step::Read(place) => outbox.read(Use::Hold(self.id, Hold::Log), self.id, place),
+            Step::Done(found) if self.is_named => self.stage = Stage::Ready(found),
+            Step::Done(_) | Step::Foreign => return Came::Lost,
+        }
+        Came::On
+    }
+}
