@@ -1,7 +1,7 @@
 //! A memory that a leader writes.
 //!
 //! Owns what it is known to hold, and what is written next: entries, or bank and mark. It must never count what is not
-//! known to be there, and never write over a line that the memory's mark still needs.
+//! known to be there, and never write over a line that the memory's mark still needs, or that an older WRITE may still fill.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,6 +26,8 @@ pub(crate) struct Snapshot {
 #[derive(Debug)]
 struct Sent {
     id: u64,
+    /// Where it begins.
+    line: u64,
     /// When it and all before it are done, the memory holds the log to here.
     to: u64,
     is_done: bool,
@@ -50,7 +52,10 @@ pub(crate) struct Held {
     mark: (u64, u64),
     bank: usize,
     sent: VecDeque<Sent>,
+    /// The commit index that stands in its head, and the one that is on its way there. One at a time: of two WRITEs the
+    /// older one could be the last.
     told: u64,
+    telling: Option<u64>,
     copying: Option<Copying>,
 }
 
@@ -74,13 +79,21 @@ impl Held {
             bank: found.head.bank,
             sent: VecDeque::new(),
             told: 0,
+            telling: None,
             copying: None,
         })
     }
 
     /// Whether the log cannot bring it up any more.
-    pub(crate) fn needs_snapshot(&self, log: &Log) -> bool {
+    pub(crate) fn is_below(&self, log: &Log) -> bool {
         self.next <= log.base.index
+    }
+
+    /// Whether nothing but a snapshot of `applied` gets it on: its next entry is not in the log, or its ring has no room
+    /// for it before the mark moves, and `latest`, the last snapshot that there is, does not move it.
+    pub(crate) fn waits_for_snapshot(&self, log: &Log, (latest, applied): (u64, u64), ring_lines: u64) -> bool {
+        let has_no_room = || log.get(self.next).is_some_and(|entry| entry.tail.line > self.mark.1 + ring_lines);
+        latest <= self.mark.0 && applied > self.mark.0 && (self.is_below(log) || has_no_room())
     }
 
     pub(crate) fn on_entries(&mut self, id: u64) {
@@ -90,6 +103,10 @@ impl Held {
         while let Some(sent) = self.sent.pop_front_if(|sent| sent.is_done) {
             self.matched = self.matched.max(sent.to);
         }
+    }
+
+    pub(crate) fn on_told(&mut self) {
+        self.told = self.telling.take().unwrap_or(self.told);
     }
 
     pub(crate) fn on_piece(&mut self) {
@@ -150,7 +167,9 @@ impl Held {
 
     /// One WRITE of the entries that are next, or two where the ring ends. `false`: there is none, or no room.
     fn write_entries(&mut self, writer: Writer, log: &Log, settings: &Settings, outbox: &mut Outbox) -> bool {
-        let room = self.mark.1 + settings.layout.ring_lines();
+        // A WRITE under way may land last, so its lines are not used again before it is done, wherever the mark is.
+        let oldest = self.sent.front().map_or(self.mark.1, |sent| sent.line.min(self.mark.1));
+        let room = oldest + settings.layout.ring_lines();
         let before = self.next - 1;
         let Some(first) = log.get(self.next) else { return false };
         let line = first.line();
@@ -172,7 +191,7 @@ impl Held {
         for (line, bytes, to) in pieces.into_iter().filter(|(_, bytes, _)| !bytes.is_empty()) {
             let id = outbox.write(Hold::Entries, writer, settings.layout.line_at(line), bytes);
             let to = if is_one { self.next - 1 } else { to };
-            self.sent.push_back(Sent { id, to, is_done: false });
+            self.sent.push_back(Sent { id, line, to, is_done: false });
         }
         true
     }
@@ -180,8 +199,9 @@ impl Held {
     /// Tells the owner of the memory what is committed, if no entry will.
     pub(crate) fn tell(&mut self, writer: Writer, log: &Log, commit: u64, outbox: &mut Outbox) {
         let known = commit.min(self.matched);
-        if let Some(tail) = log.tail_at(known).filter(|_| self.told < known && self.sent.is_empty()) {
-            self.told = known;
+        let is_due = self.told < known && self.telling.is_none() && self.sent.is_empty();
+        if let Some(tail) = log.tail_at(known).filter(|_| is_due) {
+            self.telling = Some(known);
             outbox.write(Hold::Commit, writer, COMMIT_AT, tail.commit_word().to_le_bytes().to_vec());
         }
     }

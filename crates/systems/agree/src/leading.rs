@@ -94,17 +94,18 @@ impl Leading {
     }
 
     /// Takes a snapshot if half of the ring is in use, or a memory can be brought up by nothing else.
-    fn recycle<M: Machine>(&mut self, is_needed: bool, cx: &mut Context<'_, M>) {
-        let (applied, tail) = (cx.state.applied, self.log.tail());
-        let has_one = self.snapshot.as_ref().is_some_and(|s| s.mark.tail.index >= self.log.base.index);
-        let is_half = (tail.line - self.begin) * 2 > cx.settings.layout.ring_lines() && applied.line > self.begin;
-        if !(is_half || is_needed && !has_one) || tail.line < self.try_from || applied.index == 0 {
+    fn recycle<'m, M: Machine>(&mut self, mut held: impl Iterator<Item = &'m Held>, cx: &mut Context<'_, M>) {
+        let (applied, tail, lines) = (cx.state.applied, self.log.tail(), cx.settings.layout.ring_lines());
+        let is_half = (tail.line - self.begin) * 2 > lines && applied.line > self.begin;
+        let latest = self.snapshot.as_ref().map_or(0, |snapshot| snapshot.mark.tail.index);
+        let is_needed = held.any(|held| held.waits_for_snapshot(&self.log, (latest, applied.index), lines));
+        if !(is_half || is_needed) || tail.line < self.try_from {
             return;
         }
         let bytes = cx.state.save();
         let max = cx.settings.layout.snapshot_bytes();
         if bytes.len() as u64 > max {
-            self.try_from = tail.line + cx.settings.layout.ring_lines() / 8;
+            self.try_from = tail.line + lines / 8;
             cx.outbox.events.push_back(Event::SnapshotTooLarge { bytes: bytes.len() as u64, max });
             return;
         }
@@ -117,7 +118,7 @@ impl Leading {
     /// Gives up what nobody needs. A memory that lags behind twice the ring takes the snapshot.
     fn forget<'m>(&mut self, held: impl Iterator<Item = &'m Held>, ring_lines: u64) {
         let Some(snapshot) = self.snapshot.as_ref().map(|snapshot| snapshot.mark.tail.index) else { return };
-        let needed = held.filter(|held| !held.needs_snapshot(&self.log)).map(|held| held.matched).min();
+        let needed = held.filter(|held| !held.is_below(&self.log)).map(|held| held.matched).min();
         self.log.forget(needed.unwrap_or(snapshot).min(snapshot));
         if self.log.lines() > 2 * ring_lines {
             self.log.forget(snapshot);
@@ -148,7 +149,7 @@ impl Reign {
         let majority = all.get(self.members.majority() - 1).copied().unwrap_or(0);
         leading.commit_to(majority, self.term, cx);
         let held = || self.memories.values().filter_map(held_of);
-        leading.recycle(held().any(|held| held.needs_snapshot(&leading.log)), cx);
+        leading.recycle(held(), cx);
         leading.forget(held(), cx.settings.layout.ring_lines());
         self.bring_in(cx)?;
         self.pump(cx);

@@ -112,6 +112,7 @@ impl Memory {
                         Hold::Entries => held.on_entries(id),
                         Hold::Piece => held.on_piece(),
                         Hold::Mark => held.on_mark(),
+                        Hold::Commit => held.on_told(),
                         _ => {}
                     }
                 }

@@ -18,7 +18,7 @@ fn seeds() -> u64 {
 fn calm(seed: u64) -> GroupPlan {
     let members = if seed % 4 == 3 { 5 } else { 3 };
     let clients = 2 + seed % 2;
-    GroupPlan { seed, members, clients, calls: 12, delayed: 0, deaths: 0, pauses: 0, restarts: 0, wiped: 0, cuts: 0 }
+    GroupPlan { seed, members, clients, calls: 40, delayed: 0, deaths: 0, pauses: 0, restarts: 0, wiped: 0, cuts: 0 }
 }
 
 fn play_all(make: impl Fn(u64) -> GroupPlan) -> GroupStory {
@@ -55,25 +55,25 @@ fn delays_longer_than_detection_lose_nothing() {
 
 #[test]
 fn programs_that_die_and_pause_lose_nothing() {
-    let sum = play_all(|seed| GroupPlan { delayed: 10, deaths: 4, pauses: 4, ..calm(seed) });
+    let sum = play_all(|seed| GroupPlan { delayed: 10, deaths: 8, pauses: 8, ..calm(seed) });
     assert!(sum.leaders as u64 > seeds() && sum.fenced > 0 && sum.deaths > seeds(), "{sum:?}");
 }
 
 #[test]
 fn memories_that_restart_and_forget_what_they_granted_lose_nothing() {
-    let sum = play_all(|seed| GroupPlan { delayed: 10, restarts: 8, deaths: 2, ..calm(seed) });
+    let sum = play_all(|seed| GroupPlan { delayed: 10, restarts: 12, deaths: 4, ..calm(seed) });
     assert!(sum.restarts > seeds(), "{sum:?}");
 }
 
 #[test]
 fn a_memory_that_lost_its_bytes_is_no_member_until_it_has_caught_up() {
-    let sum = play_all(|seed| GroupPlan { restarts: 6, wiped: 70, deaths: 2, pauses: 2, ..calm(seed) });
+    let sum = play_all(|seed| GroupPlan { restarts: 10, wiped: 70, deaths: 4, pauses: 4, ..calm(seed) });
     assert!(sum.wipes > seeds() && sum.replaced > seeds() && sum.loaded > 0, "{sum:?}");
 }
 
 #[test]
 fn all_faults_together_lose_nothing() {
-    let all = |seed| GroupPlan { delayed: 20, deaths: 3, pauses: 3, restarts: 4, wiped: 40, cuts: 6, ..calm(seed) };
+    let all = |seed| GroupPlan { delayed: 20, deaths: 6, pauses: 6, restarts: 8, wiped: 40, cuts: 10, ..calm(seed) };
     let sum = play_all(all);
     assert!(sum.leaders as u64 > seeds() && sum.fenced > 0 && sum.wipes > 0 && sum.loaded > 0, "{sum:?}");
 }
