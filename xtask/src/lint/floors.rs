@@ -30,7 +30,7 @@ const HOUSE: &str = "ARCHITECTURE.md";
 
 /// Crates without I/O.
 const PURE: &[&str] =
-    &["rnic", "records", "wires", "roce", "iwarp", "engine", "plane", "dispatch", "verbs", "netmodel"];
+    &["rnic", "records", "wires", "roce", "iwarp", "engine", "plane", "dispatch", "verbs", "netmodel", "agree"];
 /// Crates that bring sockets, an event loop or the system's randomness.
 const IO_CRATES: &[&str] = &["tokio", "mio", "async-std", "smol", "socket2", "quinn-udp", "getrandom"];
 /// AES-GCM, whose crate can make keys of other kinds from the system's randomness too. `records` gives it its keys.

@@ -15,7 +15,10 @@ const FORBID: &str = "unsafe_code = \"forbid\"";
 /// Crates that are state machines, and crates whose threads share no words; each links to the list of what it may not
 /// name.
 const DISALLOWED: &[(&str, &[&str])] = &[
-    ("lints/sans-io.toml", &["verbs", "genslab", "rnic", "wires", "roce", "iwarp", "engine", "plane", "dispatch"]),
+    (
+        "lints/sans-io.toml",
+        &["verbs", "genslab", "rnic", "wires", "roce", "iwarp", "engine", "plane", "dispatch", "agree"],
+    ),
     ("lints/never-waits.toml", &["raas-core"]),
     ("lints/no-atomics.toml", &["control", "rdmacore", "raasd"]),
 ];

@@ -132,3 +132,6 @@ fn decode_line(before: Tail, at: &[u8], bytes_max: usize) -> Option<Decoded> {
     let (client, number, lines) = (word(at, 16)?, word(at, 24)?, lines.to_vec());
     (half(at, 48)? == crc).then_some(Decoded::Entry(Entry { tail, kind, client, number, commit, bytes, lines }))
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,7 +10,7 @@ use crate::action::{Hold, Outbox};
 use crate::layout::{COMMIT_AT, Mark, mark_at};
 use crate::log::Log;
 use crate::scan::Found;
-use crate::settings::{PIECE_BYTES_MAX, Settings, WRITES_MAX};
+use crate::settings::{Settings, WRITES_MAX};
 
 /// Pieces of a snapshot that are under way to one memory, at most.
 const PIECES_MAX: usize = 4;
@@ -153,7 +153,7 @@ impl Held {
         let Some(copying) = &mut self.copying else { return };
         let bytes = &copying.snapshot.bytes;
         while copying.under_way < PIECES_MAX && copying.sent < bytes.len() {
-            let piece = bytes.len().min(copying.sent + PIECE_BYTES_MAX);
+            let piece = bytes.len().min(copying.sent + settings.piece_bytes_max);
             let at = settings.layout.bank_at(bank) + copying.sent as u64;
             outbox.write(Hold::Piece, writer, at, bytes[copying.sent..piece].to_vec());
             copying.sent = piece;
@@ -175,7 +175,7 @@ impl Held {
         let line = first.line();
         let mut bytes = Vec::new();
         while let Some(entry) = log.get(self.next).filter(|entry| entry.tail.line <= room) {
-            if !bytes.is_empty() && bytes.len() + entry.lines.len() > PIECE_BYTES_MAX {
+            if !bytes.is_empty() && bytes.len() + entry.lines.len() > settings.piece_bytes_max {
                 break;
             }
             bytes.extend_from_slice(&entry.lines);

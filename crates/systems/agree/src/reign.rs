@@ -146,7 +146,9 @@ impl Reign {
             Stage::Ready(found) if self.members.contains(memory.id, memory.number) => Some((memory.id, &**found)),
             _ => None,
         });
-        let Some((id, best)) = ready.max_by_key(|(_, found)| found.log.tail.rank()) else { return Ok(()) };
+        let Some((id, best)) = ready.max_by_key(|(_, found)| (found.log.tail.index, found.log.tail.term)) else {
+            return Ok(());
+        };
         let members = best.members();
         if members != self.members {
             return Err(End::Members(members));

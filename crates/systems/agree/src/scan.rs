@@ -7,7 +7,7 @@ use crate::entry::{Decoded, Entry, Kind, decode};
 use crate::layout::{HEAD_AT, HEAD_BYTES, Head, LINE_BYTES, Mark, Tail};
 use crate::machine::crc_of_snapshot;
 use crate::members::Members;
-use crate::settings::{PIECE_BYTES_MAX, Settings};
+use crate::settings::Settings;
 
 /// The first READ of a log.
 const FIRST_BYTES: usize = 1024;
@@ -38,14 +38,14 @@ impl LogScan {
     pub(crate) fn next(&self, settings: &Settings) -> Option<Place> {
         let line = self.tail.line + (self.buffer.len() / LINE_BYTES) as u64;
         let left = self.end.checked_sub(line).filter(|left| *left > 0)? as usize * LINE_BYTES;
-        let bytes = self.piece.min(left).min(settings.layout.bytes_to_end(line));
+        let bytes = self.piece.min(settings.piece_bytes_max).min(left).min(settings.layout.bytes_to_end(line));
         Some((settings.layout.line_at(line), bytes))
     }
 
     /// `false`: the log ends here.
     pub(crate) fn on_read(&mut self, bytes: &[u8], settings: &Settings) -> bool {
         self.buffer.extend_from_slice(bytes);
-        self.piece = (self.piece * 2).min(PIECE_BYTES_MAX);
+        self.piece = (self.piece * 2).min(settings.piece_bytes_max);
         let mut used = 0;
         let goes_on = loop {
             match decode(self.tail, self.buffer.get(used..).unwrap_or_default(), settings.entry_bytes_max()) {
@@ -142,7 +142,7 @@ impl Load {
     pub(crate) fn next(&self, settings: &Settings) -> Option<Place> {
         let left = (self.mark.snapshot_bytes as usize).saturating_sub(self.bytes.len());
         let at = settings.layout.bank_at(self.bank) + self.bytes.len() as u64;
-        (left > 0).then_some((at, left.min(PIECE_BYTES_MAX)))
+        (left > 0).then_some((at, left.min(settings.piece_bytes_max)))
     }
 
     pub(crate) fn on_read(&mut self, bytes: &[u8]) {

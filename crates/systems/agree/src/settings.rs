@@ -4,7 +4,7 @@
 
 use crate::entry::lines_of;
 use crate::error::OutOfRange;
-use crate::layout::Layout;
+use crate::layout::{LINE_BYTES, Layout};
 use crate::members::{MEMBERS_MAX, Member, Members};
 
 /// Periods after which a campaign that found no majority is given up.
@@ -23,8 +23,6 @@ pub(crate) const CHECK_PERIODS: u64 = 8;
 pub(crate) const RESERVED_SHARE: u64 = 4;
 /// WRITEs of entries to one memory that are under way at a time, at most.
 pub(crate) const WRITES_MAX: usize = 64;
-/// Bytes of one READ or WRITE, at most.
-pub(crate) const PIECE_BYTES_MAX: usize = 64 << 10;
 
 /// See the head of this file.
 #[derive(Debug, Clone)]
@@ -39,6 +37,8 @@ pub struct Settings {
     pub layout: Layout,
     /// Bytes of a command, at most. Eight of them must fit into the ring.
     pub command_bytes_max: usize,
+    /// Bytes of one READ or WRITE, at most, unless an entry is longer: a multiple of 64, from 1024 on for good speed.
+    pub piece_bytes_max: usize,
     /// How often the leader is looked at, and the own memory: microseconds, from 1.
     pub period_us: u64,
     /// Of all that is left to chance.
@@ -53,6 +53,8 @@ impl Settings {
         range("the members of the group", self.members.len() as u64, 1, MEMBERS_MAX as u64)?;
         range("the hosts of the group's members", self.first().len() as u64, self.members.len() as u64, 9)?;
         range("the period in microseconds", self.period_us, 1, 3_600_000_000)?;
+        let piece = self.piece_bytes_max.next_multiple_of(LINE_BYTES) as u64;
+        range("the bytes of a READ or WRITE (a multiple of 64)", self.piece_bytes_max as u64, piece.max(64), 1 << 30)?;
         let lines = lines_of(self.command_bytes_max);
         range("the lines of the longest command", lines, 1, self.layout.ring_lines() / 8)
     }

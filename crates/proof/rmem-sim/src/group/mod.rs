@@ -53,6 +53,10 @@ pub struct GroupPlan {
     pub wiped: u64,
     /// How often a link is cut, one way or both.
     pub cuts: u64,
+    /// Periods that a fault lasts, at most.
+    pub lasts: u64,
+    /// How often a host is to join or to be removed. Then there are two more hosts than members at first.
+    pub changes: u64,
 }
 
 /// What came out of a story in which nothing was wrong.
@@ -111,6 +115,10 @@ enum Next {
 }
 
 impl GroupPlan {
+    fn hosts(self) -> usize {
+        self.members + if self.changes > 0 { 2 } else { 0 }
+    }
+
     /// Plays it. An error says what was wrong.
     pub fn play(self) -> Result<GroupStory, String> {
         let mut stage = Stage::new(self);
@@ -121,7 +129,7 @@ impl GroupPlan {
             steps += 1;
         }
         stage.calm();
-        let most = steps + CALM_STEPS_MAX * self.members as u64;
+        let most = steps + CALM_STEPS_MAX * self.hosts() as u64;
         while !stage.is_over() {
             if steps >= most {
                 return Err(format!("no end in {most} steps, {steps} of them: {}", stage.describe()));
@@ -149,15 +157,17 @@ impl GroupPlan {
 
 impl Stage {
     fn new(plan: GroupPlan) -> Self {
-        let period_us = STEPS_OF_PERIOD * plan.members as u64;
+        let period_us = STEPS_OF_PERIOD * plan.hosts() as u64;
         let lease_us = DELAY_PERIODS * period_us;
         let faults = Faults { delayed: plan.delayed, deaths: 0, node_dies_at: None, lease_us };
-        let world = World::new(plan.seed, plan.members, memory_bytes(), faults);
+        let hosts = plan.hosts();
+        let world = World::new(plan.seed, hosts, memory_bytes(), faults);
         let numbers = world.state().keepers.iter().map(crate::keeper::Keeper::number).collect::<Vec<_>>();
-        let first: Vec<Member> = (0..).zip(numbers).map(|(id, number)| Member { id, number }).collect();
+        let first: Vec<Member> =
+            (0..).zip(numbers).map(|(id, number)| Member { id, number }).take(plan.members).collect();
         let mut stage = Self {
             period_us,
-            programs: (0..plan.members).map(Program::new).collect(),
+            programs: (0..hosts).map(Program::new).collect(),
             posted: BTreeMap::new(),
             at_once: VecDeque::new(),
             clients: (1..=plan.clients).map(|id| Client::new(id, plan.calls)).collect(),
@@ -171,13 +181,15 @@ impl Stage {
             world,
             first,
         };
-        (0..plan.members).for_each(|program| stage.start(program));
+        (0..hosts).for_each(|program| stage.start(program));
         stage
     }
 
     fn start(&mut self, program: usize) {
         let seed = self.world.below(u64::MAX);
-        self.programs[program].start(&self.first, self.period_us, seed, &self.chronicle);
+        // So that many entries go with one WRITE, or each alone.
+        let piece = [64, 256, 4096][self.plan.seed as usize % 3];
+        self.programs[program].start(&self.first, (self.period_us, piece), seed, &self.chronicle);
     }
 
     fn wrong(&self, words: String) {
@@ -193,9 +205,10 @@ impl Stage {
         }
     }
 
-    /// Every call has ended, and all replicas are at the same point.
+    /// Every call has ended, and all members' replicas are at the same point.
     fn is_over(&self) -> bool {
-        let replicas = || self.programs.iter().filter_map(|program| program.replica.as_ref());
+        let members = || self.programs.iter().filter(|program| self.members.has_host(program.me as u8));
+        let replicas = || members().filter_map(|program| program.replica.as_ref());
         let first = replicas().next().map(agree::Replica::applied);
         self.clients.iter().all(Client::is_done)
             && replicas().all(|replica| Some(replica.applied()) == first)

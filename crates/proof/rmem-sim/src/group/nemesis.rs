@@ -7,9 +7,6 @@ use std::collections::BTreeMap;
 
 use super::Stage;
 
-/// Periods that a fault lasts, at most.
-const LASTS_PERIODS: u64 = 30;
-
 /// See the head of this file.
 #[derive(Debug, Default)]
 pub(super) struct Nemesis {
@@ -35,11 +32,11 @@ impl Stage {
     /// Maybe something goes wrong, or heals.
     pub(super) fn strike(&mut self) {
         let now = self.world.now_us();
+        let plan = self.plan;
         self.heal_until(now);
-        let until = now + self.world.below(LASTS_PERIODS * self.period_us);
+        let until = now + self.world.below(plan.lasts * self.period_us);
         let count = self.programs.len() as u64;
         let (program, node) = (self.world.below(count) as usize, self.world.below(count) as usize);
-        let plan = self.plan;
         if self.strikes(plan.deaths) && self.programs[program].replica.is_some() {
             self.kill(program, until);
         }
@@ -53,9 +50,25 @@ impl Stage {
             self.nemesis.wipes += u64::from(is_wiped);
             self.nemesis.down.insert(node, (until, is_wiped));
         }
+        if self.strikes(plan.changes) && self.programs[program].paused_until <= now {
+            self.alter(program, node);
+        }
         if self.strikes(plan.cuts) && program != node {
             let ways = [[true].as_slice(), &[false], &[true, false]][self.world.below(3) as usize];
             self.nemesis.cuts.extend(ways.iter().map(|way| ((program, node, *way), until)));
+        }
+    }
+
+    /// The operator asks a program to have a host join, or to remove one.
+    fn alter(&mut self, program: usize, host: usize) {
+        let (id, is_member) = (host as u8, self.members.has_host(host as u8));
+        if is_member && self.members.iter().count() <= self.plan.members.min(3) {
+            return;
+        }
+        if let Some(replica) = &mut self.programs[program].replica {
+            // It may be refused: not by the leader, or while another change is under way.
+            let _asked = if is_member { replica.remove(id) } else { replica.add(id) };
+            self.drain(program);
         }
     }
 
@@ -79,12 +92,14 @@ impl Stage {
 
     /// Of the members as they are now, fewer than half may have lost their bytes.
     fn may_wipe(&self, node: usize) -> bool {
-        let is_lost = |id: usize| {
+        let is_lost = |id: usize, number: u64| {
             let is_down = self.nemesis.down.get(&id).is_some_and(|(_, is_wiped)| *is_wiped);
-            is_down || !self.members.contains(id as u8, self.world.state().keepers[id].number())
+            id == node || is_down || self.world.state().keepers[id].number() != number
         };
-        let lost = (0..self.programs.len()).filter(|id| *id == node || is_lost(*id)).count();
-        lost < self.members.majority()
+        let lost = self.members.iter().filter(|member| is_lost(member.id.into(), member.number)).count();
+        // While members change a smaller group may be near, and a host that joins is soon one more to lose.
+        let most = if self.plan.changes > 0 { 1 } else { (self.members.iter().count() - 1) / 2 };
+        self.members.has_host(node as u8) && lost <= most
     }
 
     fn heal_until(&mut self, now: u64) {

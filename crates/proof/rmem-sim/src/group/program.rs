@@ -72,7 +72,13 @@ impl Program {
     }
 
     /// It is started, and knows the members as the group began.
-    pub(super) fn start(&mut self, members: &[Member], period_us: u64, seed: u64, chronicle: &Arc<Mutex<Chronicle>>) {
+    pub(super) fn start(
+        &mut self,
+        members: &[Member],
+        (period_us, piece_bytes_max): (u64, usize),
+        seed: u64,
+        chronicle: &Arc<Mutex<Chronicle>>,
+    ) {
         let Some(layout) = layout() else { return };
         let settings = Settings {
             group: GROUP,
@@ -80,6 +86,7 @@ impl Program {
             members: members.to_vec(),
             layout,
             command_bytes_max: COMMAND_BYTES_MAX,
+            piece_bytes_max,
             period_us,
             seed,
         };

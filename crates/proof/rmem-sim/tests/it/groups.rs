@@ -18,7 +18,20 @@ fn seeds() -> u64 {
 fn calm(seed: u64) -> GroupPlan {
     let members = if seed % 4 == 3 { 5 } else { 3 };
     let clients = 2 + seed % 2;
-    GroupPlan { seed, members, clients, calls: 40, delayed: 0, deaths: 0, pauses: 0, restarts: 0, wiped: 0, cuts: 0 }
+    GroupPlan {
+        seed,
+        members,
+        clients,
+        calls: 40,
+        delayed: 0,
+        deaths: 0,
+        pauses: 0,
+        restarts: 0,
+        wiped: 0,
+        cuts: 0,
+        lasts: 30,
+        changes: 0,
+    }
 }
 
 fn play_all(make: impl Fn(u64) -> GroupPlan) -> GroupStory {
@@ -49,7 +62,7 @@ fn a_group_in_peace_agrees_and_its_ring_goes_round() {
 
 #[test]
 fn delays_longer_than_detection_lose_nothing() {
-    let sum = play_all(|seed| GroupPlan { delayed: 30, ..calm(seed) });
+    let sum = play_all(|seed| GroupPlan { delayed: 120, ..calm(seed) });
     assert!(sum.leaders as u64 > seeds() && sum.fenced > 0, "{sum:?}");
 }
 
@@ -69,6 +82,20 @@ fn memories_that_restart_and_forget_what_they_granted_lose_nothing() {
 fn a_memory_that_lost_its_bytes_is_no_member_until_it_has_caught_up() {
     let sum = play_all(|seed| GroupPlan { restarts: 10, wiped: 70, deaths: 4, pauses: 4, ..calm(seed) });
     assert!(sum.wipes > seeds() && sum.replaced > seeds() && sum.loaded > 0, "{sum:?}");
+}
+
+#[test]
+fn reigns_that_end_as_soon_as_they_begin_lose_nothing() {
+    let churn = |seed| GroupPlan { delayed: 60, deaths: 40, restarts: 10, cuts: 20, lasts: 6, ..calm(seed) };
+    let sum = play_all(churn);
+    assert!(sum.leaders as u64 > 5 * seeds() && sum.fenced > seeds(), "{sum:?}");
+}
+
+#[test]
+fn hosts_join_and_are_removed_while_others_fail() {
+    let change = |seed| GroupPlan { delayed: 10, deaths: 6, restarts: 6, wiped: 20, changes: 200, ..calm(seed) };
+    let sum = play_all(change);
+    assert!(sum.replaced > 2 * seeds(), "{sum:?}");
 }
 
 #[test]
