@@ -7,12 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::action::{Answer, Hold, Use};
 use crate::context::Context;
+use crate::layout::Mark;
 use crate::leading::Leading;
 use crate::log::Log;
 use crate::machine::Machine;
 use crate::members::Members;
 use crate::memory::{Came, Memory, Stage};
-use crate::scan::{Found, Load};
+use crate::scan::Load;
 use crate::settings::{CAMPAIGN_PERIODS, PATIENCE_PERIODS, RETRY_PERIODS};
 use crate::term::Term;
 
@@ -45,8 +46,6 @@ pub(crate) enum End {
     Superseded(Term),
     /// There is no majority to be had.
     NoMajority,
-    /// By the log that is furthest on other memories make a majority.
-    Members(Members),
     /// This member was removed.
     Removed,
     /// The machine does not know the snapshot.
@@ -131,31 +130,35 @@ impl Reign {
 
     pub(crate) fn advance<M: Machine>(&mut self, cx: &mut Context<'_, M>) -> Result<(), End> {
         match self.phase {
-            Phase::Gathering if self.counted(|stage| matches!(stage, Stage::Ready(_))) >= self.members.majority() => {
-                self.choose(cx)
-            }
-            Phase::Gathering | Phase::Loading(..) => Ok(()),
+            Phase::Gathering => self.gather(cx),
+            Phase::Loading(..) => Ok(()),
             Phase::Leading(_) => self.settle(cx),
         }
     }
 
-    /// A majority of logs is known, none of which anybody else can change: what is committed is in the one that is
-    /// furthest on. It is the one whose last entry has the greatest term, and of those the longest (Raft, section 5.4).
-    fn choose<M: Machine>(&mut self, cx: &mut Context<'_, M>) -> Result<(), End> {
+    /// Of all logs that are known, none of which anybody else can change, takes the one that is furthest on: its last
+    /// entry has the greatest term, and of those it is the longest (Raft, section 5.4). If a majority of the members **by
+    /// this log** is among those that are known, what is committed is in it. The log may be that of a memory which is no
+    /// member any more, as a server of Raft may campaign that its own log removes.
+    fn gather<M: Machine>(&mut self, cx: &mut Context<'_, M>) -> Result<(), End> {
         let ready = self.memories.values().filter_map(|memory| match &memory.stage {
-            Stage::Ready(found) if self.members.contains(memory.id, memory.number) => Some((memory.id, &**found)),
+            Stage::Ready(found) => Some((memory.id, &**found)),
             _ => None,
         });
-        let Some((id, best)) = ready.max_by_key(|(_, found)| (found.log.tail.index, found.log.tail.term)) else {
-            return Ok(());
-        };
-        let members = best.members();
-        if members != self.members {
-            return Err(End::Members(members));
+        let Some((id, best)) = ready.max_by_key(|(_, found)| found.log.tail.rank()) else { return Ok(()) };
+        self.members = best.members();
+        for member in self.members.iter() {
+            let (term, outbox) = (self.term, &mut *cx.outbox);
+            self.memories.entry(member.id).or_insert_with(|| Memory::ask(member.id, term, outbox));
         }
+        if self.counted(|stage| matches!(stage, Stage::Ready(_))) < self.members.majority() {
+            return Ok(());
+        }
+        let Some(Stage::Ready(best)) = self.memories.get(&id).map(|memory| &memory.stage) else { return Ok(()) };
         let log = Log::of(best);
         if cx.state.applied.index < log.base.index {
-            return self.load(id, &best.clone(), cx);
+            let (mark, bank) = (best.head.mark.clone(), best.head.bank);
+            return self.load(id, (&mark, bank), cx);
         }
         // Everything that was applied is committed, so it is in the log.
         if !log.holds(&cx.state.applied) {
@@ -166,8 +169,8 @@ impl Reign {
         self.settle(cx)
     }
 
-    fn load<M: Machine>(&mut self, id: u8, best: &Found, cx: &mut Context<'_, M>) -> Result<(), End> {
-        let load = Load::new(&best.head.mark, best.head.bank, cx.settings).ok_or(End::NoMajority)?;
+    fn load<M: Machine>(&mut self, id: u8, (mark, bank): (&Mark, usize), cx: &mut Context<'_, M>) -> Result<(), End> {
+        let load = Load::new(mark, bank, cx.settings).ok_or(End::NoMajority)?;
         let place = load.next(cx.settings).ok_or(End::NoMajority)?;
         cx.outbox.read(Use::Load, id, place);
         self.phase = Phase::Loading(Box::new(load), id);

@@ -302,10 +302,11 @@ impl<M: Machine> Replica<M> {
         if seen.term > self.known {
             return self.follow(seen.term);
         }
+        // The next look goes to them too.
+        self.members = seen.members.clone();
         if !seen.is_majority || !seen.members.has_host(self.settings.me) {
             return;
         }
-        self.members = seen.members.clone();
         self.round += 1;
         let term = Term::new(self.round, self.settings.me);
         let hosts = seen.members.iter().map(|member| member.id).collect();
@@ -367,14 +368,11 @@ impl<M: Machine> Replica<M> {
             self.outbox.events.extend(reads.map(|read| Event::ReadFailed { read }));
         }
         self.known = self.known.max(reign.term);
+        self.members = reign.members;
         self.detector.on_gone();
         self.campaign_at = None;
         match end {
             End::Superseded(term) => self.follow(term),
-            End::Members(members) => {
-                self.members = members;
-                self.campaign_at = Some(self.now);
-            }
             End::BadSnapshot => {
                 self.what = What::Learning(Learner::Stopped);
                 self.outbox.events.push_back(Event::BadSnapshot);

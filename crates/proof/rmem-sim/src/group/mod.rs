@@ -226,7 +226,9 @@ impl Stage {
         let replica = |program: &Program| program.replica.as_ref().map(|r| (r.applied(), r.leader()));
         let programs: Vec<_> = self.programs.iter().map(replica).collect();
         let open = self.clients.iter().filter(|client| !client.is_done()).count();
-        format!("applied and leader {programs:?}, {open} clients wait, members {:?}", self.members)
+        let memories: Vec<_> = self.world.state().keepers.iter().map(crate::keeper::Keeper::number).collect();
+        let members = &self.members;
+        format!("applied and leader {programs:?}, memories {memories:?}, {open} clients wait, {members:?}")
     }
 
     /// One step, of somebody.
