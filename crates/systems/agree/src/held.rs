@@ -100,8 +100,9 @@ impl Held {
         if let Some(sent) = self.sent.iter_mut().find(|sent| sent.id == id) {
             sent.is_done = true;
         }
-        while let Some(sent) = self.sent.pop_front_if(|sent| sent.is_done) {
-            self.matched = self.matched.max(sent.to);
+        while let Some(to) = self.sent.front().filter(|sent| sent.is_done).map(|sent| sent.to) {
+            self.sent.pop_front();
+            self.matched = self.matched.max(to);
         }
     }
 

@@ -21,8 +21,8 @@ use crate::reign::{End, Phase, Reign};
 use crate::settings::{JITTER_PERIODS, Settings};
 use crate::term::Term;
 
-/// See the head of this file. The driver calls an input, then takes [`Replica::action`] and [`Replica::event`] until
-/// there are none.
+/// See the head of this file. The driver calls one input or several, then takes [`Replica::action`] and
+/// [`Replica::event`], in this order, until there are none.
 #[derive(Debug)]
 pub struct Replica<M> {
     settings: Settings,
@@ -43,6 +43,8 @@ pub struct Replica<M> {
     members: Members,
     what: What,
     last_read: u64,
+    /// Commands wait for [`Replica::action`].
+    has_proposed: bool,
     role: Role,
 }
 
@@ -72,6 +74,7 @@ impl<M: Machine> Replica<M> {
             members,
             what: What::Learning(Learner::Idle),
             last_read: 0,
+            has_proposed: false,
             role: Role::Follower { leader: None },
             settings,
         })
@@ -95,9 +98,7 @@ impl<M: Machine> Replica<M> {
         let hint = self.leader();
         let Some((reign, mut cx)) = self.reign() else { return Err(Refused::NotLeader { hint }) };
         reign.propose((client, number, bytes), &mut cx)?;
-        let result = reign.settle(&mut cx);
-        self.after(result);
-        self.say_role();
+        self.has_proposed = true;
         Ok(())
     }
 
@@ -173,8 +174,15 @@ impl<M: Machine> Replica<M> {
         self.say_role();
     }
 
-    /// What the driver is to do next.
+    /// What the driver is to do next. What was proposed since the last time goes with one WRITE.
     pub fn action(&mut self) -> Option<Action> {
+        if std::mem::take(&mut self.has_proposed)
+            && let Some((reign, mut cx)) = self.reign()
+        {
+            let result = reign.settle(&mut cx);
+            self.after(result);
+            self.say_role();
+        }
         self.outbox.actions.pop_front()
     }
 

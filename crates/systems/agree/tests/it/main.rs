@@ -1,0 +1,5 @@
+//! The core with a driver of a few lines, whose memories answer at once: what each operation costs, and what is refused.
+
+mod budgets;
+mod memories;
+mod refusals;

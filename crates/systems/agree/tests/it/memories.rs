@@ -1,0 +1,162 @@
+//! Memories that answer at once, and a program beside each.
+
+use agree::{Action, Answer, BadSnapshot, Event, Layout, Machine, Member, Replica, Role, Settings};
+
+pub(crate) const PERIOD_US: u64 = 100;
+const GROUP: u64 = 77;
+
+/// A machine that adds up.
+#[derive(Debug, Default)]
+pub(crate) struct Sum(pub(crate) u64);
+
+impl Machine for Sum {
+    fn apply(&mut self, _: u64, command: &[u8]) -> Vec<u8> {
+        self.0 += command.iter().map(|byte| u64::from(*byte)).sum::<u64>();
+        self.0.to_le_bytes().to_vec()
+    }
+
+    fn save(&self, into: &mut Vec<u8>) {
+        into.extend(self.0.to_le_bytes());
+    }
+
+    fn load(&mut self, bytes: &[u8]) -> Result<(), BadSnapshot> {
+        self.0 = bytes.try_into().map(u64::from_le_bytes).map_err(|_| BadSnapshot)?;
+        Ok(())
+    }
+}
+
+/// What was asked of memories.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Verbs {
+    pub(crate) grants: usize,
+    pub(crate) reads: usize,
+    pub(crate) read_bytes: usize,
+    pub(crate) writes: usize,
+    pub(crate) written_bytes: usize,
+}
+
+pub(crate) struct World {
+    pub(crate) programs: Vec<Replica<Sum>>,
+    memories: Vec<(u64, Vec<u8>)>,
+    /// Memories that answer nothing.
+    pub(crate) silent: Vec<u8>,
+    pub(crate) verbs: Verbs,
+    pub(crate) now: u64,
+    pub(crate) events: Vec<(usize, Event)>,
+}
+
+impl World {
+    pub(crate) fn new(members: u8) -> Self {
+        let layout = Layout::new(1024, 64).unwrap();
+        let list: Vec<Member> = (0..members).map(|id| Member { id, number: 100 + u64::from(id) }).collect();
+        let settings = |me| Settings {
+            group: GROUP,
+            me,
+            members: list.clone(),
+            layout,
+            command_bytes_max: 200,
+            piece_bytes_max: 4096,
+            period_us: PERIOD_US,
+            seed: me.into(),
+        };
+        Self {
+            programs: (0..members).map(|me| Replica::new(settings(me), Sum::default()).unwrap()).collect(),
+            memories: vec![(0, vec![0; layout.bytes() as usize]); members.into()],
+            silent: vec![],
+            verbs: Verbs::default(),
+            now: 0,
+            events: vec![],
+        }
+    }
+
+    /// Carries out all that a program asks for, and all that comes of it.
+    pub(crate) fn settle(&mut self, program: usize) {
+        while let Some(action) = self.programs[program].action() {
+            if let Some((id, answer)) = self.perform(program, action) {
+                self.programs[program].answer(id, answer);
+            }
+        }
+        while let Some(event) = self.programs[program].event() {
+            self.events.push((program, event));
+        }
+    }
+
+    fn perform(&mut self, program: usize, action: Action) -> Option<(u64, Answer)> {
+        match action {
+            Action::TakeOver { id, member, fence } => {
+                self.verbs.grants += 1;
+                let (granted, _) = &mut self.memories[usize::from(member)];
+                let last = *granted;
+                if self.silent.contains(&member) {
+                    return Some((id, Answer::Lost));
+                }
+                if fence <= last {
+                    return Some((id, Answer::Superseded { fence: last }));
+                }
+                *granted = fence;
+                Some((id, Answer::Granted { number: 100 + u64::from(member), last }))
+            }
+            Action::Read { id, member, offset, bytes } => {
+                self.verbs.reads += 1;
+                self.verbs.read_bytes += bytes;
+                if self.silent.contains(&member) {
+                    return Some((id, Answer::Lost));
+                }
+                let memory = &self.memories[usize::from(member)].1;
+                let bytes = memory[offset as usize..][..bytes].to_vec();
+                Some((id, Answer::Read { number: 100 + u64::from(member), bytes }))
+            }
+            Action::Write { id, member, fence, offset, bytes } => {
+                self.verbs.writes += 1;
+                self.verbs.written_bytes += bytes.len();
+                let (granted, memory) = &mut self.memories[usize::from(member)];
+                if self.silent.contains(&member) {
+                    return None;
+                }
+                if *granted != fence {
+                    return Some((id, Answer::Superseded { fence: *granted }));
+                }
+                memory[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
+                Some((id, Answer::Done))
+            }
+            Action::Publish { offset, bytes } => {
+                self.memories[program].1[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
+                None
+            }
+        }
+    }
+
+    /// Lets all programs have a period.
+    pub(crate) fn period(&mut self) {
+        self.now += PERIOD_US;
+        for program in 0..self.programs.len() {
+            self.programs[program].tick(self.now);
+            self.settle(program);
+        }
+    }
+
+    /// Until somebody leads.
+    pub(crate) fn elect(&mut self) -> usize {
+        for _ in 0..1000 {
+            self.period();
+            let leads = |(program, event): &(usize, Event)| {
+                matches!(event, Event::Role(Role::Leader { .. })).then_some(*program)
+            };
+            if let Some(leader) = self.events.iter().find_map(leads) {
+                return leader;
+            }
+        }
+        panic!("nobody leads: {:?}", self.events);
+    }
+
+    /// What a step costs.
+    pub(crate) fn cost(&mut self, step: impl FnOnce(&mut Self)) -> Verbs {
+        self.verbs = Verbs::default();
+        step(self);
+        self.verbs
+    }
+
+    pub(crate) fn committed(&self) -> usize {
+        self.events.iter().filter(|(_, event)| matches!(event, Event::Committed { .. })).count()
+    }
+}
