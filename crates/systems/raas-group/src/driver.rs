@@ -1,0 +1,171 @@
+//! The thread that drives a replica: it gives it time and answers, and does what it asks for.
+//!
+//! Owns the replica. It must answer every caller once, also when the group is closed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use std::time::{Duration, Instant};
+
+use agree::{Event, Machine, Refused, Replica, Role};
+
+use crate::error::GroupError;
+use crate::group::Committed;
+use crate::memories::{Memories, Outcomes};
+use crate::wish::{Inbox, Reader, Shown, Wish};
+
+/// Who waits for the end of a command.
+type Caller = SyncSender<Result<Committed, GroupError>>;
+
+/// Longest wait for an operation under way while callers may come.
+const LOOK: Duration = Duration::from_micros(100);
+
+/// See the head of this file.
+pub(crate) struct Driver<M> {
+    replica: Replica<M>,
+    memories: Memories,
+    inbox: Arc<Inbox<M>>,
+    period: Duration,
+    begin: Instant,
+    role: Role,
+    applied: u64,
+    waiting: BTreeMap<(u64, u64), Vec<Caller>>,
+    reads: BTreeMap<u64, Reader<M>>,
+}
+
+impl<M: Machine> Driver<M> {
+    pub(crate) fn new(replica: Replica<M>, memories: Memories, inbox: &Arc<Inbox<M>>, period: Duration) -> Self {
+        Self {
+            replica,
+            memories,
+            inbox: Arc::clone(inbox),
+            period,
+            begin: Instant::now(),
+            role: Role::Follower { leader: None },
+            applied: 0,
+            waiting: BTreeMap::new(),
+            reads: BTreeMap::new(),
+        }
+    }
+
+    /// Until the group is closed.
+    pub(crate) fn run(mut self) {
+        self.show(false);
+        let mut next = Instant::now();
+        loop {
+            let left = next.saturating_duration_since(Instant::now());
+            let wait = if self.memories.is_idle() { left } else { Duration::ZERO };
+            let (wishes, news) = self.inbox.take(wait);
+            for wish in wishes {
+                if matches!(wish, Wish::Close) {
+                    return self.close();
+                }
+                self.on_wish(wish);
+            }
+            news.into_iter().for_each(|news| self.memories.on_news(news));
+            if Instant::now() >= next {
+                self.replica.tick(u64::try_from(self.begin.elapsed().as_micros()).unwrap_or(u64::MAX));
+                next = Instant::now() + self.period;
+            }
+            self.pump();
+            let Outcomes { answers, lost } = self.memories.collect(LOOK.min(left));
+            lost.into_iter().for_each(|member| self.replica.link_lost(member));
+            answers.into_iter().for_each(|(id, answer)| self.replica.answer(id, answer));
+            self.pump();
+        }
+    }
+
+    /// Begins what the replica asks for, and tells callers what it says.
+    fn pump(&mut self) {
+        while let Some(action) = self.replica.action() {
+            self.memories.begin(action);
+        }
+        let mut has_news = false;
+        while let Some(event) = self.replica.event() {
+            has_news |= self.on_event(event);
+        }
+        if has_news || self.applied != self.replica.applied() {
+            self.show(false);
+        }
+    }
+
+    fn show(&mut self, is_over: bool) {
+        self.applied = self.replica.applied();
+        let members = self.replica.members().clone();
+        self.inbox.show(Shown { role: self.role, members, applied: self.applied, is_over });
+    }
+
+    fn on_wish(&mut self, wish: Wish<M>) {
+        match wish {
+            Wish::Propose { client, number, bytes, reply } => match self.replica.propose(client, number, &bytes) {
+                Ok(()) => self.waiting.entry((client, number)).or_default().push(reply),
+                Err(refused) => tell(&reply, Err(refused.into())),
+            },
+            Wish::Read(reader) => match self.replica.read() {
+                Ok(read) => drop(self.reads.insert(read, reader)),
+                Err(refused) => reader(Err(refused.into())),
+            },
+            Wish::Alter { id, is_added, reply } => {
+                let altered = if is_added { self.replica.add(id) } else { self.replica.remove(id) };
+                tell(&reply, altered.map_err(Refused::into));
+            }
+            Wish::Close => {}
+        }
+    }
+
+    /// Whether what is shown changes.
+    fn on_event(&mut self, event: Event) -> bool {
+        match event {
+            Event::Committed { index, client, number, reply } => {
+                self.answer((client, number), &Ok(Committed { index, reply }));
+            }
+            Event::Unknown { client, number } => self.answer((client, number), &Err(GroupError::Unknown)),
+            Event::Readable { read } => {
+                if let Some(reader) = self.reads.remove(&read) {
+                    reader(Ok(self.replica.machine()));
+                }
+            }
+            Event::ReadFailed { read } => {
+                if let Some(reader) = self.reads.remove(&read) {
+                    reader(Err(GroupError::LeadsNoMore));
+                }
+            }
+            Event::Role(role) => {
+                tracing::info!(?role, "this member of a group");
+                self.role = role;
+                return true;
+            }
+            Event::Members(members) => {
+                tracing::info!(?members, "the members of a group are others now");
+                return true;
+            }
+            Event::SnapshotTooLarge { bytes, max } => {
+                tracing::warn!(bytes, max, "the state of a group is too large, so its log will be full");
+            }
+            Event::BadSnapshot => {
+                tracing::error!("the machine does not know a snapshot of its group: this member learns nothing more");
+            }
+        }
+        false
+    }
+
+    fn answer(&mut self, of: (u64, u64), result: &Result<Committed, GroupError>) {
+        let waiting = self.waiting.remove(&of).unwrap_or_default();
+        waiting.iter().for_each(|reply| tell(reply, result.clone()));
+    }
+
+    fn close(mut self) {
+        self.show(true);
+        for of in self.waiting.keys().copied().collect::<Vec<_>>() {
+            self.answer(of, &Err(GroupError::Unknown));
+        }
+        std::mem::take(&mut self.reads).into_values().for_each(|reader| reader(Err(GroupError::Closed)));
+        // Those who came between the two have no answer, and find that nobody has their end.
+        drop(self.inbox.take(Duration::ZERO));
+    }
+}
+
+/// A caller that has gone wants nothing.
+fn tell<T>(reply: &SyncSender<T>, result: T) {
+    let _ = reply.try_send(result);
+}

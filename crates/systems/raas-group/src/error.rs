@@ -1,0 +1,62 @@
+//! What can go wrong with a group.
+//!
+//! Owns the words. It must never say that nothing was done when something may have been.
+
+use std::time::Duration;
+
+use agree::{OutOfRange, Refused};
+use raas::RegionError;
+
+/// A group could not be opened, or did not do what it was asked for.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum GroupError {
+    /// This host's memory, or the session.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// A setting that cannot be.
+    #[error(transparent)]
+    Settings(#[from] OutOfRange),
+    /// Nothing of it was done.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// This member led no more before the command was committed.
+    #[error(
+        "nobody knows whether the command is or will be applied: propose it again with the same client and number, to \
+         whoever leads (`Group::propose_as`)"
+    )]
+    Unknown,
+    /// A read cannot be answered here any more.
+    #[error("this member leads no more: read at whoever does")]
+    LeadsNoMore,
+    /// The group is new, and not all of its members' memories are there.
+    #[error(
+        "the group `{group}` is new, and needs the memories of all its members once; those of {missing:?} were not there \
+         within {waited:?}: start their programs"
+    )]
+    NotFounded {
+        /// The group.
+        group: String,
+        /// Members whose memories cannot be opened.
+        missing: Vec<u8>,
+        /// How long it was waited for them.
+        waited: Duration,
+    },
+    /// The members that were given do not have the one that this program is.
+    #[error("member {me} is none of the group's members: give its host in `GroupBuilder::members`")]
+    NoMember {
+        /// Which.
+        me: u8,
+    },
+    /// The system did not give what a member needs.
+    #[error("{what}: {cause}")]
+    System {
+        /// What was asked of it.
+        what: &'static str,
+        /// What it said.
+        cause: String,
+    },
+    /// The group was closed, or its thread ended.
+    #[error("this program has closed the group")]
+    Closed,
+}

@@ -1,0 +1,146 @@
+//! A group, as a program holds it.
+//!
+//! Owns the thread that drives it. It must not leave a caller without an answer.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use agree::{Machine, Members, Role};
+use raas::RegionKey;
+
+use crate::builder::GroupBuilder;
+use crate::driver::Driver;
+use crate::error::GroupError;
+use crate::wish::{Inbox, Wish};
+
+/// A command that a majority's memories hold, and that was applied here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Committed {
+    /// Of its entry in the log; 0 if it had been applied before, and this repeats the reply.
+    pub index: u64,
+    /// What the machine said.
+    pub reply: Vec<u8>,
+}
+
+/// A member of a group. Any number of threads may use it. Dropping it ends the member's part: its memory stays, and the
+/// others go on with it.
+pub struct Group<M: Machine> {
+    inbox: Arc<Inbox<M>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<M: Machine> fmt::Debug for Group<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Group").field("shown", &self.inbox.shown()).finish_non_exhaustive()
+    }
+}
+
+impl<M: Machine + Send + 'static> Group<M> {
+    /// Settings of a group of this name. Who knows the key can be a member: it is that of the members' regions.
+    #[must_use]
+    pub fn builder(name: &str, key: RegionKey) -> GroupBuilder {
+        GroupBuilder::new(name, key)
+    }
+
+    pub(crate) fn start(driver: Driver<M>, inbox: Arc<Inbox<M>>) -> io::Result<Self> {
+        let thread = std::thread::Builder::new().name("raas-group".into()).spawn(move || driver.run())?;
+        Ok(Self { inbox, thread: Some(thread) })
+    }
+
+    /// Has a command applied by all members, once. It returns when a majority's memories have it and this member has
+    /// applied it. [`GroupError::Refused`] if this member does not lead: then the command was not begun, and the error says
+    /// who leads, as far as is known. [`GroupError::Unknown`] if it led no more before the command was committed.
+    pub fn propose(&self, command: &[u8]) -> Result<Committed, GroupError> {
+        let (client, number) = self.inbox.take_client();
+        let result = self.propose_as(client, number, command);
+        // One of which nobody knows may still come: its client is not used again.
+        if !matches!(result, Err(GroupError::Unknown | GroupError::Closed)) {
+            self.inbox.give_client_back(client, number);
+        }
+        result
+    }
+
+    /// As [`Group::propose`], under a name of the caller's: a command with the same `client` and `number` is the same one,
+    /// wherever it is proposed, and is applied once. A client's numbers grow, and it has one command under way at a time.
+    pub fn propose_as(&self, client: u64, number: u64, command: &[u8]) -> Result<Committed, GroupError> {
+        let (reply, answer) = sync_channel(1);
+        let wish = Wish::Propose { client, number, bytes: command.to_vec(), reply };
+        if !self.inbox.wish(wish) {
+            return Err(GroupError::Closed);
+        }
+        answer.recv().unwrap_or(Err(GroupError::Closed))
+    }
+
+    /// Looks at the machine when it has everything that was committed before this call, whoever committed it: one READ of
+    /// a few bytes at a majority of members, and no program of theirs takes part. The look is taken on the group's thread.
+    pub fn read<T: Send + 'static>(&self, look: impl FnOnce(&M) -> T + Send + 'static) -> Result<T, GroupError> {
+        let (reply, answer) = sync_channel(1);
+        let reader = Box::new(move |machine: Result<&M, GroupError>| {
+            let _ = reply.try_send(machine.map(look));
+        });
+        if !self.inbox.wish(Wish::Read(reader)) {
+            return Err(GroupError::Closed);
+        }
+        answer.recv().unwrap_or(Err(GroupError::Closed))
+    }
+
+    /// What this member is now.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        self.inbox.shown().role
+    }
+
+    /// Waits until this member is what is wanted, at most for so long. Whether it is.
+    pub fn wait_role(&self, within: Duration, wanted: impl Fn(Role) -> bool) -> bool {
+        self.inbox.wait_until(within, &|shown| shown.is_over || wanted(shown.role)) && wanted(self.role())
+    }
+
+    /// The members, as of the last command that this one has applied.
+    #[must_use]
+    pub fn members(&self) -> Members {
+        self.inbox.shown().members
+    }
+
+    /// The index of the last entry that this member has applied.
+    #[must_use]
+    pub fn applied(&self) -> u64 {
+        self.inbox.shown().applied
+    }
+
+    /// Waits until this member has applied the entry of that index, at most for so long. Whether it has.
+    pub fn wait_applied(&self, index: u64, within: Duration) -> bool {
+        self.inbox.wait_until(within, &|shown| shown.is_over || shown.applied >= index) && self.applied() >= index
+    }
+
+    /// Has a host join that was given to the builder: it is a member when its memory has caught up.
+    pub fn add(&self, member: u8) -> Result<(), GroupError> {
+        self.alter(member, true)
+    }
+
+    /// Has a member leave.
+    pub fn remove(&self, member: u8) -> Result<(), GroupError> {
+        self.alter(member, false)
+    }
+
+    fn alter(&self, id: u8, is_added: bool) -> Result<(), GroupError> {
+        let (reply, answer) = sync_channel(1);
+        if !self.inbox.wish(Wish::Alter { id, is_added, reply }) {
+            return Err(GroupError::Closed);
+        }
+        answer.recv().unwrap_or(Err(GroupError::Closed))
+    }
+}
+
+impl<M: Machine> Drop for Group<M> {
+    fn drop(&mut self) {
+        self.inbox.wish(Wish::Close);
+        if let Some(thread) = self.thread.take() {
+            // What it panicked with it has said.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Replicated state machines: a [`Group`] of hosts that all have the same state, and lose nothing that was committed as
+//! long as a majority of their memories is there.
+//!
+//! Each member is a program with a daemon, whose region is the member's memory. Whoever leads writes the log into all of
+//! them by one-sided WRITEs; no program of another member takes part in a commit. The rules are those of crate `agree`,
+//! which this crate gives regions, threads and a clock.
+//!
+//! ```no_run
+//! use agree::{BadSnapshot, Machine};
+//! use raas::{RegionKey, Session};
+//! use raas_group::Group;
+//!
+//! #[derive(Default)]
+//! struct Counter(u64);
+//!
+//! impl Machine for Counter {
+//!     fn apply(&mut self, _index: u64, command: &[u8]) -> Vec<u8> {
+//!         self.0 += command.len() as u64;
+//!         self.0.to_le_bytes().to_vec()
+//!     }
+//!     fn save(&self, into: &mut Vec<u8>) {
+//!         into.extend_from_slice(&self.0.to_le_bytes());
+//!     }
+//!     fn load(&mut self, bytes: &[u8]) -> Result<(), BadSnapshot> {
+//!         self.0 = u64::from_le_bytes(bytes.try_into().map_err(|_| BadSnapshot)?);
+//!         Ok(())
+//!     }
+//! }
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let session = Session::global()?;
+//!     let hosts = [(1, "10.0.0.1".parse()?), (2, "10.0.0.2".parse()?), (3, "10.0.0.3".parse()?)];
+//!     // The same in all three programs, but for whose host it is.
+//!     let key: RegionKey = "00112233445566778899aabbccddeeff".parse()?;
+//!     let group = Group::builder("orders", key).members(&hosts).me(1).open(&session, Counter::default())?;
+//!     let committed = group.propose(b"four")?;
+//!     println!("entry {} is in a majority's memory: {:?}", committed.index, committed.reply);
+//!     println!("{}", group.read(|counter| counter.0)?);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! **Committed means: in the memory of a majority.** It does not survive power that fails at a majority of hosts.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod builder;
+mod driver;
+mod error;
+mod founding;
+mod group;
+mod memories;
+mod wish;
+mod worker;
+
+pub use agree::{BadSnapshot, Machine, Members, Refused, Role, Term};
+pub use builder::GroupBuilder;
+pub use error::GroupError;
+pub use group::{Committed, Group};

@@ -1,0 +1,262 @@
+//! The members' memories as regions: what a replica's actions become, and how they ended.
+//!
+//! Owns the handles. It must never write by another handle than that of the fence that an action names, and must answer
+//! each action once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use agree::{Action, Answer};
+use raas::{Batch, Completion, Ended, Pending, Region, RegionError, RegionKey, RegionRefusal, Session};
+
+use crate::wish::{Inbox, News};
+use crate::worker::{self, Job, Target};
+
+/// A memory that could not be opened is tried again after this long.
+const OPEN_AGAIN: Duration = Duration::from_millis(50);
+
+/// Where the memories are.
+pub(crate) struct Places {
+    pub(crate) session: Session,
+    pub(crate) region: String,
+    pub(crate) key: RegionKey,
+    pub(crate) me: u8,
+    pub(crate) hosts: Vec<(u8, IpAddr)>,
+}
+
+impl Places {
+    /// Who founds the group.
+    pub(crate) fn founder(&self) -> u8 {
+        self.hosts.iter().map(|(id, _)| *id).min().unwrap_or(self.me)
+    }
+}
+
+/// What an answer is made of.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Read { number: u64 },
+    Write,
+}
+
+#[derive(Debug)]
+struct Flight {
+    id: u64,
+    member: u8,
+    kind: Kind,
+    pending: Pending,
+}
+
+/// Answers, and members that were found to be lost.
+#[derive(Debug, Default)]
+pub(crate) struct Outcomes {
+    pub(crate) answers: Vec<(u64, Answer)>,
+    pub(crate) lost: BTreeSet<u8>,
+}
+
+/// See the head of this file.
+pub(crate) struct Memories {
+    me: u8,
+    own: Region,
+    readers: BTreeMap<u8, Region>,
+    /// Memories that a worker opens, or that are to be opened at this moment.
+    opening: BTreeMap<u8, Option<Instant>>,
+    writers: BTreeMap<u8, (u64, Region)>,
+    workers: BTreeMap<u8, Sender<Job>>,
+    flights: Vec<Flight>,
+    outcomes: Outcomes,
+}
+
+impl Memories {
+    pub(crate) fn new<M: Send + 'static>(places: Places, own: Region, inbox: &Arc<Inbox<M>>) -> Self {
+        let Places { session, region, key, me, hosts, .. } = places;
+        let worker = |(member, host): (u8, IpAddr)| {
+            let target = Target { session: session.clone(), member, host, region: region.clone(), key };
+            (member, worker::start(target, Arc::clone(inbox) as _))
+        };
+        let mut memories = Self {
+            me,
+            own,
+            readers: BTreeMap::new(),
+            opening: BTreeMap::new(),
+            writers: BTreeMap::new(),
+            workers: hosts.into_iter().map(worker).collect(),
+            flights: Vec::new(),
+            outcomes: Outcomes::default(),
+        };
+        let others: Vec<u8> = memories.workers.keys().copied().filter(|id| *id != me).collect();
+        others.into_iter().for_each(|member| memories.open(member));
+        memories
+    }
+
+    fn work(&self, member: u8, job: Job) -> bool {
+        self.workers.get(&member).is_some_and(|worker| worker.send(job).is_ok())
+    }
+
+    fn open(&mut self, member: u8) {
+        let due = match self.opening.get(&member) {
+            Some(None) => false,
+            Some(Some(at)) => Instant::now() >= *at,
+            None => true,
+        };
+        if due && self.work(member, Job::Open) {
+            self.opening.insert(member, None);
+        }
+    }
+
+    /// Begins an action.
+    pub(crate) fn begin(&mut self, action: Action) {
+        match action {
+            Action::TakeOver { id, member, fence } => {
+                if !self.work(member, Job::TakeOver { id, fence }) {
+                    self.outcomes.answers.push((id, Answer::Lost));
+                }
+            }
+            Action::Read { id, member, offset, bytes } => self.read(id, member, offset, bytes),
+            Action::Write { id, member, fence, offset, bytes } => self.write(id, (member, fence), offset, bytes),
+            Action::Publish { offset, bytes } => {
+                if let Err(error) = self.own.write(offset, &bytes) {
+                    tracing::debug!(%error, "this host's memory cannot be written");
+                }
+            }
+        }
+    }
+
+    fn read(&mut self, id: u64, member: u8, offset: u64, bytes: usize) {
+        if member == self.me {
+            let mut found = vec![0; bytes];
+            let number = self.own.id();
+            let answer = match self.own.read(offset, &mut found) {
+                Ok(()) => Answer::Read { number, bytes: found },
+                Err(error) => lost(&error),
+            };
+            return self.outcomes.answers.push((id, answer));
+        }
+        let Some(region) = self.readers.get(&member) else {
+            self.open(member);
+            return self.outcomes.answers.push((id, Answer::Lost));
+        };
+        let mut batch = Batch::new();
+        batch.read(region, offset, bytes);
+        self.submit(id, member, Kind::Read { number: region.id() }, batch);
+    }
+
+    fn write(&mut self, id: u64, (member, fence): (u8, u64), offset: u64, bytes: Vec<u8>) {
+        let Some((_, region)) = self.writers.get(&member).filter(|(held, _)| *held == fence) else {
+            return self.outcomes.answers.push((id, Answer::Unknown));
+        };
+        let mut batch = Batch::new();
+        batch.write_as(region, offset, bytes, Completion::Acked);
+        self.submit(id, member, Kind::Write, batch);
+    }
+
+    fn submit(&mut self, id: u64, member: u8, kind: Kind, batch: Batch) {
+        match batch.submit() {
+            Ok(pending) => self.flights.push(Flight { id, member, kind, pending }),
+            Err(error) => self.fail(id, member, kind, &error),
+        }
+    }
+
+    fn fail(&mut self, id: u64, member: u8, kind: Kind, error: &RegionError) {
+        tracing::debug!(member, ?kind, %error, "an operation on a member's memory failed");
+        let answer = match (kind, error) {
+            (Kind::Write, RegionError::Superseded { term, .. }) => Answer::Superseded { fence: *term },
+            (Kind::Write, RegionError::TooManyPending { .. }) => Answer::Unknown,
+            _ => lost(error),
+        };
+        match kind {
+            Kind::Write => drop(self.writers.remove(&member)),
+            Kind::Read { .. } => {
+                self.readers.remove(&member);
+                self.opening.insert(member, Some(Instant::now() + OPEN_AGAIN));
+                self.outcomes.lost.insert(member);
+            }
+        }
+        self.outcomes.answers.push((id, answer));
+    }
+
+    /// A worker is done.
+    pub(crate) fn on_news(&mut self, news: News) {
+        match news {
+            News::Opened { member, result: Ok(region) } => {
+                self.opening.remove(&member);
+                self.readers.insert(member, region);
+            }
+            News::Opened { member, result: Err(error) } => {
+                tracing::debug!(member, %error, "a member's memory is not opened");
+                self.opening.insert(member, Some(Instant::now() + OPEN_AGAIN));
+            }
+            News::Taken { member, id, fence, result } => {
+                let answer = match result {
+                    Ok((region, last)) => {
+                        let number = region.id();
+                        let is_newest = self.writers.get(&member).is_none_or(|(held, _)| *held < fence);
+                        if is_newest {
+                            self.writers.insert(member, (fence, region));
+                        }
+                        Answer::Granted { number, last }
+                    }
+                    Err(RegionError::Superseded { term, .. }) => Answer::Superseded { fence: term },
+                    Err(error) => {
+                        tracing::debug!(member, %error, "a member's memory is not taken over");
+                        Answer::Lost
+                    }
+                };
+                self.outcomes.answers.push((id, answer));
+            }
+        }
+    }
+
+    /// What has ended since the last look. It waits for the oldest operation under way, at most for so long.
+    pub(crate) fn collect(&mut self, wait: Duration) -> Outcomes {
+        if self.outcomes.answers.is_empty()
+            && let Some(first) = self.flights.first_mut()
+        {
+            // What it ended with is taken below, unless this took it.
+            if let Ok(Some(ended)) = first.pending.wait_timeout(wait) {
+                let Flight { id, member, kind, .. } = self.flights.remove(0);
+                self.end(id, member, kind, ended);
+            }
+        }
+        let mut at = 0;
+        while let Some(flight) = self.flights.get_mut(at) {
+            match flight.pending.try_take() {
+                Some(ended) => {
+                    let Flight { id, member, kind, .. } = self.flights.remove(at);
+                    self.end(id, member, kind, ended);
+                }
+                None => at += 1,
+            }
+        }
+        std::mem::take(&mut self.outcomes)
+    }
+
+    fn end(&mut self, id: u64, member: u8, kind: Kind, mut ended: Ended) {
+        let answer = match kind {
+            Kind::Write => ended.check().map(|()| Answer::Done),
+            Kind::Read { number } => ended.take_bytes(0).map(|bytes| Answer::Read { number, bytes }),
+        };
+        match answer {
+            Ok(answer) => self.outcomes.answers.push((id, answer)),
+            Err(error) => self.fail(id, member, kind, &error),
+        }
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.flights.is_empty() && self.outcomes.answers.is_empty()
+    }
+}
+
+/// What an error means that is no fence.
+fn lost(error: &RegionError) -> Answer {
+    match error {
+        RegionError::OutcomeUnknown { .. }
+        | RegionError::Revoked { may_have_landed: true, .. }
+        | RegionError::OwnerGone { may_have_landed: true, .. }
+        | RegionError::DaemonLost { may_have_landed: true, .. } => Answer::Unknown,
+        RegionError::Refused { why: RegionRefusal::Superseded { term }, .. } => Answer::Superseded { fence: *term },
+        _ => Answer::Lost,
+    }
+}

@@ -1,0 +1,143 @@
+//! What callers and workers leave for the driver's thread.
+//!
+//! Owns the one lock between them, and the bell. It must never hold that lock while anything else is done.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use agree::{Members, Role};
+use raas::{Region, RegionError};
+
+use crate::error::GroupError;
+use crate::group::Committed;
+
+/// A call with the machine, when it has everything that was committed.
+pub(crate) type Reader<M> = Box<dyn FnOnce(Result<&M, GroupError>) + Send>;
+
+/// What a caller wants.
+pub(crate) enum Wish<M> {
+    Propose { client: u64, number: u64, bytes: Vec<u8>, reply: SyncSender<Result<Committed, GroupError>> },
+    Read(Reader<M>),
+    Alter { id: u8, is_added: bool, reply: SyncSender<Result<(), GroupError>> },
+    Close,
+}
+
+/// What a worker has done.
+pub(crate) enum News {
+    Opened { member: u8, result: Result<Region, RegionError> },
+    Taken { member: u8, id: u64, fence: u64, result: Result<(Region, u64), RegionError> },
+}
+
+/// What everybody may see of a replica.
+#[derive(Debug, Clone)]
+pub(crate) struct Shown {
+    pub(crate) role: Role,
+    pub(crate) members: Members,
+    pub(crate) applied: u64,
+    pub(crate) is_over: bool,
+}
+
+struct State<M> {
+    wishes: VecDeque<Wish<M>>,
+    news: VecDeque<News>,
+    shown: Shown,
+    /// Clients of this program that have nothing under way, and their last numbers.
+    clients: Vec<(u64, u64)>,
+    last_client: u64,
+}
+
+/// See the head of this file.
+pub(crate) struct Inbox<M> {
+    state: Mutex<State<M>>,
+    bell: Condvar,
+    /// Rung when what is shown has changed.
+    changed: Condvar,
+}
+
+/// What workers know of it.
+pub(crate) trait Mailbox: Send + Sync {
+    fn tell(&self, news: News);
+}
+
+impl<M: Send> Mailbox for Inbox<M> {
+    fn tell(&self, news: News) {
+        self.lock().news.push_back(news);
+        self.bell.notify_one();
+    }
+}
+
+impl<M> Inbox<M> {
+    /// Clients get numbers from this one on.
+    pub(crate) fn new(first_client: u64) -> Arc<Self> {
+        let role = Role::Follower { leader: None };
+        let shown = Shown { role, members: Members::new(&[]), applied: 0, is_over: false };
+        let state = State {
+            wishes: VecDeque::new(),
+            news: VecDeque::new(),
+            shown,
+            clients: Vec::new(),
+            last_client: first_client,
+        };
+        Arc::new(Self { state: Mutex::new(state), bell: Condvar::new(), changed: Condvar::new() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<M>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A caller leaves a wish. False: nobody takes it any more.
+    pub(crate) fn wish(&self, wish: Wish<M>) -> bool {
+        let mut state = self.lock();
+        let is_open = !state.shown.is_over;
+        if is_open {
+            state.wishes.push_back(wish);
+            self.bell.notify_one();
+        }
+        is_open
+    }
+
+    /// What is there, after a wait of at most `wait` if there is nothing.
+    pub(crate) fn take(&self, wait: Duration) -> (VecDeque<Wish<M>>, VecDeque<News>) {
+        let mut state = self.lock();
+        if state.wishes.is_empty() && state.news.is_empty() && !wait.is_zero() {
+            state = self.bell.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        (std::mem::take(&mut state.wishes), std::mem::take(&mut state.news))
+    }
+
+    /// A client without a command under way, and the number of its next one.
+    pub(crate) fn take_client(&self) -> (u64, u64) {
+        let mut state = self.lock();
+        let (client, last) = state.clients.pop().unwrap_or_else(|| {
+            state.last_client = state.last_client.wrapping_add(1);
+            (state.last_client, 0)
+        });
+        (client, last + 1)
+    }
+
+    /// Its command has ended.
+    pub(crate) fn give_client_back(&self, client: u64, number: u64) {
+        self.lock().clients.push((client, number));
+    }
+
+    pub(crate) fn show(&self, shown: Shown) {
+        let mut state = self.lock();
+        state.shown = shown;
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn shown(&self) -> Shown {
+        self.lock().shown.clone()
+    }
+
+    /// Waits until what is shown is as wanted, or for so long: whether it is.
+    pub(crate) fn wait_until(&self, within: Duration, wanted: &dyn Fn(&Shown) -> bool) -> bool {
+        let state = self.lock();
+        let waits = |state: &mut State<M>| !wanted(&state.shown);
+        let waited = self.changed.wait_timeout_while(state, within, waits);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        wanted(&state.shown)
+    }
+}
