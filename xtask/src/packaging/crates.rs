@@ -13,7 +13,7 @@ const METADATA_LIMIT: Duration = Duration::from_secs(600);
 const PACKAGE_LIMIT: Duration = Duration::from_secs(40 * 60);
 /// Crates for users, which must be among the public ones.
 const MEANT: &[&str] =
-    &["raas", "raas-cli", "raas-core", "raas-embedded", "raas-ffi", "raas-rpc", "raas-tonic", "rmem"];
+    &["raas", "raas-cli", "raas-core", "raas-embedded", "raas-ffi", "raas-group", "raas-rpc", "raas-tonic", "rmem"];
 
 pub(super) fn judge(repo: &Repo, full: bool, tally: &mut Tally) -> Result<()> {
     let text = succeed(
