@@ -27,4 +27,5 @@ pages! {
     Kernels: "docs/use/kernels.md",
     Rpc: "docs/use/rpc.md",
     Structures: "docs/use/structures.md",
+    Groups: "docs/use/groups.md",
 }
