@@ -52,6 +52,8 @@ const JUDGES: &[Judge] = &[
     judge("memory", "auto", 9),
     judge("storm", "auto", 11),
     judge("requests", "auto", 10),
+    judge("groups", "iwarp", 10),
+    judge("groups", "roce", 10),
     judge("writers", "iwarp", 5),
     judge("writers", "roce", 5),
     judge("restarts", "iwarp", 15),

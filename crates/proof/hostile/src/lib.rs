@@ -10,6 +10,7 @@ pub mod breach;
 pub mod descriptors;
 pub mod direct;
 pub mod forger;
+pub mod groups;
 pub mod held;
 pub mod host;
 pub mod kernels;

@@ -121,6 +121,29 @@ enum Task {
         #[arg(long)]
         seed: u64,
     },
+    /// A group of three hosts whose leader's program or daemon is killed or stands still.
+    Groups {
+        #[command(flatten)]
+        judge: Judge,
+        /// Faults.
+        #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+        count: u32,
+    },
+    /// A member of it.
+    Member {
+        /// Control socket of its daemon.
+        #[arg(long)]
+        socket: PathBuf,
+        /// Which member.
+        #[arg(long)]
+        me: u8,
+        /// The hosts of all of them, in their order.
+        #[arg(long)]
+        host: Vec<IpAddr>,
+        /// As whom it proposes.
+        #[arg(long)]
+        client: u64,
+    },
     /// Regions with one writer, taken over from writers that run or stand still.
     Writers {
         #[command(flatten)]
@@ -292,6 +315,13 @@ fn main() -> Result<ExitCode> {
         Task::Storm(judge) => judged(&judge, hostile::storm::run),
         Task::Stormer { uid, socket, count, seed } => {
             hostile::storm::storm(&socket, uid, &count, seed)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::Groups { judge, count } => {
+            judged(&judge, |raas, seed, verdict| hostile::groups::run(raas, seed, count, verdict))
+        }
+        Task::Member { socket, me, host, client } => {
+            hostile::groups::member::run(&socket, me, &host, client)?;
             Ok(ExitCode::SUCCESS)
         }
         Task::Writers { judge, count } => {

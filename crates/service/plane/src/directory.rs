@@ -47,7 +47,6 @@ use revoke::Revoke;
 use shares::Shares;
 pub(crate) use shares::TenantShare;
 use stamps::Stamps;
-pub(crate) use writer::TakeOver;
 
 /// Opens of one region that wait for the end of a revoke, at most.
 const WAITING_MAX: usize = 1024;
@@ -108,6 +107,17 @@ pub(crate) struct RegionWish {
     pub access: RegionAccess,
     /// The lease by which it is opened; then the name does not count.
     pub lease: Option<u64>,
+}
+
+/// A wish to become the writer of a region.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TakeOver {
+    /// Its name on its host.
+    pub name: String,
+    /// The key that the program has.
+    pub key: RegionKey,
+    /// Greater than that of every take-over before.
+    pub term: u64,
 }
 
 /// Where a region is in its life.

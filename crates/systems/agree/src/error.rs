@@ -2,8 +2,10 @@
 //!
 //! Owns the words. It must never say that something was not done when it may have been.
 
+use std::fmt;
+
 /// What was asked for was not begun.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
     /// Another member leads, or nobody does.
@@ -54,7 +56,7 @@ pub enum Refused {
 }
 
 /// Settings with which there can be no replica.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} is {value}; it must be from {min} to {max}")]
 pub struct OutOfRange {
     /// Which.
@@ -68,6 +70,27 @@ pub struct OutOfRange {
 }
 
 /// A snapshot that the machine cannot read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the machine does not know this snapshot: do all programs of the group have the same machine?")]
 pub struct BadSnapshot;
+
+// A program that ends with it prints a sentence.
+impl fmt::Debug for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+// A program that ends with it prints a sentence.
+impl fmt::Debug for OutOfRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+// A program that ends with it prints a sentence.
+impl fmt::Debug for BadSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

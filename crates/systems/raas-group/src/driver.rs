@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use agree::{Event, Machine, Refused, Replica, Role};
 
+use crate::committed::Committed;
 use crate::error::GroupError;
-use crate::group::Committed;
 use crate::memories::{Memories, Outcomes};
 use crate::wish::{Inbox, Reader, Shown, Wish};
 

@@ -8,7 +8,7 @@ use agree::{OutOfRange, Refused};
 use raas::RegionError;
 
 /// A group could not be opened, or did not do what it was asked for.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum GroupError {
     /// This host's memory, or the session.
@@ -60,3 +60,5 @@ pub enum GroupError {
     #[error("this program has closed the group")]
     Closed,
 }
+
+raas::debug_says_the_words!(GroupError);

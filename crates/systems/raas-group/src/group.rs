@@ -9,22 +9,11 @@ use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use agree::{Machine, Members, Role};
-use raas::RegionKey;
-
-use crate::builder::GroupBuilder;
+use crate::committed::Committed;
 use crate::driver::Driver;
 use crate::error::GroupError;
 use crate::wish::{Inbox, Wish};
-
-/// A command that a majority's memories hold, and that was applied here.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Committed {
-    /// Of its entry in the log; 0 if it had been applied before, and this repeats the reply.
-    pub index: u64,
-    /// What the machine said.
-    pub reply: Vec<u8>,
-}
+use agree::{Machine, Members, Role};
 
 /// A member of a group. Any number of threads may use it. Dropping it ends the member's part: its memory stays, and the
 /// others go on with it.
@@ -40,12 +29,6 @@ impl<M: Machine> fmt::Debug for Group<M> {
 }
 
 impl<M: Machine + Send + 'static> Group<M> {
-    /// Settings of a group of this name. Who knows the key can be a member: it is that of the members' regions.
-    #[must_use]
-    pub fn builder(name: &str, key: RegionKey) -> GroupBuilder {
-        GroupBuilder::new(name, key)
-    }
-
     pub(crate) fn start(driver: Driver<M>, inbox: Arc<Inbox<M>>) -> io::Result<Self> {
         let thread = std::thread::Builder::new().name("raas-group".into()).spawn(move || driver.run())?;
         Ok(Self { inbox, thread: Some(thread) })

@@ -45,6 +45,7 @@
 #![deny(missing_docs)]
 
 mod builder;
+mod committed;
 mod driver;
 mod error;
 mod founding;
@@ -55,5 +56,6 @@ mod worker;
 
 pub use agree::{BadSnapshot, Machine, Members, Refused, Role, Term};
 pub use builder::GroupBuilder;
+pub use committed::Committed;
 pub use error::GroupError;
-pub use group::{Committed, Group};
+pub use group::Group;

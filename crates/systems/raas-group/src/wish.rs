@@ -10,8 +10,8 @@ use std::time::Duration;
 use agree::{Members, Role};
 use raas::{Region, RegionError};
 
+use crate::committed::Committed;
 use crate::error::GroupError;
-use crate::group::Committed;
 
 /// A call with the machine, when it has everything that was committed.
 pub(crate) type Reader<M> = Box<dyn FnOnce(Result<&M, GroupError>) + Send>;

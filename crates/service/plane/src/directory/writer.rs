@@ -10,25 +10,13 @@
 use std::net::IpAddr;
 
 use control::{
-    OpenedRegion, Reason, RegionAccess, RegionGrant, RegionInfo, RegionKey, RegionMessage, RegionPath, RegionRefusal,
-    RegionSpec,
+    OpenedRegion, Reason, RegionAccess, RegionGrant, RegionInfo, RegionMessage, RegionPath, RegionRefusal, RegionSpec,
 };
 
 use super::handles::{Handle, Writer};
 use super::remote::RemoteHandle;
-use super::{Directory, DirectoryAction, Entry, Stage, info_of};
+use super::{Directory, DirectoryAction, Entry, Stage, TakeOver, info_of};
 use crate::{Party, ProgramCommand, RegionCommand};
-
-/// A wish to become the writer of a region.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TakeOver {
-    /// Its name on its host.
-    pub name: String,
-    /// The key that the program has.
-    pub key: RegionKey,
-    /// Greater than that of every take-over before.
-    pub term: u64,
-}
 
 /// A region with one writer that nobody may write is none.
 pub(super) fn check_spec(spec: &RegionSpec) -> Result<(), RegionRefusal> {

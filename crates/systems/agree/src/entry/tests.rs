@@ -1,3 +1,5 @@
+//! Entries as they are written, torn and changed: nothing else may pass for one.
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 
