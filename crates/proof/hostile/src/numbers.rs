@@ -34,6 +34,10 @@ const TIMES: u64 = 3;
 const TURN_LEAST_US: u64 = 2_000;
 const PAUSE_LEAST_US: u64 = 20_000;
 
+/// Threads that a message and its answer wake, one after the other. Each may come as late as one that only sleeps: attackers
+/// of one's own machine take its processors too.
+const WAKES: u64 = 6;
+
 /// Runs it. The seed decides which attacks, in which order, and which of the largest numbers each has.
 pub fn run(raas: Program<'_>, seed: u64, verdict: &mut Verdict) -> Result<()> {
     let dir = tempfile::tempdir()?;
@@ -56,15 +60,17 @@ struct Measured {
     /// Medians of the worst pauses of rounds.
     pause_alone: u64,
     pause_attacked: u64,
+    /// How late a thread comes that only sleeps, during the attack.
+    late: u64,
     /// What the attackers did.
     done: u64,
 }
 
 impl std::fmt::Display for Measured {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { engine_turn, control_turn, pause_alone, pause_attacked, done } = self;
+        let Self { engine_turn, control_turn, pause_alone, pause_attacked, late, done } = self;
         write!(f, "longest turn of the engine {engine_turn} us, of the control plane {control_turn} us; ")?;
-        write!(f, "worst pause {pause_attacked} us, {pause_alone} us alone; {done} times")
+        write!(f, "worst pause {pause_attacked} us, {pause_alone} us alone, {late} us the machine's; {done} times")
     }
 }
 
@@ -75,7 +81,7 @@ impl Measured {
         let (pair, done) = (Pair::start(&hosts)?, AtomicU64::new(0));
         let (on, over) = (AtomicBool::new(false), AtomicBool::new(false));
         let field = Field { here: &hosts[0], far: &hosts[1], on: &on, over: &over, done: &done };
-        let (mut without, mut with) = (Vec::new(), Vec::new());
+        let (mut without, mut with, mut late) = (Vec::new(), Vec::new(), Vec::new());
         std::thread::scope(|scope| {
             let _over = Over(&over);
             let attackers: Vec<_> = (0..attack.map_or(0, |attack| attack.programs))
@@ -85,9 +91,11 @@ impl Measured {
                 })
                 .collect();
             for _ in 0..ROUNDS {
-                without.push(pair.worst_in(ROUND)?);
+                without.push(pair.worst_in(ROUND)?.0);
                 on.store(true, Ordering::Release);
-                with.push(pair.worst_in(ROUND)?);
+                let (worst, machine) = pair.worst_in(ROUND)?;
+                with.push(worst);
+                late.push(machine);
                 on.store(false, Ordering::Release);
             }
             over.store(true, Ordering::Release);
@@ -104,6 +112,7 @@ impl Measured {
             control_turn: counter("control_turn_max_us").context("no counter control_turn_max_us")?,
             pause_alone: median(without),
             pause_attacked: median(with),
+            late: median(late),
             done: done.load(Ordering::Relaxed),
         };
         hosts.into_iter().try_for_each(Host::stop)?;
@@ -111,15 +120,15 @@ impl Measured {
     }
 
     fn judge(&self, alone: &Self) -> Result<String> {
-        let within = |what: &str, found: u64, alone: u64, least: u64| {
-            let most = TIMES * alone.max(least);
+        let within = |what: &str, found: u64, alone: u64, least: u64, beside: u64| {
+            let most = TIMES * alone.max(least) + beside;
             ensure!(found <= most, "{what}: {found} us, and {most} us can be; {self}");
             Ok(())
         };
         ensure!(self.done > 0, "the attackers did nothing");
-        within("the longest turn of the engine", self.engine_turn, alone.engine_turn, TURN_LEAST_US)?;
-        within("the longest turn of the control plane", self.control_turn, alone.control_turn, TURN_LEAST_US)?;
-        within("the worst pause of others", self.pause_attacked, self.pause_alone, PAUSE_LEAST_US)?;
+        within("the longest turn of the engine", self.engine_turn, alone.engine_turn, TURN_LEAST_US, 0)?;
+        within("the longest turn of the control plane", self.control_turn, alone.control_turn, TURN_LEAST_US, 0)?;
+        within("the worst pause of others", self.pause_attacked, self.pause_alone, PAUSE_LEAST_US, WAKES * self.late)?;
         Ok(self.to_string())
     }
 }

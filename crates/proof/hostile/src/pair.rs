@@ -13,6 +13,9 @@ use raas::{Listener, Stream};
 use crate::host::{Host, WATCHDOG};
 use crate::polite::session;
 
+/// How long a thread sleeps that finds out how late it comes.
+const NAP: Duration = Duration::from_millis(1);
+
 /// Two programs, one of each host: each message is answered.
 pub(crate) struct Pair {
     worst_us: Arc<AtomicU64>,
@@ -37,15 +40,22 @@ impl Pair {
         })
     }
 
-    /// The longest that a message took of those that ended in a time.
-    pub(crate) fn worst_in(&self, time: Duration) -> Result<u64> {
+    /// The longest that a message took of those that ended in a time, and by how much a thread that only sleeps came late
+    /// then: that is the machine's doing, whatever the daemons do.
+    pub(crate) fn worst_in(&self, time: Duration) -> Result<(u64, u64)> {
         self.worst_us.store(0, Ordering::Relaxed);
-        std::thread::sleep(time);
+        let (start, mut late) = (Instant::now(), Duration::ZERO);
+        while start.elapsed() < time {
+            let before = Instant::now();
+            std::thread::sleep(NAP);
+            late = late.max(before.elapsed().saturating_sub(NAP));
+        }
+        let late = u64::try_from(late.as_micros()).unwrap_or(u64::MAX);
         let start = Instant::now();
         loop {
             let worst = self.worst_us.load(Ordering::Relaxed);
             if worst > 0 {
-                return Ok(worst);
+                return Ok((worst, late));
             }
             ensure!(start.elapsed() < WATCHDOG && !self.asks.is_finished(), "no message is answered any more");
             std::thread::sleep(Duration::from_millis(1));

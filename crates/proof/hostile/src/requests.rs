@@ -40,7 +40,7 @@ pub fn run(raas: Program<'_>, seed: u64, count: u64, verdict: &mut Verdict) -> R
         Host::start(raas, dir.path(), address(), CONFIGURATION)?,
     ];
     let (pair, far) = (Pair::start(&hosts)?, Sink::start(&hosts[1])?);
-    let alone = pair.worst_in(ALONE)?;
+    let (alone, _) = pair.worst_in(ALONE)?;
     let before = hosts[0].stat()?.apps.len();
     let of_each = count.div_ceil(UIDS.len() as u64);
     let ask = |(number, uid): (u64, u32)| Asker::start(&hosts[0], far.at, uid, seed.wrapping_add(number), of_each);
@@ -48,7 +48,7 @@ pub fn run(raas: Program<'_>, seed: u64, count: u64, verdict: &mut Verdict) -> R
     let (start, mut worst) = (Instant::now(), 0);
     let answered = loop {
         match pair.worst_in(LOOK) {
-            Ok(pause) => worst = pause.max(worst),
+            Ok((pause, _)) => worst = pause.max(worst),
             Err(error) => break Err(error),
         }
         if askers.iter_mut().map(Asker::has_ended).collect::<Result<Vec<_>>>()?.into_iter().all(|has| has) {

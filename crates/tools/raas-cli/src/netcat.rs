@@ -21,8 +21,9 @@ use transport::{Accept, Connection, Duplex, Transport, stream_failure};
 
 /// Bytes copied at once.
 const COPY_BYTES: usize = 256 << 10;
-/// How long a connection may take to be made.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long a connection may take to be made. The daemon gives up before, as it is configured (`connect_timeout_ms`), and
+/// kernel TCP at about this time by itself.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(130);
 /// What a receiver answers over kernel TCP when everything is written: ASCII's ACK.
 const WRITTEN: u8 = 6;
 /// How often a waiting receiver looks around.
