@@ -34,7 +34,6 @@ mod entry;
 mod error;
 mod held;
 mod layout;
-mod leading;
 mod learner;
 mod log;
 mod look;

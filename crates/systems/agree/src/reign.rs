@@ -3,12 +3,13 @@
 //! Owns the way to leadership: a majority of memories, each with the own term in its head before anything else is
 //! written anywhere; the log among them that is furthest on; and an own entry behind it. It must never lead from less.
 
+mod leading;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::action::{Answer, Hold, Use};
 use crate::context::Context;
 use crate::layout::Mark;
-use crate::leading::Leading;
 use crate::log::Log;
 use crate::machine::Machine;
 use crate::members::Members;
@@ -16,6 +17,7 @@ use crate::memory::{Came, Memory, Stage};
 use crate::scan::Load;
 use crate::settings::{CAMPAIGN_PERIODS, PATIENCE_PERIODS, RETRY_PERIODS};
 use crate::term::Term;
+use leading::Leading;
 
 /// See the head of this file.
 #[derive(Debug)]

@@ -106,6 +106,9 @@ impl Stage {
     /// A program told its user something.
     pub(super) fn on_event(&mut self, program: usize, event: Event) {
         let (now, life) = (self.world.now_us(), self.programs[program].life);
+        if let Event::Role(role) = &event {
+            self.programs[program].reigns = !matches!(role, Role::Follower { .. });
+        }
         match event {
             Event::Committed { client, number, reply, .. } => self.on_committed(client, number, &reply),
             Event::Unknown { client, number } => {

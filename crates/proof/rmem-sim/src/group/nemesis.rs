@@ -37,8 +37,16 @@ impl Stage {
         let until = now + self.world.below(plan.lasts * self.period_us);
         let count = self.programs.len() as u64;
         let (program, node) = (self.world.below(count) as usize, self.world.below(count) as usize);
-        if self.strikes(plan.deaths) && self.programs[program].replica.is_some() {
-            self.kill(program, until);
+        if self.strikes(plan.deaths) {
+            // Half of the time it is one that leads, or wants to.
+            let reigns: Vec<usize> = self.programs.iter().filter(|it| it.reigns).map(|it| it.me).collect();
+            let chosen = match reigns.get(self.world.below(2 * reigns.len().max(1) as u64) as usize) {
+                Some(leader) => *leader,
+                None => program,
+            };
+            if self.programs[chosen].replica.is_some() {
+                self.kill(chosen, until);
+            }
         }
         if self.strikes(plan.pauses) {
             self.programs[program].paused_until = until;
@@ -79,6 +87,7 @@ impl Stage {
     /// The program ends. Half of what it has under way goes no further; the rest may still happen.
     fn kill(&mut self, program: usize, until: u64) {
         self.programs[program].replica = None;
+        self.programs[program].reigns = false;
         self.nemesis.deaths += 1;
         self.nemesis.dead.insert(program, until);
         let its: Vec<u64> =

@@ -31,6 +31,8 @@ pub(super) struct Program {
     /// It does nothing before.
     pub(super) paused_until: u64,
     pub(super) tick_at: u64,
+    /// It leads, or wants to.
+    pub(super) reigns: bool,
     /// The grants that it has: fence, and the model's number of the grant.
     grants: BTreeMap<u8, (u64, u64)>,
 }
@@ -68,7 +70,7 @@ fn words(bytes: &[u8]) -> Vec<u64> {
 
 impl Program {
     pub(super) fn new(me: usize) -> Self {
-        Self { me, replica: None, life: 0, paused_until: 0, tick_at: 0, grants: BTreeMap::new() }
+        Self { me, replica: None, life: 0, paused_until: 0, tick_at: 0, reigns: false, grants: BTreeMap::new() }
     }
 
     /// It is started, and knows the members as the group began.

@@ -86,9 +86,9 @@ fn a_memory_that_lost_its_bytes_is_no_member_until_it_has_caught_up() {
 
 #[test]
 fn reigns_that_end_as_soon_as_they_begin_lose_nothing() {
-    let churn = |seed| GroupPlan { delayed: 60, deaths: 40, restarts: 10, cuts: 20, lasts: 6, ..calm(seed) };
+    let churn = |seed| GroupPlan { delayed: 100, deaths: 15, cuts: 5, lasts: 5, calls: 100, ..calm(seed) };
     let sum = play_all(churn);
-    assert!(sum.leaders as u64 > 5 * seeds() && sum.fenced > seeds(), "{sum:?}");
+    assert!(sum.leaders as u64 > 4 * seeds() && sum.fenced > seeds() / 2, "{sum:?}");
 }
 
 #[test]

@@ -3,3 +3,4 @@
 mod budgets;
 mod memories;
 mod refusals;
+mod rules;

@@ -1,6 +1,6 @@
 //! Memories that answer at once, and a program beside each.
 
-use agree::{Action, Answer, BadSnapshot, Event, Layout, Machine, Member, Replica, Role, Settings};
+use agree::{Action, Answer, BadSnapshot, Event, LINE_BYTES, Layout, Machine, Member, Replica, Role, Settings};
 
 pub(crate) const PERIOD_US: u64 = 100;
 const GROUP: u64 = 77;
@@ -38,8 +38,13 @@ pub(crate) struct Verbs {
 pub(crate) struct World {
     pub(crate) programs: Vec<Replica<Sum>>,
     memories: Vec<(u64, Vec<u8>)>,
-    /// Memories that answer nothing.
+    settings: Vec<Settings>,
+    /// Memories that cannot be reached.
     pub(crate) silent: Vec<u8>,
+    /// Programs that run.
+    pub(crate) awake: Vec<usize>,
+    /// WRITEs to a member's place that do not arrive, and of which nobody hears.
+    pub(crate) is_held_back: fn(u8, u64, &[u8]) -> bool,
     pub(crate) verbs: Verbs,
     pub(crate) now: u64,
     pub(crate) events: Vec<(usize, Event)>,
@@ -47,6 +52,11 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(members: u8) -> Self {
+        Self::with_pieces(members, 4096)
+    }
+
+    /// READs and WRITEs have so many bytes at most.
+    pub(crate) fn with_pieces(members: u8, piece_bytes_max: usize) -> Self {
         let layout = Layout::new(1024, 64).unwrap();
         let list: Vec<Member> = (0..members).map(|id| Member { id, number: 100 + u64::from(id) }).collect();
         let settings = |me| Settings {
@@ -55,12 +65,15 @@ impl World {
             members: list.clone(),
             layout,
             command_bytes_max: 200,
-            piece_bytes_max: 4096,
+            piece_bytes_max,
             period_us: PERIOD_US,
             seed: me.into(),
         };
         Self {
             programs: (0..members).map(|me| Replica::new(settings(me), Sum::default()).unwrap()).collect(),
+            settings: (0..members).map(settings).collect(),
+            awake: (0..members.into()).collect(),
+            is_held_back: |_, _, _| false,
             memories: vec![(0, vec![0; layout.bytes() as usize]); members.into()],
             silent: vec![],
             verbs: Verbs::default(),
@@ -110,7 +123,7 @@ impl World {
                 self.verbs.writes += 1;
                 self.verbs.written_bytes += bytes.len();
                 let (granted, memory) = &mut self.memories[usize::from(member)];
-                if self.silent.contains(&member) {
+                if self.silent.contains(&member) || (self.is_held_back)(member, offset, &bytes) {
                     return None;
                 }
                 if *granted != fence {
@@ -129,10 +142,27 @@ impl World {
     /// Lets all programs have a period.
     pub(crate) fn period(&mut self) {
         self.now += PERIOD_US;
-        for program in 0..self.programs.len() {
+        for program in self.awake.clone() {
             self.programs[program].tick(self.now);
             self.settle(program);
         }
+    }
+
+    pub(crate) fn periods(&mut self, count: usize) {
+        (0..count).for_each(|_| self.period());
+    }
+
+    /// The program ends, and is started again; it knows nothing.
+    pub(crate) fn restart(&mut self, program: usize) {
+        self.programs[program] = Replica::new(self.settings[program].clone(), Sum::default()).unwrap();
+    }
+
+    /// The index of each entry that a memory holds, in the order of its lines.
+    pub(crate) fn entries(&self, member: usize) -> Vec<u64> {
+        let memory = &self.memories[member].1;
+        let ring = memory.len() - 64 * LINE_BYTES;
+        let lines = memory[ring..].chunks(LINE_BYTES).map(|line| u64::from_le_bytes(line[..8].try_into().unwrap()));
+        lines.take_while(|index| *index > 0).collect()
     }
 
     /// Until somebody leads.
