@@ -92,6 +92,14 @@ fn reigns_that_end_as_soon_as_they_begin_lose_nothing() {
 }
 
 #[test]
+fn logs_that_differ_by_many_entries_are_made_one() {
+    let burst =
+        |seed| GroupPlan { clients: 8, calls: 15, delayed: 60, deaths: 15, restarts: 25, lasts: 15, ..calm(seed) };
+    let sum = play_all(burst);
+    assert!(sum.leaders as u64 > 2 * seeds() && sum.restarts > seeds(), "{sum:?}");
+}
+
+#[test]
 fn hosts_join_and_are_removed_while_others_fail() {
     let change = |seed| GroupPlan { delayed: 10, deaths: 6, restarts: 6, wiped: 20, changes: 200, ..calm(seed) };
     let sum = play_all(change);

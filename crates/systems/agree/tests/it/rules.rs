@@ -35,3 +35,28 @@ fn an_entry_of_an_older_term_is_not_committed_by_being_at_a_majority() {
     world.periods(100);
     assert_eq!((world.programs[0].machine().0, world.programs[0].applied()), (7, 3));
 }
+
+/// Of two logs the one with the greater last term is taken, though the other is longer.
+#[test]
+fn a_longer_log_of_an_older_term_does_not_win() {
+    let mut world = World::with_pieces(3, 64);
+    world.awake = vec![0];
+    assert_eq!(world.elect(), 0);
+    world.periods(5);
+    world.is_held_back = |member, offset, _| member != 0 && offset >= RING_AT;
+    (1..=5).for_each(|client| world.programs[0].propose(client, 1, &[1]).unwrap());
+    world.settle(0);
+    assert_eq!((world.entries(0).len(), world.entries(2).len()), (6, 1));
+    (world.awake, world.silent) = (vec![1], vec![0]);
+    world.is_held_back = |_, _, _| false;
+    world.events.clear();
+    assert_eq!(world.elect(), 1);
+    world.programs[1].propose(9, 1, &[100]).unwrap();
+    world.settle(1);
+    assert_eq!((world.committed(), world.entries(2)), (1, vec![1, 2, 3]));
+    world.restart(0);
+    (world.awake, world.silent) = (vec![0], vec![1]);
+    world.events.clear();
+    assert_eq!(world.elect(), 0);
+    assert_eq!(world.programs[0].machine().0, 100, "what was acknowledged is there, and nothing else");
+}
