@@ -66,6 +66,10 @@ impl Stage {
         }
         client.left -= 1;
         client.number += 1;
+        // It may go back to one that led before.
+        if self.world.below(3) == 0 {
+            client.target = self.world.below(self.programs.len() as u64) as usize;
+        }
         let value = client.id << 32 | client.number;
         let key = self.world.below(KEYS) as u8;
         let act = match self.world.below(4) {

@@ -10,7 +10,7 @@ mod registers;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use agree::{Answer, Member, Members, Term};
+use agree::{Action, Answer, Member, Members, Term};
 
 use self::clients::Client;
 use self::nemesis::Nemesis;
@@ -329,9 +329,24 @@ impl Stage {
         }
     }
 
+    /// The term in a memory's head never falls: whoever writes there has looked.
+    fn check_head(&self, action: &Action) {
+        let Action::Write { member, fence, offset: 0, bytes, .. } = action else { return };
+        let node = usize::from(*member);
+        let state = self.world.state();
+        let term = state.nodes[node].as_ref().map_or(0, |words| words[1]);
+        let is_held = state.keepers[node].superseded_by() == Some(*fence);
+        drop(state);
+        let new = bytes.get(8..16).and_then(|word| word.try_into().ok()).map_or(0, u64::from_le_bytes);
+        if is_held && new < term {
+            self.wrong(format!("the term in the head of member {member} falls from {term:#x} to {new:#x}"));
+        }
+    }
+
     /// Takes what a replica wants to have done, and what it says.
     fn drain(&mut self, program: usize) {
         while let Some(action) = self.programs[program].replica.as_mut().and_then(agree::Replica::action) {
+            self.check_head(&action);
             match self.programs[program].begin(action, &self.world) {
                 Some(Ok((flight, posted))) => {
                     self.posted.insert(flight, posted);

@@ -61,9 +61,13 @@ impl Stage {
         if self.strikes(plan.changes) && self.programs[program].paused_until <= now {
             self.alter(program, node);
         }
-        if self.strikes(plan.cuts) && program != node {
+        if self.strikes(plan.cuts) {
+            // One link, or all of a program's.
+            let is_alone = self.world.below(2) == 0;
             let ways = [[true].as_slice(), &[false], &[true, false]][self.world.below(3) as usize];
-            self.nemesis.cuts.extend(ways.iter().map(|way| ((program, node, *way), until)));
+            for other in (0..self.programs.len()).filter(|other| *other != program && (is_alone || *other == node)) {
+                self.nemesis.cuts.extend(ways.iter().map(|way| ((program, other, *way), until)));
+            }
         }
     }
 

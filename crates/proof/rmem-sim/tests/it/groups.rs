@@ -6,7 +6,7 @@ use rmem_sim::{GroupPlan, GroupStory};
 /// Stories of each sort, with `RAAS_TEST_FULL`, as the test command sets it for `--full`, and without.
 const SEEDS_FULL: u64 = 1000;
 /// See [`SEEDS_FULL`].
-const SEEDS: u64 = 100;
+const SEEDS: u64 = 60;
 /// So many stories of each sort instead.
 const SEEDS_VARIABLE: &str = "RAAS_GROUP_STORIES";
 
@@ -89,6 +89,13 @@ fn reigns_that_end_as_soon_as_they_begin_lose_nothing() {
     let churn = |seed| GroupPlan { delayed: 100, deaths: 15, cuts: 5, lasts: 5, calls: 100, ..calm(seed) };
     let sum = play_all(churn);
     assert!(sum.leaders as u64 > 4 * seeds() && sum.fenced > seeds() / 2, "{sum:?}");
+}
+
+#[test]
+fn a_leader_that_was_cut_off_or_stood_still_answers_no_read_of_what_was() {
+    let apart = |seed| GroupPlan { pauses: 20, cuts: 20, calls: 80, ..calm(seed) };
+    let sum = play_all(apart);
+    assert!(sum.leaders as u64 > 2 * seeds(), "{sum:?}");
 }
 
 #[test]

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::action::Event;
+use crate::action::{Event, Use};
 use crate::confirm::Confirm;
 use crate::context::Context;
 use crate::entry::{Draft, Kind, lines_of};
@@ -169,7 +169,7 @@ impl Reign {
 
     /// Makes one more memory a member, if it has caught up: one with a new number in the place of the host's old one,
     /// or one of a host that joins. One change at a time, and none before an entry of the own term is committed.
-    fn bring_in<M>(&mut self, cx: &Context<'_, M>) -> Result<(), End> {
+    fn bring_in<M>(&mut self, cx: &mut Context<'_, M>) -> Result<(), End> {
         let Phase::Leading(leading) = &mut self.phase else { return Ok(()) };
         if !leading.is_whole() || leading.changed > leading.commit {
             return Ok(());
@@ -177,7 +177,9 @@ impl Reign {
         if !self.members.has_host(cx.settings.me) {
             return Err(End::Removed);
         }
-        self.memories.retain(|id, _| self.members.has_host(*id) || leading.joining.contains(id));
+        let stays = |id: u8| self.members.has_host(id) || leading.joining.contains(&id);
+        self.memories.retain(|id, _| stays(*id));
+        cx.outbox.forget(|what| matches!(what, Use::Hold(id, _) if !stays(*id)));
         let is_new = |memory: &&Memory| !self.members.contains(memory.id, memory.number);
         let has_come = |memory: &&Memory| held_of(memory).is_some_and(|held| held.matched >= leading.commit);
         let come = self.memories.values().filter(is_new).find(has_come);
