@@ -12,7 +12,7 @@ use crate::fallback::NotOverTcp;
 use crate::flags::FlagsError;
 use crate::message_error::MessageError;
 use crate::naming::LookupError;
-use crate::region::RegionError;
+use crate::region::{QuorumError, RegionError};
 
 /// Any error of this library or of `std::io`, for the `main` of a program: a `main` that fails with an [`io::Error`]
 /// prints `Custom { kind: .., error: .. }` around the text; one that fails with this prints only the text.
@@ -63,6 +63,7 @@ into_any!(
     MessageError,
     DatagramError,
     RegionError,
+    QuorumError,
     NotAKey,
     NotAnAccess
 );

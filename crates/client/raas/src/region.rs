@@ -18,6 +18,7 @@ mod notes;
 mod options;
 mod pending;
 mod queue;
+mod quorum;
 mod registered;
 mod remote;
 mod slice;
@@ -38,6 +39,7 @@ pub use mapped::Mapped;
 pub use options::RegionOptions;
 pub(crate) use options::random_key;
 pub use pending::{Ended, Pending};
+pub use quorum::{Quorum, QuorumError};
 pub use slice::RegionSlice;
 
 use crate::session::Session;

@@ -1,8 +1,11 @@
-//! Who sees to the completions of an operation queue while nobody looks.
+//! Who sees to the completions of an operation queue while nobody looks, and which threads sleep until an end.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::Wake;
+
+use super::flight::Flight;
+use crate::park::Parker;
 
 /// What is seen to.
 pub(super) trait Attended: std::fmt::Debug + Send + Sync {
@@ -47,5 +50,26 @@ impl<'q> Asleep<'q> {
 impl Drop for Asleep<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// The end of a flight wakes the thread of a parker, for as long as this lives.
+#[derive(Debug)]
+pub(super) struct Armed<'q> {
+    flight: &'q Flight,
+    parker: Arc<Parker>,
+    _asleep: Asleep<'q>,
+}
+
+impl<'q> Armed<'q> {
+    pub(super) fn begin(flight: &'q Flight, parker: &Arc<Parker>, asleep: Asleep<'q>) -> Self {
+        flight.enter_waiters(parker);
+        Self { flight, parker: Arc::clone(parker), _asleep: asleep }
+    }
+}
+
+impl Drop for Armed<'_> {
+    fn drop(&mut self) {
+        self.flight.leave_waiters(&self.parker);
     }
 }

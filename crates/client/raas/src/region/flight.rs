@@ -8,7 +8,6 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-#[cfg(feature = "tokio")]
 use std::task::Waker;
 
 use raas_core::Rx;
@@ -73,8 +72,7 @@ struct Progress {
     /// Records without a completion.
     left: usize,
     outcomes: Outcomes,
-    parker: Option<Arc<Parker>>,
-    #[cfg(feature = "tokio")]
+    parkers: Vec<Arc<Parker>>,
     waker: Option<Waker>,
     /// What must live until the last operation has ended.
     held: Vec<Arc<dyn Any + Send + Sync>>,
@@ -215,16 +213,14 @@ impl Flight {
         let mut progress = lock(&self.progress);
         progress.outcomes = outcomes;
         self.is_done.store(true, Ordering::Release);
-        let (held, parker) = (std::mem::take(&mut progress.held), progress.parker.take());
-        #[cfg(feature = "tokio")]
+        let (held, parkers) = (std::mem::take(&mut progress.held), std::mem::take(&mut progress.parkers));
         let waker = progress.waker.take();
         drop(progress);
         drop(held);
-        #[cfg(feature = "tokio")]
         if let Some(waker) = waker {
             waker.wake();
         }
-        parker.is_some_and(|parker| !parker.notify())
+        parkers.iter().fold(false, |may_lead, parker| !parker.notify() | may_lead)
     }
 
     // ---- who looks for the end; under the lock of the queue
@@ -246,12 +242,15 @@ impl Flight {
         self.is_done.load(Ordering::Acquire)
     }
 
-    /// Where the one thread that waits sleeps.
-    pub(super) fn parker(&self) -> Arc<Parker> {
-        Arc::clone(lock(&self.progress).parker.get_or_insert_default())
+    /// A thread that sleeps there waits, until [`Self::leave_waiters`].
+    pub(super) fn enter_waiters(&self, parker: &Arc<Parker>) {
+        lock(&self.progress).parkers.push(Arc::clone(parker));
     }
 
-    #[cfg(feature = "tokio")]
+    pub(super) fn leave_waiters(&self, parker: &Arc<Parker>) {
+        lock(&self.progress).parkers.retain(|one| !Arc::ptr_eq(one, parker));
+    }
+
     pub(super) fn set_waker(&self, waker: &Waker) {
         let place = &mut lock(&self.progress).waker;
         if !place.as_ref().is_some_and(|old| old.will_wake(waker)) {

@@ -4,7 +4,6 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-#[cfg(feature = "tokio")]
 use std::task::Waker;
 use std::time::Instant;
 
@@ -35,7 +34,6 @@ pub(super) struct Later<T> {
 #[derive(Debug)]
 struct Delivery<T> {
     submitted: Option<T>,
-    #[cfg(feature = "tokio")]
     waker: Option<Waker>,
 }
 
@@ -95,22 +93,15 @@ fn serve<T>(all: &Mutex<Waiting<T>>) {
 
 impl<T> Later<T> {
     fn new() -> Self {
-        let place = Delivery {
-            submitted: None,
-            #[cfg(feature = "tokio")]
-            waker: None,
-        };
-        Self { place: Mutex::new(place), came: Condvar::new() }
+        Self { place: Mutex::new(Delivery { submitted: None, waker: None }), came: Condvar::new() }
     }
 
     fn put(&self, submitted: T) {
         let mut place = lock(&self.place);
         place.submitted = Some(submitted);
-        #[cfg(feature = "tokio")]
         let waker = place.waker.take();
         drop(place);
         self.came.notify_all();
-        #[cfg(feature = "tokio")]
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -126,15 +117,12 @@ impl<T> Later<T> {
         lock(&self.place).submitted.as_ref().map(ask)
     }
 
-    /// As [`Self::take`]; the waker is woken if it is not.
-    #[cfg(feature = "tokio")]
-    pub(super) fn take_or_wake(&self, waker: &Waker) -> Option<T> {
+    /// The waker is woken when it is submitted, if it is not.
+    pub(super) fn set_waker(&self, waker: &Waker) {
         let mut place = lock(&self.place);
-        let submitted = place.submitted.take();
-        if submitted.is_none() {
+        if place.submitted.is_none() {
             place.waker = Some(waker.clone());
         }
-        submitted
     }
 
     /// As [`Self::take`], and waits for it.

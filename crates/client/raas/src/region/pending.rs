@@ -6,15 +6,19 @@
 #[cfg(feature = "tokio")]
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Waker;
 #[cfg(feature = "tokio")]
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use super::alarm::Armed;
 use super::error::RegionError;
 use super::flight::{Flight, Outcomes};
 use super::later::Later;
 use super::queue::Queue;
 use crate::attachment::Attachment;
+use crate::error::SessionError;
+use crate::park::Parker;
 
 /// What an operation found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,7 +114,7 @@ enum State {
 /// The operations of a [`Batch`](crate::Batch) that were submitted. Take their end by [`Pending::try_take`], by
 /// [`Pending::wait`], or, with the feature `tokio`, by `.await`.
 ///
-/// Dropping it takes nothing back: the operations run to their end, and what they use lives until then. In whatever
+/// [`Quorum`](crate::Quorum) waits for some of several. Dropping it takes nothing back: the operations run to their end, and what they use lives until then. In whatever
 /// state it is, the session is served by whoever waits or polls, and by the session's watcher thread while tasks wait.
 #[must_use = "dropped, nobody learns how the operations ended"]
 pub struct Pending(State);
@@ -207,6 +211,59 @@ impl Pending {
         }
     }
 
+    // ---- for who waits for several
+
+    /// The session that they need, until they have ended.
+    pub(super) fn attachment(&self) -> Option<&Arc<Attachment>> {
+        match &self.0 {
+            State::Going { queue, .. } => Some(queue.attachment()),
+            State::Later { attachment, .. } => Some(attachment),
+            State::Ended(_) | State::Taken => None,
+        }
+    }
+
+    /// Whether a look finds more than the last one did. It looks at nothing but this.
+    pub(super) fn has_news(&self) -> bool {
+        match &self.0 {
+            State::Going { flight, .. } => flight.is_done(),
+            State::Later { later, .. } => later.ask(|_| ()).is_some(),
+            State::Ended(_) | State::Taken => true,
+        }
+    }
+
+    /// One look for a task: `waker` is woken when there is more to see. Whether they have ended.
+    pub(super) fn poll_ended(&mut self, waker: &Waker) -> Result<bool, SessionError> {
+        if let State::Later { attachment, later } = &self.0 {
+            attachment.check_fork()?;
+            later.set_waker(waker);
+            self.look();
+        }
+        match &self.0 {
+            State::Going { queue, flight, .. } => queue.poll_later(flight, waker),
+            State::Later { .. } => Ok(false),
+            State::Ended(_) | State::Taken => Ok(true),
+        }
+    }
+
+    /// The thread of `parker` is about to sleep in the session `home`, and the end wakes it. `alert` does the same from
+    /// elsewhere.
+    pub(super) fn arm<'p>(
+        &'p self,
+        home: &Arc<Attachment>,
+        parker: &Arc<Parker>,
+        alert: &Waker,
+    ) -> Result<Option<Armed<'p>>, SessionError> {
+        match &self.0 {
+            State::Going { queue, flight, .. } if Arc::ptr_eq(queue.attachment(), home) => {
+                return Ok(Some(queue.arm(flight, parker)));
+            }
+            State::Going { queue, flight, .. } => _ = queue.poll_later(flight, alert)?,
+            State::Later { later, .. } => later.set_waker(alert),
+            State::Ended(_) | State::Taken => {}
+        }
+        Ok(None)
+    }
+
     /// They have ended.
     fn take(&mut self) -> Option<Ended> {
         match std::mem::replace(&mut self.0, State::Taken) {
@@ -223,16 +280,7 @@ impl Future for Pending {
 
     /// Ends with no operations if the end was taken before.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if let State::Later { attachment, later } = &self.0 {
-            attachment.check_fork()?;
-            match later.take_or_wake(context.waker()) {
-                Some(submitted) => self.follow(submitted),
-                None => return Poll::Pending,
-            }
-        }
-        if let State::Going { queue, flight, .. } = &self.0
-            && !queue.poll_later(flight, context.waker())?
-        {
+        if !self.poll_ended(context.waker())? {
             return Poll::Pending;
         }
         Poll::Ready(Ok(self.take().unwrap_or_else(|| Ended::new(Vec::new()))))

@@ -20,14 +20,14 @@ use control::{Reason, RegionRefusal};
 use raas_core::{Answer, Failed};
 use shm::Submission;
 
-use super::alarm::{Alarm, Asleep, Attended};
+use super::alarm::{Alarm, Armed, Asleep, Attended};
 use super::ask::ask;
 use super::error::RegionError;
 use super::flight::Flight;
 use crate::attachment::Attachment;
 use crate::conn::Conn;
 use crate::error::{SessionError, StreamError};
-use crate::park::lock;
+use crate::park::{Parker, lock};
 use crate::patience::{Next, Patience, WaitPolicy};
 
 /// Bytes of each ring of a queue.
@@ -360,6 +360,7 @@ impl Queue {
         // The daemon may need this very processor, so that spinning would delay the answer.
         let policy = WaitPolicy { spins: 0, ..attachment.config.policy };
         let mut patience = Patience::new(policy, &attachment.turns, timeout);
+        let parker = Arc::new(Parker::default());
         loop {
             self.drive();
             if flight.is_done() {
@@ -369,13 +370,18 @@ impl Queue {
                 Next::Look(_) => {}
                 Next::GiveUp => return Ok(false),
                 Next::Block => {
-                    let parker = flight.parker();
-                    let _asleep = Asleep::begin(&self.sleepers);
-                    self.attend();
+                    let _armed = self.arm(flight, &parker);
                     attachment.block(&parker, patience.deadline(), &mut || flight.is_done())?;
                 }
             }
         }
+    }
+
+    /// A thread of the session is about to sleep there, and the end of a flight is to wake it, as long as this lives.
+    pub(super) fn arm<'q>(&'q self, flight: &'q Flight, parker: &Arc<Parker>) -> Armed<'q> {
+        let armed = Armed::begin(flight, parker, Asleep::begin(&self.sleepers));
+        self.attend();
+        armed
     }
 
     /// One look for a caller that polls.
@@ -390,8 +396,7 @@ impl Queue {
         flight.is_done()
     }
 
-    /// One look for a task, which is woken when there is more to see.
-    #[cfg(feature = "tokio")]
+    /// One look for a task, or for a thread that sleeps in another session: it is woken when there is more to see.
     pub(super) fn poll_later(&self, flight: &Flight, waker: &Waker) -> Result<bool, SessionError> {
         self.conn.check_fork()?;
         self.drive();

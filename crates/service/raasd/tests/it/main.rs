@@ -28,6 +28,7 @@ mod packet_attacker;
 mod path_attacker;
 mod peer_port;
 mod policy;
+mod quorums;
 mod region_batches;
 mod region_locals;
 mod regions;

@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::rig::{self, Cluster, Daemon, WATCHDOG, address, pattern, raas, run, wait_until};
-use raas::{Listener, Reason, Region, RegionAccess, RegionError, RegionKey, RegionOptions, Stream, StreamError};
+use raas::{
+    Batch, Completion, Listener, Quorum, Reason, Region, RegionAccess, RegionError, RegionKey, RegionOptions, Stream,
+    StreamError,
+};
 use rustix::process::Signal;
 
 /// A daemon whose connections wait as long as this configuration says.
@@ -269,4 +272,98 @@ fn a_leased_lane_is_taken_away_from_a_host_that_stands_still() {
     assert!(before == after, "something landed after the revoke");
     let again = Region::open_leased(&user, a.ip, "log", key, RegionAccess::ALL).unwrap();
     assert_eq!(again.fetch_add(0, 1).unwrap(), own.load(0).unwrap() - 1);
+}
+
+/// Stores a number in each of these.
+fn store(logs: &[Region], round: u64) -> Quorum {
+    let mut quorum = Quorum::new(2);
+    for log in logs {
+        let mut batch = Batch::new();
+        batch.write_as(log, 0, round.to_ne_bytes(), Completion::Acked);
+        quorum.add(batch.submit());
+    }
+    quorum
+}
+
+/// Takes what has ended; how many of the third host's were done, and how many failed otherwise than by a full queue.
+fn collect(open: &mut Vec<Quorum>, counts: &mut (u64, u64)) {
+    open.retain_mut(|quorum| {
+        for (number, result) in quorum.late() {
+            match result {
+                Ok(()) if number == 2 => counts.0 += 1,
+                Err(RegionError::TooManyPending { .. }) | Ok(()) => {}
+                Err(_) => counts.1 += 1,
+            }
+        }
+        !quorum.is_over()
+    });
+}
+
+/// One of three hosts answers late, again and again, and in the end never. Nobody waits for it, and nothing is left of
+/// what it was asked for.
+#[test]
+fn a_quorum_waits_for_no_host_that_stands_still() {
+    let cluster = Cluster::new();
+    let configuration = "heartbeat_ms = 200\nheartbeat_misses = 1000\n";
+    let mut owners: Vec<Daemon> = (0..3).map(|_| daemon(&cluster, configuration)).collect();
+    let user = daemon(&cluster, configuration);
+    let (key, bytes) = (RegionKey::new([7; 16]), 4096);
+    let owned = owners.iter().map(|owner| {
+        let session = owner.session("owner");
+        let own = RegionOptions::new().key(key).create(&session, "log", bytes).unwrap();
+        (session, own)
+    });
+    let owned: Vec<_> = owned.collect();
+    let session = user.session("user");
+    let logs: Vec<Region> = owners.iter().map(|o| Region::open(&session, o.ip, "log", key).unwrap()).collect();
+    let (pauses, quorums) = (10, if std::env::var_os("RAAS_TEST_FULL").is_some() { 1_000_000 } else { 100_000 });
+    let (mut round, mut counts) = (0, (0, 0));
+    // How many submissions to the still host are taken in each pause, before its queue is full.
+    let mut taken = Vec::new();
+    for pause in 1..=pauses {
+        let still = Still::new(&owners[2]);
+        let mut open = Vec::new();
+        for _ in 0..quorums / pauses {
+            round += 1;
+            let mut quorum = store(&logs, round);
+            quorum.wait().unwrap();
+            assert!((0..2).all(|number| quorum.ended(number).unwrap().check().is_ok()), "both others are needed");
+            if !quorum.is_over() {
+                open.push(quorum);
+            }
+        }
+        assert_eq!([0, 1].map(|number: usize| owned[number].1.load(0).unwrap()), [round; 2]);
+        taken.push(open.len());
+        if pause == pauses {
+            drop(still);
+            owners[2].process.signal(Signal::STOP);
+            owners[2].process.kill();
+        } else {
+            drop(still);
+            if pause % 2 == 0 {
+                // Nobody looks for these.
+                open.clear();
+            }
+        }
+        wait_until("the late ends", || {
+            collect(&mut open, &mut counts);
+            open.is_empty()
+        });
+        if pause < pauses {
+            // Behind all of them, also of those that were dropped.
+            logs[2].store(8, round).unwrap();
+            assert_eq!(owned[2].1.load(8).unwrap(), round);
+        }
+    }
+    assert!(counts.0 > 0 && counts.1 > 0, "{counts:?}: some came late, and some never");
+    let least = taken.iter().min().unwrap();
+    assert!(*least > 1024 && least * 2 > taken[0], "the queue has its room again after each pause: {taken:?}");
+    // What is under way holds its handle.
+    drop(logs);
+    for owner in &owners[..2] {
+        let opens = || raas::inspect::regions(Some(&owner.socket)).unwrap()[0].remote_opens;
+        wait_until("all handles are given back", || opens() == 0);
+    }
+    let pinned = || run(&mut user.command(&["stat", "--json"])).json()["apps"][0]["connections"].clone();
+    wait_until("the queues are given back", || pinned() == 0);
 }
