@@ -270,6 +270,10 @@ pub enum Request {
         open: u64,
         /// What the owner gets.
         tag: u32,
+        /// Where they were written.
+        offset: u64,
+        /// How many they are.
+        bytes: u64,
     },
     /// The owner of a region installs a kernel at it. Answered by [`Reply::RegionInstalled`].
     RegionInstall {
@@ -297,12 +301,13 @@ pub enum Request {
         /// Its number.
         number: u32,
     },
-    /// The owner has taken notifications. The daemon sends no more than [`crate::NOTIFICATIONS_UNTAKEN_MAX`] before.
-    RegionNotificationsTaken {
+    /// What writers tell the owner of a region goes into the receive ring of this operation queue from here on, as notices
+    /// (docs/inside/shared-memory.md). Not answered.
+    RegionNotices {
         /// The owner's handle.
         open: u64,
-        /// How many.
-        count: u32,
+        /// Number of the queue, which the program opened for nothing else.
+        queue: u64,
     },
     /// The program has one end of a kernel TCP connection, and would replace it by a stream if the other end would too
     /// (docs/use/run.md). One descriptor: the connected socket, which the daemon looks at and closes. Answered by
@@ -720,13 +725,6 @@ pub enum Reply {
         open: u64,
         /// Why.
         why: RegionRefusal,
-    },
-    /// To the owner: somebody wrote, and wants it told.
-    RegionNotification {
-        /// The owner's handle.
-        open: u64,
-        /// The writer's tag.
-        tag: u32,
     },
     /// Answer to [`Request::RegionNotify`].
     RegionNotifyTaken {

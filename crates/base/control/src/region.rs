@@ -20,9 +20,6 @@ pub const REGION_BYTES_MAX: u64 = 1 << 40;
 /// Greatest epoch in which a program may say that its region was.
 pub const REGION_EPOCH_MAX: u64 = 1 << 48;
 
-/// Notifications of one region that the daemon sends to its owner before the owner says that it took some.
-pub const NOTIFICATIONS_UNTAKEN_MAX: u32 = 64;
-
 /// What a program must know, beside the name, to open a region: 128 bits that nobody can guess.
 ///
 /// `Display` says it, as 32 hexadecimal digits for people and files, and `FromStr` reads them. `Debug` never says it, so
@@ -459,10 +456,10 @@ pub enum RegionRefusal {
     /// The region is being revoked.
     #[error("the region is being revoked: try again when that is done")]
     Busy,
-    /// As many notifications as may wait for the owner wait for it; this one is not among them.
-    #[error("{max} notifications wait for the owner to take them: try again")]
+    /// The owner has as many notifications as it has room for, and took none for long; this one is not among them.
+    #[error("{max} notifications wait for the owner, which took none for long: try again")]
     NotificationsFull {
-        /// How many may wait.
+        /// For how many it has room.
         max: u64,
     },
     /// The host, or the region's memory there, cannot be reached.

@@ -27,6 +27,7 @@ mod life;
 mod limits;
 #[cfg(test)]
 mod models;
+mod notice;
 mod numbers;
 mod operation;
 mod overcommit;
@@ -55,6 +56,7 @@ pub use forking::run_in_fork;
 pub use layout::{EnginePage, LAYOUT_VERSION, LayoutError, OwnerWords, Pair, PairWords, Session, SlotPlace};
 pub use life::Life;
 pub use limits::{ENGINES_MAX, RING_BYTES_MAX, RING_BYTES_MIN, SessionShape, round_ring_bytes};
+pub use notice::{NOTICE_BYTES, Notice};
 pub use numbers::{
     forget_numbers, is_raised, keep_numbers_above, note_closed, raised, raised_numbers, replace_descriptor,
 };

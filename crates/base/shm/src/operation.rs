@@ -211,9 +211,9 @@ pub struct Submission {
     pub bytes: u32,
     /// What the owner gets, of [`Opcode::WriteNotify`].
     pub notify: u32,
-    /// Of an atomic.
+    /// Of an atomic; of [`Opcode::WriteNotify`] where the bytes begin of which the owner is told.
     pub operand: u64,
-    /// Of [`Opcode::CompareSwap`].
+    /// Of [`Opcode::CompareSwap`]; of [`Opcode::WriteNotify`] how many bytes these are, and with 0 they are its own.
     pub compare: u64,
 }
 
@@ -268,6 +268,15 @@ impl Submission {
         out[40..48].copy_from_slice(&self.operand.to_le_bytes());
         out[48..56].copy_from_slice(&self.compare.to_le_bytes());
         out
+    }
+
+    /// Where the bytes begin of which [`Opcode::WriteNotify`] tells, and how many they are: of a write in pieces those of
+    /// all.
+    pub fn told(&self) -> (u64, u32) {
+        match u32::try_from(self.compare) {
+            Ok(bytes) if bytes > 0 => (self.operand, bytes),
+            _ => (self.offset, self.bytes),
+        }
     }
 
     /// Reads a head. What it says of the region is not judged here.

@@ -212,7 +212,6 @@ pub fn admit(received: Received<Reply>) -> Result<DaemonMessage, SessionFault> {
             DaemonMessage::RegionNews(RegionNews::Move { open, epoch, stamp, key, memory: one(fds)? })
         }
         Reply::RegionEnded { open, why } => DaemonMessage::RegionNews(RegionNews::Ended { open, why }),
-        Reply::RegionNotification { open, tag } => DaemonMessage::RegionNews(RegionNews::Notified { open, tag }),
         Reply::RegionLent { request, result } => DaemonMessage::RegionLent { request, result },
         Reply::RegionLoansBack { open, lease, loans } => {
             DaemonMessage::RegionNews(RegionNews::LoansBack { open, lease, loans })

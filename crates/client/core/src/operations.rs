@@ -5,7 +5,7 @@
 use std::ops::DerefMut;
 
 use control::Request;
-use shm::{COMPLETION_BYTES, CompletionRecord, SUBMISSION_BYTES, Submission};
+use shm::{COMPLETION_BYTES, CompletionRecord, NOTICE_BYTES, Notice, SUBMISSION_BYTES, Submission};
 
 use crate::answer::Asked;
 use crate::{NotARecord, RequestId, Reserved, Rx, Session, Tx};
@@ -24,6 +24,14 @@ impl Rx {
         let mut head = [0; COMPLETION_BYTES];
         let is_read = self.peek_ahead(0, &mut head) == head.len();
         CompletionRecord::parse(&head).filter(|r| is_read && r.ring_bytes() <= available).ok_or(NotARecord)
+    }
+
+    /// The notice at the head, and how many bytes of the ring it takes. `available`: as for [`Rx::completion`].
+    pub fn notice(&self, available: u64) -> Result<(Notice, u64), NotARecord> {
+        let head = self.completion(available)?;
+        let mut from = [0; NOTICE_BYTES - COMPLETION_BYTES];
+        self.completion_payload(&mut from);
+        Notice::parse(&head, from).map(|notice| (notice, head.ring_bytes())).ok_or(NotARecord)
     }
 
     /// Copies the bytes behind the completion at the head; `buf` has at most as many.

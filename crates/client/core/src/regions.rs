@@ -59,13 +59,6 @@ pub enum RegionNews {
         /// Why.
         why: RegionRefusal,
     },
-    /// Somebody wrote to the owner's region, and wants it told.
-    Notified {
-        /// The owner's handle.
-        open: u64,
-        /// The writer's tag.
-        tag: u32,
-    },
     /// Slices that were lent by a lease of this handle came back.
     LoansBack {
         /// The lender's handle.
@@ -90,7 +83,6 @@ impl RegionNews {
         match *self {
             Self::Move { open, .. }
             | Self::Ended { open, .. }
-            | Self::Notified { open, .. }
             | Self::LoansBack { open, .. }
             | Self::LeaseOver { open, .. } => open,
         }

@@ -148,7 +148,8 @@ pub use naming::{LookupError, resolve};
 pub use per_process::PerProcess;
 pub use raas_core::{LOAN_BYTES_MAX, LOANS_MAX, MESSAGE_BYTES_MAX, Readiness};
 pub use region::{
-    Batch, Completion, Ended, Mapped, Pending, Quorum, QuorumError, Region, RegionError, RegionOptions, RegionSlice,
+    Batch, Completion, Ended, Mapped, Notification, Pending, Quorum, QuorumError, Region, RegionError, RegionOptions,
+    RegionSlice,
 };
 pub use session::{Session, SessionBuilder};
 pub use stream::{ReadHalf, Stream, WriteHalf};

@@ -36,6 +36,7 @@ pub use batch::Batch;
 pub use completion::Completion;
 pub use error::RegionError;
 pub use mapped::Mapped;
+pub use notes::Notification;
 pub use options::RegionOptions;
 pub(crate) use options::random_key;
 pub use pending::{Ended, Pending};
@@ -243,7 +244,9 @@ impl Region {
     }
 
     /// As [`Region::write`], and then tells the owner: it gets `tag` from [`Region::recv_notification`], and sees the
-    /// bytes by then. If the owner cannot be told, the error says why, and the bytes are written all the same.
+    /// bytes by then. While the owner has no room for more, this waits; if it takes none for 2 s, the error is
+    /// [`RegionRefusal::NotificationsFull`](crate::RegionRefusal::NotificationsFull). If the owner cannot be told, the error
+    /// says why, and the bytes are written all the same.
     pub fn write_notify(&self, offset: u64, buf: &[u8], tag: u32) -> Result<(), RegionError> {
         self.0.run(|handle| handle.write(offset, &[IoSlice::new(buf)], Completion::Visible, Some(tag)))
     }
@@ -402,18 +405,30 @@ impl Region {
     /// came. [`RegionError::NotOwner`] if this handle is not the owner's; [`RegionError::NotificationsLost`] once after the
     /// daemon has ended, which may have had some.
     pub fn recv_notification(&self) -> Result<u32, RegionError> {
-        self.0.now().recv_notification(None)
+        self.recv_notified(None).map(|notification| notification.tag)
     }
 
     /// As [`Region::recv_notification`], for at most `timeout`; then fails with [`RegionError::TimedOut`].
     pub fn recv_notification_timeout(&self, timeout: Duration) -> Result<u32, RegionError> {
-        self.0.now().recv_notification(Some(timeout))
+        self.recv_notified(Some(timeout)).map(|notification| notification.tag)
+    }
+
+    /// As [`Region::recv_notification`], with which bytes were written and from where; `None` for `timeout` waits without
+    /// end.
+    pub fn recv_notified(&self, timeout: Option<Duration>) -> Result<Notification, RegionError> {
+        self.0.now().recv_notification(timeout)
     }
 
     /// As [`Region::recv_notification`], for tasks.
     #[cfg(feature = "tokio")]
     pub async fn notification(&self) -> Result<u32, RegionError> {
-        let handle = self.0.now();
+        self.notified().await.map(|notification| notification.tag)
+    }
+
+    /// As [`Region::recv_notified`], for tasks.
+    #[cfg(feature = "tokio")]
+    pub async fn notified(&self) -> Result<Notification, RegionError> {
+        let handle = Arc::clone(&self.0.now());
         std::future::poll_fn(|context| handle.poll_notification(context)).await
     }
 }

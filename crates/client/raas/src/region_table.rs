@@ -168,7 +168,7 @@ mod tests {
         let [had, late, next] = [7, 8, 8].map(|open| Arc::new(User { open, ..User::default() }));
         let add = |user: &Arc<User>, daemon| table.add(&(Arc::clone(user) as Arc<dyn RegionUser>), daemon);
         let counts = |user: &User| (user.news.load(Ordering::Relaxed), user.parts.load(Ordering::Relaxed));
-        let news = |open| RegionNews::Notified { open, tag: 1 };
+        let news = |open| RegionNews::LeaseOver { open, lease: 1 };
         assert!(add(&had, 0));
         table.follow(news(7));
         table.follow(news(8));

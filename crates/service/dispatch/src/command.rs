@@ -249,6 +249,8 @@ fn for_program<P: Provider>(
             let result = result.and_then(|memory| engine.write_region(app, memory, grant));
             return Some(Report::RegionOpened { open, result });
         }
+        ProgramCommand::NoticesInto { region, queue } => engine.notices_into(now, app, region, queue),
+        ProgramCommand::Notify { request, region, notice } => engine.notify_region(now, app, request, region, notice),
         ProgramCommand::CloseRegion { handle } => engine.close_region(app, handle),
         ProgramCommand::AttachRegion { number, writable, .. } => {
             let attached = mapped(memory).map_err(|error| (error, Reason::LocalLimit)).and_then(|memory| {
@@ -323,9 +325,8 @@ fn for_region<P: Provider>(
             engine.deregister_region(device, region, epoch);
             return Some(Report::RegionDeregistered { region });
         }
-        RegionCommand::Forget { region } => engine.forget_kernels(region),
+        RegionCommand::Forget { region } => engine.forget_region(region),
         RegionCommand::Halt { region, peer } => engine.halt_region(region, peer),
-        RegionCommand::NotificationsTaken { region, count } => engine.notifications_taken(region, count),
         RegionCommand::Stop { peer, region, epoch } => engine.stop_region(peer, region, epoch),
     }
     None

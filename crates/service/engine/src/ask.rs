@@ -13,8 +13,8 @@ const CONFIRM: u8 = 0;
 pub(crate) enum Ask {
     /// An answer.
     Confirm,
-    /// A notification of its application.
-    Notify(u32),
+    /// A notice for the owner: the writer's number, and how many bytes it wrote.
+    Notify { tag: u32, bytes: u32 },
     /// A read-modify-write of 8 bytes.
     Atomic(AtomicOp),
     /// A kernel, which has a record of its own.
@@ -33,7 +33,7 @@ impl Ask {
         let (opcode, operand, compare) = match self {
             Self::Confirm => return (CONFIRM, 0, 0),
             Self::Run => (Opcode::Run, 0, 0),
-            Self::Notify(tag) => (Opcode::WriteNotify, tag as u64, 0),
+            Self::Notify { tag, bytes } => (Opcode::WriteNotify, tag as u64, bytes as u64),
             Self::Atomic(atomic) => match atomic {
                 AtomicOp::CompareSwap { expected, new } => (Opcode::CompareSwap, new, expected),
                 AtomicOp::Add(v) => (Opcode::FetchAdd, v, 0),
@@ -55,7 +55,9 @@ impl Ask {
         }
         Some(match Opcode::from_code(opcode)? {
             Opcode::Read | Opcode::Write | Opcode::Run => return None,
-            Opcode::WriteNotify => Self::Notify(u32::try_from(operand).ok()?),
+            Opcode::WriteNotify => {
+                Self::Notify { tag: u32::try_from(operand).ok()?, bytes: u32::try_from(compare).ok()? }
+            }
             Opcode::CompareSwap => Self::Atomic(AtomicOp::CompareSwap { expected: compare, new: operand }),
             Opcode::FetchAdd => Self::Atomic(AtomicOp::Add(operand)),
             Opcode::Swap => Self::Atomic(AtomicOp::Swap(operand)),
@@ -75,13 +77,15 @@ mod tests {
     #[test]
     fn parts_there_and_back() {
         for opcode in 0..=u8::MAX {
-            let Some(ask) = Ask::from_parts(opcode, 7, if opcode == 4 { 9 } else { 0 }) else {
+            let second = if matches!(opcode, 3 | 4) { 9 } else { 0 };
+            let Some(ask) = Ask::from_parts(opcode, 7, second) else {
                 assert!(matches!(opcode, 1 | 2 | 12..), "{opcode} can be asked for");
                 continue;
             };
-            let (operand, compare) = if opcode == 0 { (0, 0) } else { (7, if opcode == 4 { 9 } else { 0 }) };
+            let (operand, compare) = if opcode == 0 { (0, 0) } else { (7, second) };
             assert_eq!(ask.to_parts(), (opcode, operand, compare));
         }
-        assert_eq!(Ask::from_parts(3, 1 << 32, 0), None, "a notification has 32 bits");
+        assert_eq!(Ask::from_parts(3, 1 << 32, 0), None, "a tag has 32 bits");
+        assert_eq!(Ask::from_parts(3, 0, 1 << 32), None, "a write has less than 4 GiB");
     }
 }

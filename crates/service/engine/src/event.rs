@@ -196,15 +196,14 @@ pub enum Event {
         /// The epoch.
         epoch: u64,
     },
-    /// A program of another host wrote to a region of this one and gives its owner a number. At most
-    /// [`control::NOTIFICATIONS_UNTAKEN_MAX`] of a region come before `notifications_taken`.
-    RegionNotified {
-        /// The region's number.
-        region: u64,
-        /// The number.
-        notify: u32,
-        /// Where it wrote.
-        offset: u64,
+    /// The answer to `notify_region`.
+    RegionNotifyTaken {
+        /// Who asked.
+        app: AppId,
+        /// Which request.
+        request: u64,
+        /// Whether the owner is told; else how many notices wait.
+        result: Result<(), u64>,
     },
     /// The application broke the rules, and the engine detached it. The daemon must send it the reason and close its
     /// socket.

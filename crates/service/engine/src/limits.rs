@@ -251,6 +251,14 @@ pub(crate) const PATH_ASKS_PER_APP_MAX: usize = 1024;
 pub(crate) const OPERATION_QUEUES_MAX: u32 = 4096;
 /// Runs of kernels of one host that wait or run.
 pub(crate) const KERNELS_QUEUED_MAX: usize = 256;
+/// Notices of one region that are kept before its owner has a ring for them.
+pub(crate) const NOTICES_EARLY_MAX: usize = 64;
+/// Notices of one lane that wait for room: with this many, half of its operations are left to others.
+pub(crate) const NOTICES_OF_LANE_MAX: usize = OPERATIONS_PER_LANE_MAX as usize / 2;
+/// Notices of one program of this host that wait for room.
+pub(crate) const NOTICES_OF_APP_MAX: usize = 64;
+/// How long a notice waits for room after the owner last took one.
+pub(crate) const NOTICE_PATIENCE: Duration = Duration::from_secs(2);
 /// Operation queues of one application.
 pub(crate) const OPERATION_QUEUES_PER_APP_MAX: usize = 64;
 /// Smallest ring that an operation queue gets, if the operator allows it: some READs of the longest that travel in it.

@@ -15,6 +15,7 @@ pub(crate) mod flight;
 mod here;
 pub(crate) mod kernels;
 pub(crate) mod locals;
+pub(crate) mod notices;
 pub(crate) mod owned;
 pub(crate) mod queue;
 pub(crate) mod regions;
@@ -35,6 +36,7 @@ use crate::frame::{Run, RunRegion};
 use crate::pins::Pins;
 use kernels::{KernelLimits, Kernels};
 use locals::{Locals, Piece};
+use notices::Notices;
 use owned::OwnedRegions;
 use queue::{OperationQueue, QueueFault};
 use regions::OpenRegions;
@@ -190,6 +192,8 @@ pub(crate) struct Operations {
     /// Kernels that run for other hosts.
     pub(crate) kernels: Kernels,
     pub(crate) locals: Locals,
+    /// What owners of regions of this host are to be told.
+    pub(crate) notices: Notices,
     table: GenSlab<OperationId, Operation>,
     sequence: u64,
     asked: u64,
@@ -214,6 +218,7 @@ impl Operations {
             owned: OwnedRegions::default(),
             kernels: Kernels::new(kernels),
             locals: Locals::new(pins),
+            notices: Notices::default(),
             table: GenSlab::new(crate::limits::TABLE_MAX),
             sequence: 0,
             asked: 0,
@@ -368,6 +373,9 @@ impl Operations {
             ("operations_unknown", c.unknown),
             ("operations_repeated", c.repeated),
             ("operations_executed", c.executed),
+            ("notices_told", self.notices.told),
+            ("notices_refused", self.notices.refused),
+            ("notices_waiting", self.notices.waiting()),
             ("kernels_waiting", self.kernels.len() as u64),
             ("kernels_run", c.kernels_run),
             ("kernels_failed", c.kernels_failed),

@@ -9,6 +9,7 @@ use control::{
     Kind, LaneTicket, PeerMessage, Reason, RegionAccess, RegionGrant, RegionLine, RegionSpec, SocketTicket, Ticket,
 };
 use ipnet::IpNet;
+use shm::Notice;
 use verbs::Time;
 
 use crate::{LinkId, LinkPath};
@@ -92,6 +93,22 @@ pub enum ProgramCommand {
         grant: RegionGrant,
         /// Number of the leased lane that is to be made for it.
         lane: Option<u32>,
+    },
+    /// What writers tell the owner of a region, which the program is, goes into this operation queue of the program.
+    NoticesInto {
+        /// The region.
+        region: u64,
+        /// Number of the queue.
+        queue: u64,
+    },
+    /// Tell the owner of a region of this host that the program wrote. The engine's event says when it has.
+    Notify {
+        /// The program's name for it.
+        request: u64,
+        /// The region.
+        region: u64,
+        /// What the owner gets.
+        notice: Notice,
     },
     /// Close the engine's handle. Answered by [`Daemon::on_region_closed`](crate::Daemon::on_region_closed).
     CloseRegion {
@@ -186,13 +203,6 @@ pub enum RegionCommand {
         region: u64,
         /// The peer.
         peer: IpAddr,
-    },
-    /// The owner took notifications that came from other hosts.
-    NotificationsTaken {
-        /// The region.
-        region: u64,
-        /// How many.
-        count: u32,
     },
     /// Stop all handles to a region of another host. Answered by
     /// [`Daemon::on_region_stopped`](crate::Daemon::on_region_stopped).

@@ -170,10 +170,6 @@ struct Entry {
     has_runs: bool,
     /// Opens that wait for the end of a revoke: request and wish.
     waiting: VecDeque<(Party, u64, RegionWish)>,
-    /// Tags that wait for the owner, and whether they came from another host.
-    tags: VecDeque<(u32, bool)>,
-    /// Of those that the owner did not take: whether they came from another host.
-    untaken: VecDeque<bool>,
 }
 
 /// See the head of this file.
@@ -432,12 +428,6 @@ impl Directory {
         let Some(entry) = self.entries.get_mut(&region) else { return };
         let stays = entry.spec.outlives && !delete && matches!(entry.stage, Stage::Live);
         entry.owner = None;
-        let tags = std::mem::take(&mut entry.tags).into_iter().map(|(_, is_remote)| is_remote);
-        let remote = tags.chain(std::mem::take(&mut entry.untaken)).filter(|is_remote| *is_remote).count();
-        if stays && let Some(count) = u32::try_from(remote).ok().filter(|count| *count > 0) {
-            // Nobody takes them any more, and others may come.
-            self.actions.push_back(DirectoryAction::Engine(RegionCommand::NotificationsTaken { region, count }));
-        }
         if stays {
             self.keep(region);
         } else {

@@ -14,7 +14,7 @@ use super::error::RegionError;
 use super::flight::Outcomes;
 use super::handle::{Handle, Reach};
 use super::pending::{Ended, Found, Pending};
-use super::remote::Plan;
+use super::remote::{Plan, Told};
 use super::slice::RegionSlice;
 
 /// Bytes by which a kernel's request names a region of another host.
@@ -370,7 +370,8 @@ fn submit_there(steps: Vec<Step>) -> Result<Pending, RegionError> {
         match act {
             Act::Read { len } => plan.read(remote, *offset, *len, *is_fenced),
             Act::Write { bytes, completion, tag } => {
-                plan.write(remote, *offset, bytes.len(), (*completion, *tag), *is_fenced);
+                let told = tag.map(|tag| Told { tag, offset: *offset, bytes: bytes.len() as u64 });
+                plan.write(remote, *offset, bytes.len(), (*completion, told), *is_fenced);
             }
             Act::ReadInto(_) | Act::WriteFrom { .. } => {
                 let mut segments = Vec::new();
@@ -380,7 +381,7 @@ fn submit_there(steps: Vec<Step>) -> Result<Pending, RegionError> {
                     used.push((number, of));
                 }
                 let len = usize::try_from(act.bytes()).unwrap_or(usize::MAX);
-                let write = if let Act::WriteFrom { completion, .. } = act { Some((*completion, None)) } else { None };
+                let write = if let Act::WriteFrom { completion, .. } = act { Some(*completion) } else { None };
                 plan.direct(remote, *offset, (segments, len), write, *is_fenced);
             }
             Act::Atomic(op) => plan.atomic(remote, *offset, *op, *is_fenced),

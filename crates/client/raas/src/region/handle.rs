@@ -7,6 +7,7 @@ mod asking;
 mod breaking;
 mod lending;
 mod moving;
+mod notifying;
 mod opening;
 mod running;
 
@@ -14,19 +15,15 @@ use std::io::{IoSlice, IoSliceMut};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-#[cfg(feature = "tokio")]
-use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
 
 use control::{Reason, RegionAccess, RegionKey, RegionLine, RegionPath, RegionRefusal, RegionSpec, Request};
-use raas_core::{Answer, NewRegion, RegionKnown, RegionMade, RegionNews, RegionOver, RegionPlace};
+use raas_core::{NewRegion, RegionKnown, RegionMade, RegionNews, RegionOver, RegionPlace};
 use shm::AtomicOp;
 
-use super::ask::ask;
 use super::completion::Completion;
 use super::error::RegionError;
 use super::local::Local;
-use super::notes::{Note, Notes};
+use super::notes::Notes;
 use super::queue::{own_queue, queue_of};
 use super::registered::Registered;
 use super::remote::Remote;
@@ -258,11 +255,11 @@ impl Handle {
             let tag = tag.filter(|_| !remote.is_own_host);
             let written = remote.write(&self.name, offset, bufs, completion, tag);
             written.map_err(|e| self.why_over(e))?;
-            return behind.map_or(Ok(()), |tag| self.notify(tag).map_err(RegionError::behind_bytes));
+            return behind.map_or(Ok(()), |tag| self.notify(tag, offset, len).map_err(RegionError::behind_bytes));
         }
         self.write_here(offset, bufs, len)?;
         // The bytes are written in any case.
-        tag.map_or(Ok(()), |tag| self.notify(tag).map_err(RegionError::behind_bytes))
+        tag.map_or(Ok(()), |tag| self.notify(tag, offset, len).map_err(RegionError::behind_bytes))
     }
 
     fn write_here(&self, offset: u64, bufs: &[IoSlice<'_>], len: u64) -> Result<(), RegionError> {
@@ -405,69 +402,6 @@ impl Handle {
         }
     }
 
-    // ---- notifications
-
-    pub(super) fn notify(&self, tag: u32) -> Result<(), RegionError> {
-        self.wait_until_here()?;
-        let answer = ask(&self.attachment, |session| session.notify_region(self.open_now(), tag))?;
-        match answer {
-            Answer::Notified(result) => result.map_err(|why| RegionError::refused(&self.name, why)),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    fn take_notification(&self) -> Result<Option<u32>, RegionError> {
-        if !self.is_owner() {
-            return Err(RegionError::NotOwner { name: self.name.clone() });
-        }
-        self.attachment.check_fork()?;
-        match self.notes.pop() {
-            Some(Note::Tag { tag, open }) => {
-                self.attachment.tell(&Request::RegionNotificationsTaken { open, count: 1 });
-                return Ok(Some(tag));
-            }
-            Some(Note::Lost) => return Err(RegionError::NotificationsLost { name: self.name.clone() }),
-            None => {}
-        }
-        self.check_session()?;
-        self.check_ended().map(|()| None)
-    }
-
-    pub(super) fn recv_notification(&self, timeout: Option<Duration>) -> Result<u32, RegionError> {
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        if let Some(tag) = self.take_notification()? {
-            return Ok(tag);
-        }
-        let parker = self.notes.enter();
-        let taken = loop {
-            match self.take_notification() {
-                Ok(None) if deadline.is_some_and(|at| Instant::now() >= at) => {
-                    break Err(RegionError::TimedOut { name: self.name.clone() });
-                }
-                Ok(None) => {}
-                Ok(Some(tag)) => break Ok(tag),
-                Err(e) => break Err(e),
-            }
-            let mut has_news =
-                || !self.notes.is_empty() || self.ended.get().is_some() || self.attachment.lost().is_some();
-            if let Err(e) = self.attachment.block(&parker, deadline, &mut has_news) {
-                break Err(e.into());
-            }
-        };
-        self.notes.leave(&parker);
-        taken
-    }
-
-    #[cfg(feature = "tokio")]
-    pub(super) fn poll_notification(&self, context: &mut Context<'_>) -> Poll<Result<u32, RegionError>> {
-        self.notes.poller.set_waker(raas_core::Side::Read, context.waker());
-        match self.take_notification() {
-            Ok(Some(tag)) => Poll::Ready(Ok(tag)),
-            Ok(None) => Poll::Pending,
-            Err(e) => Poll::Ready(Err(e)),
-        }
-    }
-
     // ---- the end
 
     pub(super) fn revoke(&self, new_key: Option<RegionKey>) -> Result<u64, RegionError> {
@@ -501,7 +435,6 @@ impl RegionUser for Handle {
 
     fn follow(self: Arc<Self>, news: RegionNews) {
         match news {
-            RegionNews::Notified { tag, open } => self.notes.push(tag, open),
             RegionNews::LoansBack { lease, loans, .. } => self.on_loans_back(lease, loans),
             RegionNews::LeaseOver { lease, .. } => self.on_lease_over(lease),
             RegionNews::Ended { why, .. } => {

@@ -114,9 +114,24 @@ pub(super) fn own_queue(attachment: &Arc<Attachment>) -> Result<Arc<Queue>, Regi
 }
 
 fn open(attachment: &Arc<Attachment>) -> Result<Arc<Queue>, RegionError> {
+    let (conn, daemon) = open_rings(attachment, RING_BYTES)?;
+    Ok(Arc::new_cyclic(|me| Queue {
+        conn,
+        inner: Mutex::default(),
+        waker: Arc::new(Alarm::of(Weak::clone(me) as _)).into(),
+        calls: AtomicU32::new(0),
+        sleepers: AtomicU32::new(0),
+        looks: AtomicU32::new(0),
+        daemon,
+        is_parted: AtomicBool::new(false),
+    }))
+}
+
+/// The rings of a queue, and which daemon of the session gave them.
+pub(super) fn open_rings(attachment: &Arc<Attachment>, ring_bytes: u32) -> Result<(Arc<Conn>, u64), RegionError> {
     loop {
         let daemon = daemon_of(attachment);
-        let conn = match ask(attachment, |session| session.open_operations(RING_BYTES))? {
+        let conn = match ask(attachment, |session| session.open_operations(ring_bytes))? {
             Answer::Connected(Ok(connection)) => Conn::adopt(attachment, *connection),
             Answer::Connected(Err(Failed::Reason(reason))) => {
                 return Err(RegionError::refused("", RegionRefusal::Reason(reason)));
@@ -125,16 +140,7 @@ fn open(attachment: &Arc<Attachment>) -> Result<Arc<Queue>, RegionError> {
         };
         // If a daemon ended meanwhile, nobody knows whose it is.
         if daemon == daemon_of(attachment) {
-            return Ok(Arc::new_cyclic(|me| Queue {
-                conn,
-                inner: Mutex::default(),
-                waker: Arc::new(Alarm::of(Weak::clone(me) as _)).into(),
-                calls: AtomicU32::new(0),
-                sleepers: AtomicU32::new(0),
-                looks: AtomicU32::new(0),
-                daemon,
-                is_parted: AtomicBool::new(false),
-            }));
+            return Ok((conn, daemon));
         }
     }
 }

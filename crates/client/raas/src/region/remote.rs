@@ -36,6 +36,16 @@ pub(super) struct Remote {
     pub(super) is_own_host: bool,
 }
 
+/// What the owner is to be told behind the bytes of a write.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Told {
+    pub(super) tag: u32,
+    /// Where the bytes begin of which it is told.
+    pub(super) offset: u64,
+    /// How many they are.
+    pub(super) bytes: u64,
+}
+
 /// Records that are to go together, as one chain.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
@@ -75,7 +85,7 @@ impl Plan {
         remote: &Remote,
         offset: u64,
         len: usize,
-        (completion, tag): (Completion, Option<u32>),
+        (completion, tag): (Completion, Option<Told>),
         is_fenced: bool,
     ) {
         let from = self.records.len();
@@ -83,8 +93,8 @@ impl Plan {
             let notify = tag.filter(|_| at + bytes == len);
             let opcode = if notify.is_some() { Opcode::WriteNotify } else { Opcode::Write };
             let submission = remote.submission(opcode, offset + at as u64, bytes);
-            let class = class_of(completion);
-            self.push(Submission { class, notify: notify.unwrap_or(0), ..submission }, bytes, 0);
+            let (class, Told { tag, offset, bytes: told }) = (class_of(completion), notify.unwrap_or_default());
+            self.push(Submission { class, notify: tag, operand: offset, compare: told, ..submission }, bytes, 0);
         }
         self.sizes.push(0);
         self.fence(from, is_fenced);
@@ -96,19 +106,15 @@ impl Plan {
         remote: &Remote,
         offset: u64,
         (segments, len): (Vec<LocalSegment>, usize),
-        write: Option<(Completion, Option<u32>)>,
+        write: Option<Completion>,
         is_fenced: bool,
     ) {
         let from = self.records.len();
-        let (opcode, class, tag) = match write {
-            None => (Opcode::Read, Class::Visible, None),
-            Some((completion, None)) => (Opcode::Write, class_of(completion), None),
-            Some((completion, tag)) => (Opcode::WriteNotify, class_of(completion), tag),
-        };
-        if len > 0 || tag.is_some() {
+        let (opcode, class) = write.map_or((Opcode::Read, Class::Visible), |c| (Opcode::Write, class_of(c)));
+        if len > 0 {
             let count = u8::try_from(segments.len()).unwrap_or(u8::MAX);
             let submission = remote.submission(opcode, offset, len);
-            self.push(Submission { class, segments: count, notify: tag.unwrap_or(0), ..submission }, 0, 0);
+            self.push(Submission { class, segments: count, ..submission }, 0, 0);
         }
         if let Some(record) = self.records.get_mut(from) {
             record.segments = segments;
@@ -233,16 +239,17 @@ impl Remote {
         tag: Option<u32>,
     ) -> Result<(), RegionError> {
         let len = bufs.iter().map(|buf| buf.len()).sum::<usize>();
+        let told = tag.map(|tag| Told { tag, offset, bytes: len as u64 });
         let mut nobody = |_: &[u8]| {};
         let mut transfer = Transfer::new(self, name, &mut nobody);
         let window = self.window_bytes();
-        for at in (0..len).step_by(window).chain((len == 0 && tag.is_some()).then_some(0)) {
+        for at in (0..len).step_by(window).chain((len == 0 && told.is_some()).then_some(0)) {
             let bytes = (len - at).min(window);
-            let tag = tag.filter(|_| at + bytes == len);
+            let told = told.filter(|_| at + bytes == len);
             let mut plan = Plan { payload_bytes: at, ..Plan::default() };
-            plan.write(self, offset + at as u64, bytes, (completion, tag), false);
+            plan.write(self, offset + at as u64, bytes, (completion, told), false);
             // The owner must not be told while bytes before may still fail.
-            transfer.go_on(plan, bufs, if tag.is_some() { 1 } else { WINDOWS_MAX })?;
+            transfer.go_on(plan, bufs, if told.is_some() { 1 } else { WINDOWS_MAX })?;
         }
         transfer.finish().map(drop)
     }

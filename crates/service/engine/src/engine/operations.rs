@@ -5,6 +5,7 @@
 
 mod execute;
 mod kernels;
+mod notices;
 mod regions;
 mod resume;
 mod turns;
@@ -55,7 +56,7 @@ impl Mechanism for Operations {
     }
 
     fn run(engine: &mut Engine) -> bool {
-        engine.run_operations() | engine.run_kernels()
+        engine.run_operations() | engine.run_kernels() | engine.run_notices()
     }
 
     fn settle(engine: &mut Engine) -> bool {
@@ -71,7 +72,7 @@ impl Mechanism for Operations {
     }
 
     fn deadline(engine: &Engine) -> Option<Time> {
-        engine.ops.locals.pins().deadline()
+        [engine.ops.locals.pins().deadline(), engine.ops.notices.deadline()].into_iter().flatten().min()
     }
 
     #[inline]
@@ -133,6 +134,7 @@ impl Mechanism for Operations {
         for queue in engine.ops.queues_of(app) {
             engine.close_queue(queue);
         }
+        engine.ops.notices.drop_program(app);
         engine.ops.regions.close_all(app);
     }
 
@@ -146,6 +148,8 @@ impl Mechanism for Operations {
     fn on_app_gone(engine: &mut Engine, app: AppId) {
         engine.ops.forget_app(app);
         engine.ops.kernels.drop_program(app);
+        engine.ops.notices.drop_program(app);
+        engine.ops.notices.drop_program(app);
         engine.ops.locals.detach_all(app);
         engine.ops.locals.settle(engine.now);
         engine.ops.locals.pins_mut().forget(app);
@@ -218,6 +222,7 @@ impl Engine {
         if queue.on_doorbell() {
             self.close_queue(id);
         } else {
+            self.fill_ring(id);
             self.ops.note_due(id);
         }
     }
@@ -225,6 +230,7 @@ impl Engine {
     /// Nothing more of a queue begins. It is released when the device is done with what was posted.
     fn close_queue(&mut self, id: QueueId) {
         self.abandon_operations(|op| op.queue == id);
+        self.ops.lose_ring(id);
         self.ops.close_queue(id);
     }
 

@@ -52,6 +52,14 @@ impl Operations {
     pub(crate) fn on_placed(&mut self, id: OperationId, flight: &mut Flight) {
         let Some(op) = self.table.get_mut(id) else { return };
         op.is_placed = true;
+        // The owner may take long to answer. Its bytes are there, and others need the place where they lay.
+        if let Memory::Buffer(slot) = op.memory
+            && !op.is_read()
+            && let Some(buffers) = &mut flight.buffers
+        {
+            op.memory = Memory::None;
+            buffers.put_back(slot);
+        }
         if op.is_done() {
             let outcome = op.verdict.unwrap_or(Outcome::DONE);
             self.end(id, flight, outcome);

@@ -6,9 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use control::{NOTIFICATIONS_UNTAKEN_MAX, RegionAccess, RegionGrant};
+use control::{RegionAccess, RegionGrant};
 use kernels::View;
-use shm::OperationStatus;
 use verbs::{Access, Mr, MrId, Provider, Region, VerbsError};
 
 use crate::limits::REGIONS_REGISTERED_MAX;
@@ -30,14 +29,6 @@ pub(crate) enum RegionBreach {
     Access { region: u64, allowed: RegionAccess },
 }
 
-/// A notification for the owner of a region.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Notification {
-    pub(crate) region: u64,
-    pub(crate) notify: u32,
-    pub(crate) offset: u64,
-}
-
 #[derive(Debug)]
 struct Owned {
     epoch: u64,
@@ -48,8 +39,6 @@ struct Owned {
     peers: BTreeSet<IpAddr>,
     /// Those of them who lose it: nothing of theirs runs any more.
     halted: BTreeSet<IpAddr>,
-    /// Notifications that the owner has not taken.
-    untaken: u32,
     writer: Option<Writer>,
 }
 
@@ -121,7 +110,7 @@ impl OwnedRegions {
         self.bytes += memory.len();
         self.by_key.insert(mr.rkey.0, number);
         let (peers, halted) = (BTreeSet::new(), BTreeSet::new());
-        let owned = Owned { epoch, access, memory, mr, peers, halted, untaken: 0, writer: None };
+        let owned = Owned { epoch, access, memory, mr, peers, halted, writer: None };
         self.table.insert(number, owned);
         Ok(())
     }
@@ -192,13 +181,6 @@ impl OwnedRegions {
         Some((owned.mr.id, owned.peers))
     }
 
-    /// The owner took so many notifications.
-    pub(crate) fn on_taken(&mut self, number: u64, count: u32) {
-        if let Some(owned) = self.table.get_mut(&number) {
-            owned.untaken = owned.untaken.saturating_sub(count);
-        }
-    }
-
     /// Nothing of a peer's runs at a region any more, until it opens it again.
     pub(crate) fn halt(&mut self, number: u64, peer: IpAddr) {
         if let Some(owned) = self.table.get_mut(&number) {
@@ -235,35 +217,41 @@ impl OwnedRegions {
         is_open.then(|| View::new(owned.memory.clone(), may(RegionAccess::READ), may(RegionAccess::WRITE)))
     }
 
-    /// Does what a peer asks for, in the region's own bytes.
-    pub(crate) fn execute(
-        &mut self,
+    /// The region of which a peer may tell the owner that it wrote these bytes. `None`: not any more.
+    pub(crate) fn may_notify(
+        &self,
         peer: IpAddr,
         key: u32,
         offset: u64,
-        ask: Ask,
-    ) -> Result<(Outcome, Option<Notification>), RegionBreach> {
+        bytes: u32,
+    ) -> Result<Option<u64>, RegionBreach> {
+        let not_open = RegionBreach::NotOpen(key);
+        let region = *self.by_key.get(&key).ok_or(not_open)?;
+        let owned = self.table.get(&region).ok_or(not_open)?;
+        let allowed = owned.allowed(peer, key).ok_or(not_open)?;
+        if !allowed.contains(RegionAccess::WRITE) {
+            return Err(RegionBreach::Access { region, allowed });
+        }
+        if offset.checked_add(bytes.into()).is_none_or(|end| end > owned.memory.len()) {
+            return Err(RegionBreach::OutOfBounds { region, offset, bytes: owned.memory.len() });
+        }
+        Ok((!owned.halted.contains(&peer)).then_some(region))
+    }
+
+    /// Does what a peer asks for, in the region's own bytes.
+    pub(crate) fn execute(&mut self, peer: IpAddr, key: u32, offset: u64, ask: Ask) -> Result<Outcome, RegionBreach> {
         let not_open = RegionBreach::NotOpen(key);
         let number = *self.by_key.get(&key).ok_or(not_open)?;
         let owned = self.table.get_mut(&number).ok_or(not_open)?;
         let allowed = owned.allowed(peer, key).ok_or(not_open)?;
         let denied = RegionBreach::Access { region: number, allowed };
         match ask {
-            // It has a record of its own; `Ask::from_parts` knows it not.
-            Ask::Run => Err(denied),
-            Ask::Confirm => Ok((Outcome::DONE, None)),
-            Ask::Notify(_) if !allowed.contains(RegionAccess::WRITE) => Err(denied),
-            Ask::Notify(_) if owned.untaken >= NOTIFICATIONS_UNTAKEN_MAX => {
-                let most = NOTIFICATIONS_UNTAKEN_MAX.into();
-                Ok((Outcome::of(OperationStatus::NotificationsFull, most), None))
-            }
-            Ask::Notify(notify) => {
-                owned.untaken += 1;
-                Ok((Outcome::DONE, Some(Notification { region: number, notify, offset })))
-            }
+            // A kernel has a record of its own; `Ask::from_parts` knows it not. A notice does nothing to the bytes.
+            Ask::Run | Ask::Notify { .. } => Err(denied),
+            Ask::Confirm => Ok(Outcome::DONE),
             Ask::Atomic(_) if !allowed.contains(RegionAccess::ATOMIC) => Err(denied),
             Ask::Atomic(atomic) => match owned.memory.atomic64(offset, atomic) {
-                Ok(value) => Ok((Outcome { value, ..Outcome::DONE }, None)),
+                Ok(value) => Ok(Outcome { value, ..Outcome::DONE }),
                 Err(shm::RegionError::Misaligned { .. }) => Err(RegionBreach::Misaligned { region: number, offset }),
                 Err(_) => Err(RegionBreach::OutOfBounds { region: number, offset, bytes: owned.memory.len() }),
             },

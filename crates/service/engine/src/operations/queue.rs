@@ -281,6 +281,16 @@ impl OperationQueue {
         self.again.push_back(id);
     }
 
+    /// Puts a record that no submission asked for into the receive ring, where it takes no room of completions. Whether a
+    /// thread of the application waits; `None`: there is no room.
+    pub(crate) fn tell(&mut self, head: &[u8], payload: &[u8], bytes: u64) -> Result<Option<bool>, QueueFault> {
+        if self.is_closed || !self.slot.has_owner() || self.slot.room()? < self.reserved + bytes {
+            return Ok(None);
+        }
+        let is_in = self.slot.put(head, payload, bytes)?;
+        Ok(is_in.then(|| self.slot.is_awaited()))
+    }
+
     /// Says to the application how an operation ended, with the bytes of a READ. Whether a thread of it waits.
     pub(crate) fn complete(
         &mut self,

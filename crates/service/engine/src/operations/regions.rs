@@ -246,6 +246,10 @@ impl OpenRegions {
         if s.opcode != Opcode::Run && s.offset.checked_add(s.bytes.into()).is_none_or(|end| end > h.grant.bytes) {
             return refused(OperationStatus::OutOfBounds, h.grant.bytes);
         }
+        let (told_at, told) = s.told();
+        if s.opcode == Opcode::WriteNotify && told_at.checked_add(told.into()).is_none_or(|end| end > h.grant.bytes) {
+            return refused(OperationStatus::OutOfBounds, h.grant.bytes);
+        }
         Ok(Target { handle, way: h.way.clone() })
     }
 

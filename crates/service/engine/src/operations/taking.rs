@@ -247,7 +247,7 @@ impl Operations {
 /// What the owner's engine has to do behind the bytes of a submission.
 fn ask_of(front: &Submission, is_confirming: bool) -> Option<Ask> {
     match front.opcode {
-        Opcode::WriteNotify => Some(Ask::Notify(front.notify)),
+        Opcode::WriteNotify => Some(Ask::Notify { tag: front.notify, bytes: front.told().1 }),
         Opcode::Write if front.class == Class::Visible && is_confirming => Some(Ask::Confirm),
         Opcode::Read | Opcode::Write => None,
         Opcode::Run => Some(Ask::Run),

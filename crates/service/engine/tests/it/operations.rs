@@ -3,8 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use control::{NOTIFICATIONS_UNTAKEN_MAX, Reason, RegionAccess};
-use engine::Event;
+use control::{Reason, RegionAccess};
 use shm::{Class, LocalSegment, Opcode, OperationStatus, Submission, app_flag, submission_flag};
 use verbs::Region;
 
@@ -13,6 +12,7 @@ use fixture::{BYTES, EPOCH, NUMBER, Use};
 
 pub(crate) mod fixture;
 mod kernels;
+mod notices;
 mod pins;
 
 #[test]
@@ -153,31 +153,6 @@ fn chains_with_fences_go_in_order_and_end_where_they_fail() {
     assert_eq!(status(&mut u, &second), OperationStatus::OutOfBounds);
     assert_eq!(status(&mut u, &third), OperationStatus::ChainBroken);
     assert_eq!(u.word(8), 2);
-    u.w.assert_clean();
-}
-
-#[test]
-fn notifications_come_behind_their_bytes_and_are_bounded() {
-    let mut u = Use::new(706);
-    let mut statuses = Vec::new();
-    for i in 0..NOTIFICATIONS_UNTAKEN_MAX + 1 {
-        let s = Submission { notify: i, ..u.submission(Opcode::WriteNotify, u64::from(i) * 8, 8) };
-        statuses.push(u.run(&s, &u64::from(i + 1).to_le_bytes()).status);
-        if i < NOTIFICATIONS_UNTAKEN_MAX {
-            let came = u.w.hosts[1].regions.last();
-            let expected = u64::from(i) * 8;
-            assert!(
-                matches!(came, Some(Event::RegionNotified { region: NUMBER, notify, offset }) if (*notify, *offset) == (i, expected)),
-                "{came:?}"
-            );
-        }
-        assert_eq!(u.word(u64::from(i) * 8), u64::from(i) + 1);
-    }
-    assert_eq!(statuses.pop(), Some(OperationStatus::NotificationsFull));
-    assert!(statuses.iter().all(|s| *s == OperationStatus::Ok));
-    u.w.hosts[1].engine.notifications_taken(NUMBER, 1);
-    let s = Submission { notify: 9, ..u.submission(Opcode::WriteNotify, 0, 0) };
-    assert_eq!(u.run(&s, &[]).status, OperationStatus::Ok);
     u.w.assert_clean();
 }
 

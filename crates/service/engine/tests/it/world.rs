@@ -490,7 +490,7 @@ impl World {
             }
             event @ (Event::RegionClosed { .. }
             | Event::RegionStopped { .. }
-            | Event::RegionNotified { .. }
+            | Event::RegionNotifyTaken { .. }
             | Event::KernelRan { .. }) => {
                 h.regions.push(event);
             }

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use control::{LEASED_LANE_FIRST, REGION_EPOCH_MAX, Reason, RegionGrant, RegionMessage, RegionRefusal, Reply, Request};
+use shm::Notice;
 use verbs::Time;
 
 use super::{Action, DATAGRAM_ENGINE, Daemon};
@@ -66,14 +67,15 @@ impl<F, S> Daemon<F, S> {
                 self.directory.handle_revoke(now, party, request, (&name, key), new_key);
             }
             Request::RegionMoved { open, epoch } => self.directory.handle_moved(client, open, epoch),
-            Request::RegionNotify { request, open, tag } => self.directory.handle_notify(client, request, open, tag),
+            Request::RegionNotify { request, open, tag, offset, bytes } => {
+                let notice = Notice { tag, offset, bytes, from: None };
+                self.directory.handle_notify(client, request, open, notice)?;
+            }
             Request::RegionAttach { request, open, epoch } => {
                 self.directory.handle_attach(client, request, open, epoch);
             }
             Request::RegionDetach { number } => self.directory.handle_detach(client, number),
-            Request::RegionNotificationsTaken { open, count } => {
-                self.directory.handle_notifications_taken(client, open, count);
-            }
+            Request::RegionNotices { open, queue } => self.directory.handle_notices(client, open, queue),
             Request::RegionLend { request, open, connection, host, key } => {
                 let of_pair = self.pairs.other_end(client, connection).map(Lessee::Program);
                 let to = of_pair.or_else(|| self.hosts.other(host).map(Lessee::Host));
@@ -174,11 +176,6 @@ impl<F, S> Daemon<F, S> {
         self.foreign.on_stopped(peer, region, epoch);
     }
 
-    /// A program of another host notifies the owner of a region.
-    pub fn on_region_notified(&mut self, region: u64, tag: u32) {
-        self.directory.on_remote_notification(region, tag);
-    }
-
     // ---- other hosts
 
     pub(super) fn on_region_message(&mut self, now: Time, peer: IpAddr, message: RegionMessage) {
@@ -251,6 +248,12 @@ impl<F, S> Daemon<F, S> {
                 if !self.is_attached(client) =>
             {
                 self.directory.on_writer_opened(open, Err(Reason::AppFault));
+            }
+            DirectoryAction::Program { client, command: ProgramCommand::Notify { request, .. } }
+                if !self.is_attached(client) =>
+            {
+                let result = Err(RegionRefusal::Reason(Reason::AppFault));
+                self.reply(client, Reply::RegionNotifyTaken { request, result });
             }
             // Of a program that has left the engine detaches it by itself.
             DirectoryAction::Program { client, command } => self.command(DATAGRAM_ENGINE, client, command),

@@ -37,8 +37,6 @@ impl Entry {
             is_registered: false,
             has_runs: false,
             waiting: VecDeque::new(),
-            tags: VecDeque::new(),
-            untaken: VecDeque::new(),
         }
     }
 }

@@ -299,20 +299,6 @@ impl Directory {
         self.actions.extend(peers.into_iter().map(|peer| DirectoryAction::DropPeer { peer }));
     }
 
-    /// A program of another host wrote, and its engine wants the owner told.
-    pub(crate) fn on_remote_notification(&mut self, region: u64, tag: u32) {
-        match self.entries.get_mut(&region).filter(|entry| entry.owner.is_some()) {
-            // The engine bounds how many of these there are.
-            Some(entry) => {
-                entry.tags.push_back((tag, true));
-                self.pump_tags(region);
-            }
-            None => {
-                self.actions.push_back(DirectoryAction::Engine(RegionCommand::NotificationsTaken { region, count: 1 }))
-            }
-        }
-    }
-
     pub(super) fn tell(&mut self, peer: IpAddr, message: RegionMessage) {
         self.actions.push_back(DirectoryAction::Tell { peer, message });
     }

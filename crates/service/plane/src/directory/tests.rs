@@ -1,6 +1,7 @@
 //! Wishes, revokes and ends of programs as a directory meets them. The test plays the daemon that makes the memory.
 
 use control::{RegionKey, RegionSpec};
+use shm::Notice;
 
 use super::*;
 use crate::{KeptRegion, ProgramCommand};
@@ -313,7 +314,8 @@ fn a_region_outlives_its_maker_only_if_it_says_so_and_ends_with_its_revoke() {
     assert_eq!((rows.len(), rows[0].1.name.as_str(), rows[0].1.owner_pid, next), (1, "stays", None, None));
     assert!(desk.directory.rows(Some(6), 0, 10).0.is_empty(), "another user's");
     let opened = desk.open(party(2, 5), wish("stays")).unwrap();
-    desk.directory.handle_notify(ClientId(2), 3, opened.open, 1);
+    let notice = Notice { tag: 1, offset: 0, bytes: 8, from: None };
+    desk.directory.handle_notify(ClientId(2), 3, opened.open, notice).unwrap();
     let untold = Reply::RegionNotifyTaken { request: 3, result: Err(RegionRefusal::OwnerGone) };
     assert_eq!(desk.settle(), [(2, untold, None)]);
     desk.directory.handle_revoke(T0, party(3, 6), 4, ("stays", KEY), None);
@@ -328,41 +330,38 @@ fn a_region_outlives_its_maker_only_if_it_says_so_and_ends_with_its_revoke() {
 }
 
 #[test]
-fn notifications_reach_the_owner_in_order_and_never_more_than_it_takes() {
+fn who_may_write_has_the_owner_told_and_only_the_owner_says_where() {
     let mut desk = desk();
     let (owner, writer) = (party(1, 5), party(2, 5));
     let made = desk.create(owner, spec("a", 8)).unwrap();
+    let region = made.info.region;
     let opened = desk.open(writer, wish("a")).unwrap();
     let reading = desk.open(writer, RegionWish { access: RegionAccess::READ, ..wish("a") }).unwrap();
-    desk.directory.handle_notify(writer.client, 1, reading.open, 5);
+    let notice = Notice { tag: 5, offset: 0, bytes: 8, from: None };
+    desk.directory.handle_notify(writer.client, 1, reading.open, notice).unwrap();
     let replies = desk.settle();
     assert!(matches!(replies[0].1, Reply::RegionNotifyTaken { result: Err(RegionRefusal::NoAccess { .. }), .. }));
-    let untaken = control::NOTIFICATIONS_UNTAKEN_MAX;
-    let room = notifications::NOTIFICATIONS_MAX as u32 + untaken;
-    let mut told = Vec::new();
-    for tag in 0..room + 3 {
-        desk.directory.handle_notify(writer.client, 1, opened.open, tag);
-        for (_, reply, _) in desk.settle() {
-            match reply {
-                Reply::RegionNotification { open, tag } if open == made.open => told.push(tag),
-                Reply::RegionNotifyTaken { result, .. } => assert_eq!(result.is_ok(), tag < room, "{tag}"),
-                other => panic!("{other:?}"),
-            }
-        }
+    desk.directory.handle_notify(writer.client, 2, 99, notice).unwrap();
+    let untold = Reply::RegionNotifyTaken { request: 2, result: Err(RegionRefusal::Unknown) };
+    assert_eq!(desk.settle(), [(2, untold, None)]);
+    for beyond in [Notice { bytes: 9, ..notice }, Notice { offset: u64::MAX, ..notice }] {
+        assert!(desk.directory.handle_notify(writer.client, 3, opened.open, beyond).is_err());
     }
-    assert_eq!(told.len(), untaken as usize);
-    desk.directory.handle_notifications_taken(writer.client, made.open, 5);
-    assert!(desk.settle().is_empty(), "only the owner takes them");
-    while told.len() < room as usize {
-        desk.directory.handle_notifications_taken(owner.client, made.open, 7);
-        let more = desk.settle();
-        assert!((1..=7).contains(&more.len()));
-        told.extend(more.into_iter().filter_map(|(_, reply, _)| match reply {
-            Reply::RegionNotification { tag, .. } => Some(tag),
-            _ => None,
-        }));
+    for (client, open) in [(writer.client, opened.open), (owner.client, made.open)] {
+        desk.directory.handle_notify(client, 4, open, notice).unwrap();
+        assert!(desk.settle().is_empty(), "the engine answers");
+        let command = ProgramCommand::Notify { request: 4, region, notice };
+        assert_eq!(std::mem::take(&mut desk.far), [DirectoryAction::Program { client, command }]);
     }
-    assert_eq!(told, (0..room).collect::<Vec<_>>());
+    for (client, open) in [(writer.client, opened.open), (writer.client, made.open), (owner.client, 99)] {
+        desk.directory.handle_notices(client, open, 7);
+        desk.settle();
+        assert!(desk.far.is_empty(), "only the owner");
+    }
+    desk.directory.handle_notices(owner.client, made.open, 7);
+    desk.settle();
+    let command = ProgramCommand::NoticesInto { region, queue: 7 };
+    assert_eq!(std::mem::take(&mut desk.far), [DirectoryAction::Program { client: owner.client, command }]);
     desk.directory.handle_left(owner.client);
     desk.directory.handle_left(writer.client);
     desk.settle();

@@ -24,6 +24,7 @@ mod link_floods;
 mod links;
 mod messages;
 mod middle;
+mod notifications;
 mod packet_attacker;
 mod path_attacker;
 mod peer_port;

@@ -237,7 +237,7 @@ fn notifications_come_in_order_and_after_their_bytes() {
         // As many as may wait, and then a typed refusal; the bytes are there all the same.
         let refused = (0..2000u64).map(|n| other.write_notify(0, &n.to_ne_bytes(), 1).err().map(|e| (n, e)));
         let (last, refused) = refused.flatten().next().unwrap();
-        assert!(matches!(refused.refusal(), Some(RegionRefusal::NotificationsFull { max: 1024 })), "{refused}");
+        assert!(matches!(refused.refusal(), Some(RegionRefusal::NotificationsFull { max: 1365 })), "{refused}");
         assert_eq!(own.load(0).unwrap(), last);
         let waiting = std::thread::spawn(move || {
             loop {

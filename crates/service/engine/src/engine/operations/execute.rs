@@ -6,7 +6,6 @@ use shm::OperationStatus;
 
 use crate::ask::Ask;
 use crate::engine::Engine;
-use crate::event::Event;
 use crate::ids::{LaneId, OperationId};
 use crate::limits::OPERATIONS_PER_LANE_MAX;
 use crate::operations::Outcome;
@@ -23,17 +22,16 @@ impl Engine {
         offset: u64,
         ask: Ask,
     ) -> Result<(), Violation> {
+        if let Ask::Notify { tag, bytes } = ask {
+            return self.on_notify(id, (key, operation), (offset, tag, bytes));
+        }
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
-        let (outcome, notification) = self.ops.owned.execute(lane.peer(), key, offset, ask)?;
+        let outcome = self.ops.owned.execute(lane.peer(), key, offset, ask)?;
         self.ops.counters.executed += 1;
         let value = if outcome.status == OperationStatus::Ok { outcome.value } else { outcome.detail };
         let answer = Answer { id: operation, said: Said::Executed { status: outcome.status, value } };
         let too_many = |_| Violation::TooManyOperations(OPERATIONS_PER_LANE_MAX);
         lane.on.operations.answers.owe(answer).map_err(too_many)?;
-        if let Some(n) = notification {
-            let (region, notify, offset) = (n.region, n.notify, n.offset);
-            self.events.push_back(Event::RegionNotified { region, notify, offset });
-        }
         self.wake_lane(id);
         Ok(())
     }

@@ -100,6 +100,7 @@ impl Engine {
         self.ops.owned.halt(number, peer);
         self.ops.kernels.halt(number, peer);
         self.answer_kernels();
+        self.halt_notices(number, peer);
     }
 
     /// A user kernel can be run at a region from here on. False: there are as many as may be, or a built-in one has the
@@ -108,13 +109,14 @@ impl Engine {
         self.ops.kernels.install(region, name, kernel)
     }
 
-    /// A region ended: its user kernels go, and what runs there for programs of this host ends. Peers that have it open
-    /// still run nothing there any more.
-    pub fn forget_kernels(&mut self, region: u64) {
+    /// A region ended: its user kernels go, what runs there for programs of this host ends, and who waits for its owner
+    /// is refused. Peers that have it open still run nothing there any more.
+    pub fn forget_region(&mut self, region: u64) {
         self.ops.owned.halt_all(region);
         self.ops.kernels.uninstall(region);
         self.ops.kernels.halt_here(region);
         self.answer_kernels();
+        self.forget_notices(region);
     }
 
     /// Whether a kernel waits for its next slice.

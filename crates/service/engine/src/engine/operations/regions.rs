@@ -97,11 +97,6 @@ impl Engine {
         true
     }
 
-    /// The owner of a region took so many notifications: as many more may come.
-    pub fn notifications_taken(&mut self, number: u64, count: u32) {
-        self.ops.owned.on_taken(number, count);
-    }
-
     // ---- of other hosts
 
     /// An application opened a region of another host. The result is what its submissions name. Their operations go

@@ -63,6 +63,7 @@ impl Engine {
         if is_fresh {
             answers.clear();
             self.ops.kernels.drop_lane(id, peer);
+            self.ops.notices.drop_lane(id);
         } else {
             answers.on_arrived(arrived);
         }
@@ -112,6 +113,7 @@ impl Engine {
             lane.on.operations.answers.clear();
             let peer = lane.peer();
             self.ops.kernels.drop_lane(id, peer);
+            self.ops.notices.drop_lane(id);
         }
     }
 

@@ -5,6 +5,7 @@
 use shm::Opcode;
 use verbs::{PostError, Provider, RemoteAddr, Rkey, SendOp, Sge};
 
+use crate::ask::Ask;
 use crate::engine::mechanism::Telling;
 use crate::engine::pump::{Pump, Turn};
 use crate::frame::{FrameWriter, OperationRecord};
@@ -122,7 +123,9 @@ pub(super) fn write(telling: &mut Telling<'_>, frame: &mut FrameWriter<'_>) -> b
             if let Some(run) = &op.run {
                 return Some(OperationRecord::Run(run.record(id.bits())));
             }
-            Some(OperationRecord::Execute { key, id: id.bits(), offset: op.submission.offset, ask: op.ask? })
+            let ask = op.ask?;
+            let offset = if matches!(ask, Ask::Notify { .. }) { op.submission.told().0 } else { op.submission.offset };
+            Some(OperationRecord::Execute { key, id: id.bits(), offset, ask })
         });
         if let Some(record) = record {
             if !frame.push(&record) {

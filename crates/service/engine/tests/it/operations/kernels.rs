@@ -179,7 +179,7 @@ fn a_run_at_a_region_that_ended_is_told_so_and_not_that_there_is_no_such_kernel(
     let request = Request { name: "own", args: &[] }.to_bytes().unwrap();
     assert_eq!(run(&mut u, &request).status, OperationStatus::Ok);
     // The peer has not heard of it yet, and still has the region open.
-    u.w.hosts[1].engine.forget_kernels(NUMBER);
+    u.w.hosts[1].engine.forget_region(NUMBER);
     assert_eq!(failure(&run(&mut u, &request)), Failure::Revoked);
 }
 

@@ -106,20 +106,6 @@ fn a_wish_that_a_revoke_met_is_answered_whatever_the_engine_says() {
 }
 
 #[test]
-fn notifications_that_an_owner_leaves_behind_make_room_for_others() {
-    let mut desk = desk();
-    let made = desk.create(party(1, 5), RegionSpec { outlives: true, ..spec("a", 64) }).unwrap();
-    let region = made.info.region;
-    for tag in 0..control::NOTIFICATIONS_UNTAKEN_MAX + 3 {
-        desk.directory.on_remote_notification(region, tag);
-    }
-    desk.settle();
-    desk.directory.handle_left(ClientId(1));
-    let count = control::NOTIFICATIONS_UNTAKEN_MAX + 3;
-    assert_eq!(desk.far(), [DirectoryAction::Engine(RegionCommand::NotificationsTaken { region, count })]);
-}
-
-#[test]
 fn a_revoke_ends_leased_lanes_and_waits_only_for_peers_on_the_shared_one() {
     let end_lane = |reason| DirectoryAction::Engine(RegionCommand::EndLane { peer: PEER, lane: 70_000, reason });
     for is_shared in [false, true] {
