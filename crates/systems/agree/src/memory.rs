@@ -7,8 +7,8 @@ use crate::action::{Answer, Hold, Outbox, Use};
 use crate::held::Held;
 use crate::layout::{HEAD_AT, Head};
 use crate::scan::{Found, Place, Scan, Step};
-use crate::settings::Settings;
-use crate::term::Term;
+use crate::settings::{RETRY_DOUBLINGS, RETRY_PERIODS, Settings};
+use crate::term::{ATTEMPTS_MAX, Term};
 
 /// Where it stands.
 #[derive(Debug)]
@@ -33,7 +33,9 @@ pub(crate) struct Memory {
     pub(crate) id: u8,
     /// The number of the memory that was granted.
     pub(crate) number: u64,
-    attempt: u16,
+    attempt: u32,
+    /// How often it was lost since it was written.
+    losses: u32,
     /// A WRITE of the own term into its head was begun.
     is_named: bool,
     pub(crate) stage: Stage,
@@ -53,22 +55,35 @@ pub(crate) enum Came {
 impl Memory {
     /// Asks for it.
     pub(crate) fn ask(id: u8, term: Term, outbox: &mut Outbox) -> Self {
-        let mut memory = Self { id, number: 0, attempt: 0, is_named: false, stage: Stage::Asked };
+        let mut memory = Self { id, number: 0, attempt: 0, losses: 0, is_named: false, stage: Stage::Asked };
         memory.ask_again(term, outbox);
         memory
     }
 
     pub(crate) fn ask_again(&mut self, term: Term, outbox: &mut Outbox) {
-        self.attempt = self.attempt.saturating_add(1);
+        self.attempt = (self.attempt + 1).min(ATTEMPTS_MAX);
         self.stage = Stage::Asked;
         outbox.take_over(self.id, term.fence(self.attempt));
     }
 
-    /// It is lost until then.
-    pub(crate) fn lose(&mut self, until: u64, outbox: &mut Outbox) {
+    /// It is lost, and asked for again later: each time later, to a bound.
+    pub(crate) fn lose(&mut self, now: u64, period_us: u64, outbox: &mut Outbox) {
         let id = self.id;
         outbox.forget(|what| matches!(what, Use::Hold(member, _) if *member == id));
-        self.stage = Stage::Away { until };
+        let periods = RETRY_PERIODS << self.losses.min(RETRY_DOUBLINGS);
+        self.losses = self.losses.saturating_add(1);
+        self.stage = Stage::Away { until: now + periods * period_us };
+    }
+
+    /// It is written from here on.
+    pub(crate) fn hold(&mut self, held: Held) {
+        self.losses = 0;
+        self.stage = Stage::Held(Box::new(held));
+    }
+
+    /// Whether no attempt is left in this term.
+    pub(crate) fn is_worn(&self) -> bool {
+        self.attempt >= ATTEMPTS_MAX
     }
 
     pub(crate) fn writer(&self, term: Term) -> (u8, u64) {
@@ -88,7 +103,7 @@ impl Memory {
             }
             // An own attempt whose answer was lost.
             (_, Answer::Superseded { fence }) if Term::of_fence(fence) == term => {
-                self.attempt = self.attempt.max(fence as u16);
+                self.attempt = self.attempt.max(Term::attempt_of(fence));
                 return Came::Lost;
             }
             (Hold::Grant, Answer::Granted { number, .. }) => {

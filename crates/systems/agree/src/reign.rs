@@ -15,7 +15,7 @@ use crate::machine::Machine;
 use crate::members::Members;
 use crate::memory::{Came, Memory, Stage};
 use crate::scan::Load;
-use crate::settings::{CAMPAIGN_PERIODS, PATIENCE_PERIODS, RETRY_PERIODS};
+use crate::settings::{CAMPAIGN_PERIODS, PATIENCE_PERIODS};
 use crate::term::Term;
 use leading::Leading;
 
@@ -46,7 +46,7 @@ pub(crate) enum Phase {
 pub(crate) enum End {
     /// Somebody has a greater term, or had this one.
     Superseded(Term),
-    /// There is no majority to be had.
+    /// There is no majority to be had, or no attempt left: with a greater term there may be.
     NoMajority,
     /// This member was removed.
     Removed,
@@ -85,9 +85,8 @@ impl Reign {
 
     /// A memory cannot be reached.
     pub(crate) fn on_lost<M: Machine>(&mut self, member: u8, cx: &mut Context<'_, M>) -> Result<(), End> {
-        let until = cx.after(RETRY_PERIODS);
         if let Some(memory) = self.memories.get_mut(&member) {
-            memory.lose(until, cx.outbox);
+            memory.lose(cx.now, cx.settings.period_us, cx.outbox);
         }
         self.advance(cx)
     }
@@ -118,7 +117,7 @@ impl Reign {
         if self.leading().is_some() && held >= self.members.majority() {
             self.until = cx.after(PATIENCE_PERIODS);
         }
-        if cx.now >= self.until {
+        if cx.now >= self.until || self.memories.values().any(Memory::is_worn) {
             return Err(End::NoMajority);
         }
         self.on_leader_period(cx)

@@ -15,6 +15,8 @@ pub(crate) const LOOK_PERIODS: u64 = 6;
 pub(crate) const JITTER_PERIODS: u64 = 12;
 /// Periods after which a leader asks again for a memory that he lost.
 pub(crate) const RETRY_PERIODS: u64 = 3;
+/// How often that time doubles while the memory stays lost.
+pub(crate) const RETRY_DOUBLINGS: u32 = 4;
 /// Periods for which a leader without a majority goes on.
 pub(crate) const PATIENCE_PERIODS: u64 = 30;
 /// Periods after which a leader that nobody asked anything looks whether he still is one.

@@ -5,7 +5,9 @@
 use std::fmt;
 
 const MEMBER_BITS: u32 = 8;
-const ATTEMPT_BITS: u32 = 16;
+const ATTEMPT_BITS: u32 = 24;
+/// Attempts of a leader to get one memory within one term, at most.
+pub(crate) const ATTEMPTS_MAX: u32 = (1 << ATTEMPT_BITS) - 1;
 
 /// The term of one leader: a round, and the member that leads in it. No two members ever have the same one. 0 is none.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -15,7 +17,7 @@ impl Term {
     /// Nobody's.
     pub const NONE: Self = Self(0);
 
-    /// The term of `member` in `round` (from 1, below 2^40).
+    /// The term of `member` in `round` (from 1, below 2^32).
     #[must_use]
     pub const fn new(round: u64, member: u8) -> Self {
         Self(round << MEMBER_BITS | member as u64)
@@ -46,16 +48,21 @@ impl Term {
     }
 
     /// What a memory's daemon is asked to grant. A daemon grants strictly higher ones only, and a leader that lost its
-    /// writer at one memory must be able to come back to it: so a fence has the attempt below the term.
+    /// writer at one memory must be able to come back to it: so a fence has the attempt (below 2^24) behind the term.
     #[must_use]
-    pub const fn fence(self, attempt: u16) -> u64 {
-        self.0 << ATTEMPT_BITS | attempt as u64
+    pub const fn fence(self, attempt: u32) -> u64 {
+        self.0 << ATTEMPT_BITS | (attempt & ATTEMPTS_MAX) as u64
     }
 
     /// The term of a fence.
     #[must_use]
     pub const fn of_fence(fence: u64) -> Self {
         Self(fence >> ATTEMPT_BITS)
+    }
+
+    /// The attempt of a fence.
+    pub(crate) const fn attempt_of(fence: u64) -> u32 {
+        fence as u32 & ATTEMPTS_MAX
     }
 }
 
@@ -78,8 +85,9 @@ mod tests {
     #[test]
     fn a_later_round_is_above_every_attempt_of_an_earlier_one() {
         let (first, second) = (Term::new(7, 200), Term::new(8, 1));
-        assert!(first < second && first.fence(u16::MAX) < second.fence(0));
+        assert!(first < second && first.fence(ATTEMPTS_MAX) < second.fence(0));
         assert!(first.fence(1) > first.fence(0) && Term::of_fence(first.fence(3)) == first);
+        assert_eq!(Term::attempt_of(first.fence(3)), 3);
         assert_eq!((first.round(), first.member(), format!("{first}")), (7, 200, "7/200".to_owned()));
     }
 }

@@ -6,7 +6,7 @@ use rmem_sim::{GroupPlan, GroupStory};
 /// Stories of each sort, with `RAAS_TEST_FULL`, as the test command sets it for `--full`, and without.
 const SEEDS_FULL: u64 = 1000;
 /// See [`SEEDS_FULL`].
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 50;
 /// So many stories of each sort instead.
 const SEEDS_VARIABLE: &str = "RAAS_GROUP_STORIES";
 

@@ -19,7 +19,7 @@ use crate::machine::{Known, Machine, crc_of_snapshot};
 use crate::members::{MEMBERS_MAX, Member, Members};
 use crate::memory::{Memory, Stage};
 use crate::reign::{End, Phase, Reign};
-use crate::settings::{CHECK_PERIODS, RESERVED_SHARE, RETRY_PERIODS};
+use crate::settings::{CHECK_PERIODS, RESERVED_SHARE};
 use crate::term::Term;
 
 /// See the head of this file.
@@ -129,13 +129,12 @@ impl Leading {
 impl Reign {
     /// Brings everything to where it can be.
     pub(crate) fn settle<M: Machine>(&mut self, cx: &mut Context<'_, M>) -> Result<(), End> {
-        let retry = cx.after(RETRY_PERIODS);
         let Phase::Leading(leading) = &mut self.phase else { return Ok(()) };
         for memory in self.memories.values_mut() {
             if let Stage::Ready(found) = &memory.stage {
                 match Held::attach(found, &leading.log) {
-                    Some(held) => memory.stage = Stage::Held(Box::new(held)),
-                    None => memory.lose(retry, cx.outbox),
+                    Some(held) => memory.hold(held),
+                    None => memory.lose(cx.now, cx.settings.period_us, cx.outbox),
                 }
             }
         }
