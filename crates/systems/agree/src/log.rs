@@ -35,6 +35,11 @@ impl Log {
         if index == self.base.index { Some(self.base) } else { self.get(index).map(|entry| entry.tail) }
     }
 
+    /// What its entries say is committed. It holds, since each names all entries before it.
+    pub(crate) fn told(&self) -> u64 {
+        self.entries.iter().map(|entry| entry.commit).max().unwrap_or(0)
+    }
+
     /// Whether the log that ends so is a part of this one.
     pub(crate) fn holds(&self, tail: &Tail) -> bool {
         self.tail_at(tail.index) == Some(*tail)

@@ -47,7 +47,7 @@ pub(crate) struct Leading {
 }
 
 impl Leading {
-    pub(crate) fn new<M>(log: Log, term: Term, cx: &Context<'_, M>) -> Self {
+    pub(crate) fn new<M: Machine>(log: Log, term: Term, cx: &mut Context<'_, M>) -> Self {
         let mut leading = Self {
             commit: cx.state.applied.index,
             first: log.tail().index + 1,
@@ -62,6 +62,8 @@ impl Leading {
             check_at: cx.now,
             log,
         };
+        // The ring may be full of what is known to be committed: applied, it can be recycled.
+        leading.apply_to(leading.log.told(), cx);
         leading.append(term, Kind::Nothing, (0, 0), &[]);
         leading
     }
@@ -77,10 +79,13 @@ impl Leading {
     }
 
     fn commit_to<M: Machine>(&mut self, commit: u64, term: Term, cx: &mut Context<'_, M>) {
-        if commit <= self.commit || self.log.get(commit).is_none_or(|entry| entry.tail.term != term) {
-            return;
+        if commit > self.commit && self.log.get(commit).is_some_and(|entry| entry.tail.term == term) {
+            self.apply_to(commit, cx);
         }
-        self.commit = commit;
+    }
+
+    fn apply_to<M: Machine>(&mut self, commit: u64, cx: &mut Context<'_, M>) {
+        self.commit = self.commit.max(commit);
         while let Some(entry) = self.log.get(cx.state.applied.index + 1).filter(|entry| entry.tail.index <= commit) {
             let index = entry.tail.index;
             let reply = cx.state.apply(entry);
