@@ -118,7 +118,7 @@ pub enum Event {
     },
     /// What this replica is.
     Role(Role),
-    /// A change of members is committed.
+    /// The members as of the last entry that this replica applied. One that catches up hears of older lists too.
     Members(Members),
     /// The state is more than a snapshot may have, so the log cannot be recycled and will be full.
     SnapshotTooLarge {

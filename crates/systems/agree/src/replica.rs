@@ -46,6 +46,8 @@ pub struct Replica<M> {
     /// Commands wait for [`Replica::action`].
     has_proposed: bool,
     role: Role,
+    /// The members that the user was told of.
+    said: Members,
 }
 
 #[derive(Debug)]
@@ -76,6 +78,7 @@ impl<M: Machine> Replica<M> {
             last_read: 0,
             has_proposed: false,
             role: Role::Follower { leader: None },
+            said: settings.first(),
             settings,
         })
     }
@@ -241,6 +244,10 @@ impl<M: Machine> Replica<M> {
             What::Reigning(reign) => Role::Candidate { term: reign.term },
             _ => Role::Follower { leader },
         };
+        if self.state.members != self.said {
+            self.said = self.state.members.clone();
+            self.outbox.events.push_back(Event::Members(self.said.clone()));
+        }
         if role != self.role {
             self.role = role;
             self.outbox.events.push_back(Event::Role(role));

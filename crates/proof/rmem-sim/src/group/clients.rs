@@ -135,8 +135,12 @@ impl Stage {
                 }
             }
             Event::Members(members) => {
-                self.replaced += 1;
-                self.members = members;
+                // One that catches up says what was.
+                let at = self.programs[program].replica.as_ref().map_or(0, agree::Replica::applied);
+                if at > self.members_at {
+                    self.replaced += u64::from(self.members != members);
+                    (self.members, self.members_at) = (members, at);
+                }
             }
             Event::BadSnapshot | Event::SnapshotTooLarge { .. } => self.wrong(format!("a program said {event:?}")),
             _ => {}

@@ -101,6 +101,8 @@ struct Stage {
     leaders: BTreeMap<Term, (usize, u64)>,
     /// As of the last change that was committed.
     members: Members,
+    /// The index by which they were said.
+    members_at: u64,
     nemesis: Nemesis,
     replaced: u64,
 }
@@ -175,6 +177,7 @@ impl Stage {
             chronicle: Arc::default(),
             leaders: BTreeMap::new(),
             members: Members::new(&first),
+            members_at: 0,
             nemesis: Nemesis::default(),
             replaced: 0,
             plan,

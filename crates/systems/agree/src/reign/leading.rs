@@ -89,9 +89,6 @@ impl Leading {
         while let Some(entry) = self.log.get(cx.state.applied.index + 1).filter(|entry| entry.tail.index <= commit) {
             let index = entry.tail.index;
             let reply = cx.state.apply(entry);
-            if entry.kind == Kind::Members {
-                cx.outbox.events.push_back(Event::Members(cx.state.members.clone()));
-            }
             if let (Some(reply), Some((client, number))) = (reply, self.pending.remove(&index)) {
                 cx.outbox.events.push_back(Event::Committed { index, client, number, reply });
             }
