@@ -232,7 +232,7 @@ impl Admission {
     // ---- connections
 
     /// A program connects. `lanes` says how many lanes there are to another host, as far as that is known
-    /// ([`crate::Peers::lanes_to`]): until it is, engine 0 carries the connections, which every host has.
+    /// ([`crate::Peers`]): until it is, engine 0 carries the connections, which every host has.
     pub fn connect(
         &mut self,
         client: ClientId,
