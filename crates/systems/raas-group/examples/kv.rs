@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use raas::RegionKey;
-use raas_group::{BadSnapshot, Group, Machine, Role};
+use raas_group::{BadSnapshot, Group, GroupBuilder, Machine, Role};
 
 /// The state: it is the same at all members, because all apply the same commands in the same order.
 #[derive(Default)]
@@ -75,7 +75,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let key = RegionKey::new([9; 16]);
     let mut members = std::thread::scope(|scope| {
         let join = |((id, _), daemon): (&(u8, IpAddr), _)| {
-            let builder = Group::<Store>::builder("kv", key).members(&hosts).me(*id);
+            let builder = GroupBuilder::new("kv", key).members(&hosts).me(*id);
             let session = raas_embedded::Embedded::session(daemon);
             (*id, scope.spawn(move || builder.open(session, Store::default())))
         };

@@ -39,16 +39,10 @@ pub struct GroupBuilder {
     founded_within: Duration,
 }
 
-impl<M: Machine + Send + 'static> Group<M> {
+impl GroupBuilder {
     /// Settings of a group of this name. Who knows the key can be a member: it is that of the members' regions.
     #[must_use]
-    pub fn builder(name: &str, key: RegionKey) -> GroupBuilder {
-        GroupBuilder::new(name, key)
-    }
-}
-
-impl GroupBuilder {
-    fn new(name: &str, key: RegionKey) -> Self {
+    pub fn new(name: &str, key: RegionKey) -> Self {
         Self {
             name: name.to_owned(),
             key,

@@ -8,7 +8,7 @@
 //! ```no_run
 //! use agree::{BadSnapshot, Machine};
 //! use raas::{RegionKey, Session};
-//! use raas_group::Group;
+//! use raas_group::GroupBuilder;
 //!
 //! #[derive(Default)]
 //! struct Counter(u64);
@@ -32,7 +32,7 @@
 //!     let hosts = [(1, "10.0.0.1".parse()?), (2, "10.0.0.2".parse()?), (3, "10.0.0.3".parse()?)];
 //!     // The same in all three programs, but for whose host it is.
 //!     let key: RegionKey = "00112233445566778899aabbccddeeff".parse()?;
-//!     let group = Group::builder("orders", key).members(&hosts).me(1).open(&session, Counter::default())?;
+//!     let group = GroupBuilder::new("orders", key).members(&hosts).me(1).open(&session, Counter::default())?;
 //!     let committed = group.propose(b"four")?;
 //!     println!("entry {} is in a majority's memory: {:?}", committed.index, committed.reply);
 //!     println!("{}", group.read(|counter| counter.0)?);

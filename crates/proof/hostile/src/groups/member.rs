@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use raas::{RegionKey, Session};
-use raas_group::{BadSnapshot, Group, GroupError, Machine, Role};
+use raas_group::{BadSnapshot, Group, GroupBuilder, GroupError, Machine, Role};
 
 pub(super) const NAME: &str = "judged";
 const KEY: RegionKey = RegionKey::new([0x47; 16]);
@@ -54,7 +54,7 @@ impl Machine for Journal {
 pub fn run(socket: &Path, me: u8, hosts: &[IpAddr], client: u64) -> Result<()> {
     let session = Session::builder().socket(socket).daemon_wait(DAEMON_WAIT).background(true).connect()?;
     let members: Vec<(u8, IpAddr)> = (1..).zip(hosts.iter().copied()).collect();
-    let builder = Group::<Journal>::builder(NAME, KEY).members(&members).me(me).log_lines(4096);
+    let builder = GroupBuilder::new(NAME, KEY).members(&members).me(me).log_lines(4096);
     let group = Arc::new(builder.open(&session, Journal::default())?);
     let is_over = Arc::new(AtomicBool::new(false));
     let proposer = {

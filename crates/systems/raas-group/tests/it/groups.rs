@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use raas::RegionKey;
 use raas_embedded::Embedded;
-use raas_group::{BadSnapshot, Group, GroupError, Machine, Refused, Role};
+use raas_group::{BadSnapshot, Group, GroupBuilder, GroupError, Machine, Refused, Role};
 
 /// Longer than anything takes on a loaded machine; only a hang reaches it.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -58,7 +58,7 @@ impl Hosts {
     }
 
     fn join(&self, id: u8) -> Result<Group<Journal>, GroupError> {
-        let builder = Group::<Journal>::builder("journal", KEY).members(&self.addresses).me(id);
+        let builder = GroupBuilder::new("journal", KEY).members(&self.addresses).me(id);
         builder
             .log_lines(512)
             .snapshot_bytes_max(64 << 10)
@@ -229,11 +229,11 @@ fn a_memory_that_lost_its_bytes_counts_again_when_it_has_caught_up() {
 #[test]
 fn a_group_that_is_new_waits_for_all_and_says_who_is_missing() {
     let hosts = Hosts::new(5, 2);
-    let builder = Group::<Journal>::builder("alone", KEY).members(&hosts.addresses).me(1);
+    let builder = GroupBuilder::new("alone", KEY).members(&hosts.addresses).me(1);
     let alone = builder.founded_within(Duration::from_millis(100)).open(hosts.daemon(1).session(), Journal::default());
     let error = alone.expect_err("member 2 is not there");
     assert!(matches!(&error, GroupError::NotFounded { missing, .. } if *missing == [2]), "{error}");
-    let stranger = Group::<Journal>::builder("alone", KEY).members(&hosts.addresses).me(9);
+    let stranger = GroupBuilder::new("alone", KEY).members(&hosts.addresses).me(9);
     let error = stranger.open(hosts.daemon(1).session(), Journal::default()).expect_err("it is no member");
     assert!(matches!(error, GroupError::NoMember { me: 9 }));
 }

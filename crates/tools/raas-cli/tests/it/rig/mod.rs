@@ -151,6 +151,15 @@ impl Running {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
+    /// Whether the kernel has stopped all of its threads.
+    pub(crate) fn stands_still(&self) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        tasks.flatten().all(|task| {
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+        })
+    }
+
     /// Waits for the end, bounded by the watchdog.
     pub(crate) fn end(self) -> Ended {
         self.end_within(WATCHDOG)
