@@ -16,8 +16,9 @@ use crate::desk::requires_encryption;
 use crate::kernel_tcp::{is_connecting, peek, poll_now};
 use crate::{errno, handlers, hold, inside, real, say};
 
-/// How long the other end may take to come.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the other end may take to come: as long as a connect of the daemon takes by default. On a busy machine link and
+/// lane have taken seven seconds.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Between looks.
 const PAUSE: Duration = Duration::from_millis(1);
 /// What refused calls fail with.
