@@ -12,6 +12,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const PATIENCE_WITH_LOSS: Duration = Duration::from_millis(500);
 /// How long a case looks on before it believes that nothing comes.
 const QUIET: Duration = Duration::from_millis(60);
+/// Of one step no more than this counts: where others have the processor for longer, the devices' threads have not.
+const CALM_STEP: Duration = Duration::from_millis(1);
 /// Most steps of one wait: ends a rig whose clock stands still.
 const STEPS_MAX: u32 = 4_000_000;
 
@@ -469,10 +471,13 @@ impl<'r> Pair<'r> {
 
     /// Lets time pass and checks that a side gets no completion.
     pub fn quiet(&mut self, side: Side) -> Outcome {
-        let start = self.rig.elapsed();
+        let (mut before, mut calm) = (self.rig.elapsed(), Duration::ZERO);
         let mut got = Vec::new();
         for _ in 0..STEPS_MAX {
-            if self.rig.elapsed().saturating_sub(start) > QUIET {
+            let now = self.rig.elapsed();
+            calm += now.saturating_sub(before).min(CALM_STEP);
+            before = now;
+            if calm > QUIET {
                 return Ok(());
             }
             self.poll(side, &mut got, 1)?;
