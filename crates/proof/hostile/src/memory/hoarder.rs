@@ -25,6 +25,8 @@ pub const FILLED: &str = "filled";
 const KEY: RegionKey = RegionKey::new([0x55; 16]);
 /// More than any of the shares has.
 const TRIES_MAX: usize = 20_000;
+/// Times that it begins with a thing when one of its programs was put out.
+const TRIES_OF_A_THING: u32 = 5;
 /// Programs that do not read.
 const SILENT: usize = 6;
 /// Runs whose answers one of them does not read: fewer than would end it by their number.
@@ -114,17 +116,25 @@ pub fn run(socket: &Path, uid: u32, (host, far): (IpAddr, SocketAddr), seed: u64
     let small = hoard.small_kernels().context("small kernels")?;
     let mut taken = String::new();
     for thing in Thing::drawn(seed) {
-        let count = match thing {
-            Kernels => hoard.kernels(),
-            Regions => hoard.regions(),
-            Messages => hoard.silent(&small),
-            Runs => hoard.runs(&small),
-            Handles => hoard.handles(&small),
-            Rings => hoard.rings(far),
-            Rows => hoard.rows(),
-            Listeners => hoard.listeners(),
+        let mut tries = 0;
+        let count = loop {
+            let count = match thing {
+                Kernels => hoard.kernels(),
+                Regions => hoard.regions(),
+                Messages => hoard.silent(&small),
+                Runs => hoard.runs(&small),
+                Handles => hoard.handles(&small),
+                Rings => hoard.rings(far),
+                Rows => hoard.rows(),
+                Listeners => hoard.listeners(),
+            };
+            tries += 1;
+            match count {
+                // What its own programs do not read is its user's: another one of them may be put out for it.
+                Err(error) if tries < TRIES_OF_A_THING && is_end(&error) => {}
+                other => break other.with_context(|| format!("{thing:?} behind{taken}"))?,
+            }
         };
-        let count = count.with_context(|| format!("{thing:?} behind{taken}"))?;
         taken += &format!(" {thing:?} {count},");
     }
     let programs = hoard.programs().context("programs")?;
@@ -133,6 +143,11 @@ pub fn run(socket: &Path, uid: u32, (host, far): (IpAddr, SocketAddr), seed: u64
     std::io::stdout().flush()?;
     let _ = std::io::stdin().read(&mut [0; 1]);
     Ok(())
+}
+
+/// Whether the daemon has put a program out.
+fn is_end(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<RawError>().is_some_and(RawError::is_end)
 }
 
 impl Hoard<'_> {
