@@ -40,6 +40,6 @@ pub use words::{foreign, is_plain, plain};
 /// Version of the application protocol of this build.
 pub const APP_VERSION: u32 = 8;
 /// Version of the protocol between daemons (control link and frames on the lane) of this build.
-pub const WIRE_VERSION: u32 = 10;
+pub const WIRE_VERSION: u32 = 11;
 /// First port of those that nobody chose: of connects, and of listens and binds on port 0. The last one is 65,535.
 pub const EPHEMERAL_PORT_FIRST: u16 = 32_768;

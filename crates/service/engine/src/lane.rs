@@ -232,7 +232,7 @@ impl Lane {
 
     /// Whether a frame should leave, if it may.
     pub(crate) fn wants_frame(&self) -> bool {
-        self.on.wants_frame() || self.credits.wants_frame() || self.rest.is_flush_due()
+        self.on.wants_frame() || self.credits.wants_frame() || self.rest.is_flush_due() || self.rest.has_to_ask()
     }
 
     /// Whether a frame may leave.

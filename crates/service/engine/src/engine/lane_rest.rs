@@ -2,16 +2,20 @@
 //! sent.
 //!
 //! Owns when that happens. It must never let a lane rest while it has something to send, or while it is not known
-//! whether everything arrived. Both ends may rest and wake at the same moment: a rest is a reset in which nobody asks
-//! for the next round (`reset`), so whatever crosses is told and sent again when the lane goes on.
+//! whether everything arrived. An end does not see the peer's READs and WRITEs of regions: it asks the peer (Unused),
+//! and the peer rests the lane, unless it used it. Both ends may rest and wake at the same moment: a rest is a reset in
+//! which nobody asks for the next round (`reset`), so whatever crosses is told and sent again when the lane goes on.
+
+use std::time::Duration;
 
 use verbs::{Provider, Time};
 
 use super::Engine;
 use crate::event::Event;
 use crate::ids::LaneId;
+use crate::lane::Lane;
 use crate::lane_at::LaneAt;
-use crate::limits::{LANE_REST_TICKS, TIMERS_PER_RUN};
+use crate::limits::{LANE_REST_SETTLES, LANE_REST_TICKS, TIMERS_PER_RUN};
 
 impl Engine {
     /// A lane came up: it is looked at now and then.
@@ -24,33 +28,64 @@ impl Engine {
 
     /// Lanes that nothing uses rest. Says whether there were any to look at.
     pub(super) fn run_lane_rests<P: Provider>(&mut self, nic: &mut P) -> bool {
-        let (Some(after), now) = (self.config.lane_rest_after, self.now) else { return false };
         let mut worked = false;
         for _ in 0..TIMERS_PER_RUN {
-            let Some(id) = self.timers.due_lane_rest(now) else { break };
+            let Some(id) = self.timers.due_lane_rest(self.now) else { break };
             worked = true;
-            let is_settling = self.is_lane_settling(id);
-            let Some(lane) = self.lanes.get_mut(id) else { continue };
-            lane.rest.on_timer();
-            let unused = now.saturating_since(lane.rest.used_at());
-            if lane.qp.is_up() && lane.is_quiet() && !is_settling && unused >= after / LANE_REST_TICKS {
-                if !lane.is_delivered() {
-                    if lane.rest.want_flush() {
-                        self.lanes.queue(id);
-                    }
-                } else if unused >= after {
-                    let (peer, lane) = (lane.peer(), lane.number());
-                    // First, so that a wish for the next queue pair comes after it.
-                    self.events.push_back(Event::LaneRests { peer, lane });
-                    self.rest_lane(nic, id);
-                } else if let Some((mr, bytes)) = lane.take_idle_frames() {
-                    // A device that pins memory keeps the pages, and says so.
-                    let _ = nic.try_discard(mr, 0, bytes, None);
-                }
+            if let Some(lane) = self.lanes.get_mut(id) {
+                lane.rest.on_timer();
             }
+            self.look_at_lane(nic, id);
             self.watch_lane_rest(id);
         }
+        for _ in 0..TIMERS_PER_RUN {
+            let Some(id) = self.timers.due_lane_question(self.now) else { break };
+            worked = true;
+            let asked = self.lanes.get_mut(id).and_then(|lane| lane.rest.take_asked());
+            if let Some(lane) = asked.and_then(|unused| self.unused_lane(id, unused)) {
+                let (peer, lane) = (lane.peer(), lane.number());
+                // First, so that a wish for the next queue pair comes after it.
+                self.events.push_back(Event::LaneRests { peer, lane });
+                self.rest_lane(nic, id);
+            }
+        }
         worked
+    }
+
+    /// If this end does not use the lane, the peer is asked whether it does.
+    fn look_at_lane<P: Provider>(&mut self, nic: &mut P, id: LaneId) {
+        let (Some(after), now) = (self.config.lane_rest_after, self.now) else { return };
+        let Some(lane) = self.unused_lane(id, after / LANE_REST_TICKS) else { return };
+        if now.saturating_since(lane.rest.used_at()) >= after {
+            lane.rest.ask(after);
+            self.lanes.queue(id);
+        } else if let Some((mr, bytes)) = lane.take_idle_frames() {
+            // A device that pins memory keeps the pages, and says so.
+            let _ = nic.try_discard(mr, 0, bytes, None);
+        }
+    }
+
+    /// The lane, if it was not used for so long, has nothing to send, and all arrived. What is not known to have arrived is
+    /// asked for.
+    fn unused_lane(&mut self, id: LaneId, unused: Duration) -> Option<&mut Lane> {
+        let is_settling = self.is_lane_settling(id);
+        let (lanes, now) = (&mut self.lanes, self.now);
+        let is_unused = |l: &Lane| now.saturating_since(l.rest.used_at()) >= unused;
+        let is_open = |l: &Lane| l.qp.is_up() && l.is_quiet() && !is_settling && is_unused(l);
+        let lane = lanes.get_mut(id).filter(|lane| is_open(lane))?;
+        let must_flush = !lane.is_delivered() && lane.rest.want_flush();
+        if must_flush {
+            lanes.queue(id);
+        }
+        lanes.get_mut(id).filter(|lane| lane.is_delivered())
+    }
+
+    /// The peer has not used the lane for so long. It is answered when what it said so with is acknowledged: to the peer a
+    /// queue pair that ends under that would be a failure.
+    pub(super) fn on_lane_unused(&mut self, id: LaneId, us: u32) {
+        if self.lanes.get_mut(id).is_some_and(|lane| lane.rest.on_asked(us)) {
+            self.timers.start_lane_question(self.now + LANE_REST_SETTLES, id);
+        }
     }
 
     /// The peer gave the lane's queue pair up because it has nothing to send; so does this end. If this end has something

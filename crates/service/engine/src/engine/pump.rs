@@ -129,10 +129,12 @@ impl Pump<'_> {
         true
     }
 
-    /// Writes what is to be said about credits and loads, first, so that it fits any frame. How many records that is.
+    /// Writes what is to be said about credits, loads and rests, first, so that it fits any frame. How many records that
+    /// is.
     fn fill_credits(lane: &mut Lane, here: Load, frame: &mut FrameWriter<'_>) -> u16 {
         lane.credits.write(frame);
         lane.loads.write(here, frame);
+        lane.rest.write(frame);
         frame.records()
     }
 

@@ -215,6 +215,10 @@ impl Engine {
                 }
                 Ok(())
             }
+            LaneRecord::Unused { us } => {
+                self.on_lane_unused(id, us);
+                Ok(())
+            }
             LaneRecord::Reclaim { most } => self.on_reclaim(id, most),
             LaneRecord::Yield { count } => self.on_yield(id, count),
         }

@@ -11,6 +11,7 @@ use crate::choice::Load;
 const KIND_RECLAIM: u8 = 8;
 const KIND_YIELD: u8 = 9;
 const KIND_LOAD: u8 = 17;
+const KIND_UNUSED: u8 = 27;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -29,17 +30,21 @@ pub(crate) enum LaneRecord {
     Yield { count: u32 },
     /// How busy the host of the sender is.
     Load(Load),
+    /// The sender of the record has not used the lane for so many microseconds. The receiver rests it if it has not
+    /// either: READs and WRITEs of regions are known to who posts them alone.
+    Unused { us: u32 },
 }
 
 impl FrameRecord for LaneRecord {
     fn read(raw: &RawRecord<'_>) -> Result<Option<Self>, FrameError> {
-        if !matches!(raw.kind, KIND_RECLAIM | KIND_YIELD | KIND_LOAD) {
+        if !matches!(raw.kind, KIND_RECLAIM | KIND_YIELD | KIND_LOAD | KIND_UNUSED) {
             return Ok(None);
         }
         raw.no_route()?;
         Ok(Some(match raw.kind {
             KIND_RECLAIM => Self::Reclaim { most: raw.number()? },
             KIND_YIELD => Self::Yield { count: raw.number()? },
+            KIND_UNUSED => Self::Unused { us: raw.number()? },
             _ => {
                 let l = raw.body::<WireLoad>()?;
                 Self::Load(Load::new(l.cpu, l.memory))
@@ -54,6 +59,7 @@ impl FrameRecord for LaneRecord {
             Self::Load(Load { cpu, memory }) => {
                 frame.append(KIND_LOAD, 0, &[WireLoad { cpu, memory, reserved: [0; 6] }.as_bytes()])
             }
+            Self::Unused { us } => frame.append_number(KIND_UNUSED, 0, us),
         }
     }
 }

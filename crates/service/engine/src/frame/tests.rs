@@ -140,7 +140,7 @@ fn record_bytes() {
     });
     let swap = Ask::Atomic(shm::AtomicOp::CompareSwap { expected: 6, new: 7 });
     #[rustfmt::skip]
-    let cases: [(Record, &[u8]); 26] = [
+    let cases: [(Record, &[u8]); 27] = [
         (open, &[
             1, 0, 0, 56, 0x00, 0x10, 0x00, 0x01,
             0x00, 0x04, 0x00, 0x00, 0x11, 0x22, 0x33, 0x44,
@@ -196,6 +196,7 @@ fn record_bytes() {
         ]),
         (StreamRecord::Pulled { route: 4, end: 7 }.into(), &[16, 0, 0, 16, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 7]),
         (LaneRecord::Load(Load::new(90, 50)).into(), &[17, 0, 0, 16, 0, 0, 0, 0, 90, 50, 0, 0, 0, 0, 0, 0]),
+        (LaneRecord::Unused { us: 60_000_000 }.into(), &[27, 0, 0, 16, 0, 0, 0, 0, 3, 0x93, 0x87, 0, 0, 0, 0, 0]),
         (back.into(), &[
             20, 0, 0, 72, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 1, 2,
             0x00, 0x04, 0x00, 0x00, 0x00, 0x10, 0x00, 0x00, 0x11, 0x22, 0x33, 0x44, 0, 0, 0, 0,
@@ -286,7 +287,7 @@ fn each_kind_is_one_mechanism_s() {
         assert!(by <= 1, "{kind} is known by {by}");
         all += by;
     }
-    assert_eq!(all, 26);
+    assert_eq!(all, 27);
 }
 
 fn any_record() -> impl Strategy<Value = Record> {
@@ -312,6 +313,7 @@ fn any_record() -> impl Strategy<Value = Record> {
         (any::<u32>(), any::<u32>()).prop_map(|(route, reason)| StreamRecord::Reset { route, reason }.into()),
         any::<u32>().prop_map(|most| LaneRecord::Reclaim { most }.into()),
         any::<u32>().prop_map(|count| LaneRecord::Yield { count }.into()),
+        any::<u32>().prop_map(|us| LaneRecord::Unused { us }.into()),
         any::<u32>().prop_map(|route| StreamRecord::Grow { route }.into()),
         (any::<u32>(), any::<bool>()).prop_map(|(route, allowed)| StreamRecord::GrowAnswer { route, allowed }.into()),
         (any::<u32>(), any::<u64>()).prop_map(|(route, at)| StreamRecord::GrownAt { route, at }.into()),

@@ -1,11 +1,16 @@
 //! The rest of a lane: when something last went over it, and whether the peer has it.
 //!
-//! Owns the last use. What "nothing to send" means is the lane's ([`Lane::is_quiet`]): one with something to send, or with
+//! Owns the last use, and what the ends say of it: an end cannot see what the other's READs and WRITEs of regions do, so
+//! who would rest asks (Unused), and the other one rests the lane if it does not use it either. What "nothing to send" means is the lane's ([`Lane::is_quiet`]): one with something to send, or with
 //! a message of which it is not known whether it arrived, is never at rest.
 //!
 //! [`Lane::is_quiet`]: super::Lane::is_quiet
 
+use std::time::Duration;
+
 use verbs::Time;
+
+use crate::frame::{FrameWriter, LaneRecord};
 
 /// See the module.
 #[derive(Debug)]
@@ -22,11 +27,24 @@ pub(crate) struct Rest {
     is_flush_due: bool,
     /// The work request that was sent for that.
     flush: u64,
+    /// The peer is to be told that this end has not used it for so long.
+    to_ask: Option<Duration>,
+    /// The peer has not used it for so long, and waits for an answer.
+    asked: Option<Duration>,
 }
 
 impl Rest {
     pub(super) fn new() -> Self {
-        Self { is_resting: false, used_at: Time::ZERO, has_timer: false, last_use: 0, is_flush_due: false, flush: 0 }
+        Self {
+            is_resting: false,
+            used_at: Time::ZERO,
+            has_timer: false,
+            last_use: 0,
+            is_flush_due: false,
+            flush: 0,
+            to_ask: None,
+            asked: None,
+        }
     }
 
     pub(crate) fn is_resting(&self) -> bool {
@@ -96,8 +114,38 @@ impl Rest {
         is_flush
     }
 
+    // ---- asking the peer
+
+    /// The peer is asked whether it used the lane in this time.
+    pub(crate) fn ask(&mut self, unused: Duration) {
+        self.to_ask = Some(unused);
+    }
+
+    /// Whether a frame should leave for that.
+    #[inline]
+    pub(super) fn has_to_ask(&self) -> bool {
+        self.to_ask.is_some()
+    }
+
+    /// Asks. It comes early in a frame, so that it fits any.
+    pub(crate) fn write(&mut self, frame: &mut FrameWriter<'_>) {
+        if let Some(unused) = self.to_ask.take() {
+            frame.push(&LaneRecord::Unused { us: unused.as_micros().try_into().unwrap_or(u32::MAX) });
+        }
+    }
+
+    /// The peer asks. False: it did already.
+    pub(crate) fn on_asked(&mut self, us: u32) -> bool {
+        self.asked.replace(Duration::from_micros(us.into())).is_none()
+    }
+
+    /// What it asked.
+    pub(crate) fn take_asked(&mut self) -> Option<Duration> {
+        self.asked.take()
+    }
+
     /// The queue pair is destroyed.
     pub(super) fn forget(&mut self) {
-        self.is_flush_due = false;
+        (self.is_flush_due, self.to_ask, self.asked) = (false, None, None);
     }
 }

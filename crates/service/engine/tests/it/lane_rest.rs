@@ -262,14 +262,15 @@ fn queue_pairs_that_break_because_the_peer_goes_to_rest_are_no_faults_of_the_lan
     for round in 1..=20 {
         p.send(1, 10);
         p.until_received(0, 10 * round);
-        let rests = p.w.counter(0, "lane_rests");
-        p.w.until("a rest", |w| w.counter(0, "lane_rests") > rests);
+        // Asked by the other end.
+        let rests = p.w.counter(1, "lane_rests");
+        p.w.until("a rest", |w| w.counter(1, "lane_rests") > rests);
         // What is on its way then meets a queue pair that does not exist; over TCP the device is told so at once.
-        let host = &mut p.w.hosts[1];
-        assert!(host.engine.force_lane_error(&mut host.nic, addr(0)), "round {round}");
+        let host = &mut p.w.hosts[0];
+        assert!(host.engine.force_lane_error(&mut host.nic, addr(1)), "round {round}");
         p.w.settle();
     }
-    assert!(p.w.counter(1, "lane_resets") >= 20);
-    assert_eq!(p.w.hosts[1].lane_failures, Vec::<String>::new());
+    assert!(p.w.counter(0, "lane_resets") >= 20);
+    assert_eq!(p.w.hosts[0].lane_failures, Vec::<String>::new());
     p.w.assert_clean();
 }

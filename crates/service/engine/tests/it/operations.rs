@@ -451,6 +451,24 @@ fn a_lane_with_operations_does_not_rest_and_wakes_for_them() {
     u.w.assert_clean();
 }
 
+/// What READs and WRITEs of regions do is not seen at the region's end, which must not take the lane for an unused one.
+#[test]
+fn a_lane_that_only_operations_of_one_end_use_stays_up() {
+    let rest = Duration::from_secs(5);
+    let w = World::with(2, 771, |c| c.engine.lane_rest_after = Some(rest));
+    let mut u = Use::of(w, RegionAccess::ALL);
+    for _ in 0..40 {
+        assert_eq!(u.write(0, b"again").status, OperationStatus::Ok);
+        assert_eq!(u.read(0, 5).bytes, b"again");
+        u.w.pass(rest / 5);
+    }
+    let used = |w: &World| [0, 1].map(|host| w.counter(host, "lane_rests") + w.counter(host, "lane_resets"));
+    assert_eq!(used(&u.w), [0, 0]);
+    u.w.pass(rest * 3);
+    assert_eq!([0, 1].map(|host| u.w.counter(host, "lane_rests")), [1, 1], "nothing was used");
+    u.w.assert_clean();
+}
+
 #[test]
 fn operations_share_a_lane_with_streams() {
     let mut u = Use::new(780);

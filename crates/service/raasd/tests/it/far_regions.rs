@@ -72,6 +72,29 @@ fn a_region_of_another_host_is_read_written_and_counted() {
     });
 }
 
+/// The owner's daemon sees nothing of READs and WRITEs, and must not take the lane for an unused one.
+#[test]
+fn a_lane_that_carries_nothing_but_reads_and_writes_stays_up() {
+    bounded(|| {
+        let hosts: [Host; 2] = std::array::from_fn(|_| {
+            let mut host = Host::new();
+            host.config.set_limit("lane_rest_ms", 1000).unwrap();
+            host.start();
+            host
+        });
+        let [a, b] = &hosts;
+        let (owner, user) = (a.session(), b.session());
+        let own = RegionOptions::new().key(KEY).create(&owner, "used", 64).unwrap();
+        let other = Region::open(&user, a.address(), "used", KEY).unwrap();
+        for round in 0..150 {
+            other.store(0, round).unwrap();
+            assert_eq!(other.load(0).unwrap(), own.load(0).unwrap());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(hosts.each_ref().map(|host| host.counter("lane_resets")), [0, 0]);
+    });
+}
+
 #[test]
 fn each_bad_use_of_a_far_region_has_its_own_error() {
     bounded(|| {
