@@ -212,15 +212,15 @@ impl World {
             }
             self.add_app(plan);
         }
-        let end = self.after(PROBE);
+        let (begun, end) = (self.now, self.after(PROBE));
         let asks_much = self.plan.has_tight_limits();
         let done =
-            self.run_while(end, |w| w.probes(first) < hosts || (!asks_much && !w.missing_datagrams().is_empty()));
+            self.run_while(end, |w| w.probes(first) < hosts || (!asks_much && !w.missing_datagrams(begun).is_empty()));
         if !self.goes_on() {
             return;
         }
         if !done {
-            let (left, lost) = (self.left(), self.missing_datagrams());
+            let (left, lost) = (self.left(), self.missing_datagrams(begun));
             let detail =
                 format!("probes not answered after {PROBE:?}: {left}, datagrams that did not arrive: {lost:?}");
             return self.checks.fail(self.now, "liveness", detail);
@@ -264,10 +264,11 @@ impl World {
         }
     }
 
-    /// Datagrams of probes that nobody took, between hosts whose daemons speak with each other.
-    fn missing_datagrams(&self) -> Vec<(End, End)> {
-        let mut missing = self.checks.datagrams.missing(PROBE_PORT);
-        missing.retain(|(from, to)| self.checks.causes.fit_together(from.0, to.0));
+    /// Datagrams of probes that nobody took, between hosts whose daemons speak with each other. A link that went back to
+    /// its first path since `begun` may have lost some.
+    fn missing_datagrams(&self, begun: Time) -> Vec<(End, End)> {
+        let (mut missing, causes) = (self.checks.datagrams.missing(PROBE_PORT), &self.checks.causes);
+        missing.retain(|(from, to)| causes.fit_together(from.0, to.0) && !causes.was_troubled(from.0, to.0, begun));
         missing
     }
 
