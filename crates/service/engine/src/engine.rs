@@ -406,9 +406,13 @@ impl Engine {
                     continue;
                 }
             }
+            let asked = lane.rest.take_asked();
             // Only the limit of frames per round leaves work that could be done at once.
             if lane.has_frame_to_send() {
                 self.lanes.queue(id);
+            }
+            if let Some(unused) = asked {
+                self.on_lane_unused(nic, id, unused);
             }
         }
         worked

@@ -365,10 +365,14 @@ impl Lane {
         self.qp.is_up() && self.rest.watch()
     }
 
-    /// Whether there is nothing to send, nothing to answer, and no connect under way.
+    /// Whether there is nothing to send, nothing to answer, no connect under way, and its queue pair works.
     pub(crate) fn is_quiet(&self) -> bool {
-        let is_empty = self.on.is_quiet() && self.drr.is_empty() && !self.dialing.has_parked();
-        is_empty && !self.qp.is_failing() && self.stall.is_none()
+        self.has_nothing_to_say() && !self.qp.is_failing()
+    }
+
+    /// The same, whatever becomes of its queue pair.
+    pub(crate) fn has_nothing_to_say(&self) -> bool {
+        self.on.is_quiet() && self.drr.is_empty() && !self.dialing.has_parked() && self.stall.is_none()
     }
 
     /// Whether it is known that everything that was sent arrived, except credits, which end with the queue pair.

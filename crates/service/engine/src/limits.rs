@@ -207,8 +207,6 @@ pub(crate) const HOLD_BYTES_MUCH: u32 = 32 << 10;
 pub(crate) const HOLD_WHEN_STUCK: Duration = Duration::from_millis(200);
 /// Looks at a lane in the time after which it rests.
 pub(crate) const LANE_REST_TICKS: u32 = 4;
-/// So long after the peer asked whether a lane is used it rests, if nothing uses it.
-pub(crate) const LANE_REST_SETTLES: Duration = Duration::from_millis(5);
 /// The device's counters are read so often for [`crate::EngineTotals`].
 pub(crate) const DEVICE_SAMPLE: Duration = Duration::from_secs(1);
 

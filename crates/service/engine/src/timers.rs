@@ -22,7 +22,6 @@ pub(crate) struct Timers {
     heads: VecDeque<(Time, LaneId)>,
     credits: VecDeque<(Time, LaneId)>,
     lane_rests: VecDeque<(Time, LaneId)>,
-    lane_questions: VecDeque<(Time, LaneId)>,
     orphans: VecDeque<(Time, AppId)>,
     away: VecDeque<(Time, LaneId)>,
 }
@@ -63,10 +62,6 @@ impl Timers {
         self.lane_rests.push_back((at, lane));
     }
 
-    pub(crate) fn start_lane_question(&mut self, at: Time, lane: LaneId) {
-        self.lane_questions.push_back((at, lane));
-    }
-
     pub(crate) fn start_orphan(&mut self, at: Time, app: AppId) {
         self.orphans.push_back((at, app));
     }
@@ -95,10 +90,6 @@ impl Timers {
         due(&mut self.lane_rests, now)
     }
 
-    pub(crate) fn due_lane_question(&mut self, now: Time) -> Option<LaneId> {
-        due(&mut self.lane_questions, now)
-    }
-
     pub(crate) fn due_orphan(&mut self, now: Time) -> Option<AppId> {
         due(&mut self.orphans, now)
     }
@@ -118,8 +109,7 @@ impl Timers {
         let orphan = self.orphans.front().map(|e| e.0);
         let away = self.away.front().map(|e| e.0);
         let rest = self.lane_rests.front().map(|e| e.0);
-        let question = self.lane_questions.front().map(|e| e.0);
-        [connect, heads, credits, rest, question, orphan, away].into_iter().flatten().min()
+        [connect, heads, credits, rest, orphan, away].into_iter().flatten().min()
     }
 }
 

@@ -15,7 +15,7 @@ use crate::event::Event;
 use crate::ids::LaneId;
 use crate::lane::Lane;
 use crate::lane_at::LaneAt;
-use crate::limits::{LANE_REST_SETTLES, LANE_REST_TICKS, TIMERS_PER_RUN};
+use crate::limits::{LANE_REST_TICKS, TIMERS_PER_RUN};
 
 impl Engine {
     /// A lane came up: it is looked at now and then.
@@ -37,17 +37,6 @@ impl Engine {
             }
             self.look_at_lane(nic, id);
             self.watch_lane_rest(id);
-        }
-        for _ in 0..TIMERS_PER_RUN {
-            let Some(id) = self.timers.due_lane_question(self.now) else { break };
-            worked = true;
-            let asked = self.lanes.get_mut(id).and_then(|lane| lane.rest.take_asked());
-            if let Some(lane) = asked.and_then(|unused| self.unused_lane(id, unused)) {
-                let (peer, lane) = (lane.peer(), lane.number());
-                // First, so that a wish for the next queue pair comes after it.
-                self.events.push_back(Event::LaneRests { peer, lane });
-                self.rest_lane(nic, id);
-            }
         }
         worked
     }
@@ -80,12 +69,30 @@ impl Engine {
         lanes.get_mut(id).filter(|lane| lane.is_delivered())
     }
 
-    /// The peer has not used the lane for so long. It is answered when what it said so with is acknowledged: to the peer a
-    /// queue pair that ends under that would be a failure.
-    pub(super) fn on_lane_unused(&mut self, id: LaneId, us: u32) {
-        if self.lanes.get_mut(id).is_some_and(|lane| lane.rest.on_asked(us)) {
-            self.timers.start_lane_question(self.now + LANE_REST_SETTLES, id);
+    /// The peer has not used the lane for so long. If this end has not either, it rests.
+    pub(super) fn on_lane_unused<P: Provider>(&mut self, nic: &mut P, id: LaneId, unused: Duration) {
+        if self.unused_lane(id, unused).is_some() {
+            self.begin_rest(nic, id);
         }
+    }
+
+    /// The queue pair of a lane broke. If the peer had been asked for a rest, and nothing else was under way, this is its
+    /// answer: the lane rests. False: it was used.
+    pub(super) fn rest_broken_lane<P: Provider>(&mut self, nic: &mut P, id: LaneId) -> bool {
+        let is_answer = |l: &Lane| l.qp.is_up() && l.rest.is_asking() && l.is_quiet() && l.is_delivered();
+        let rests = self.lanes.get(id).is_some_and(is_answer) && !self.is_lane_settling(id);
+        if rests {
+            self.begin_rest(nic, id);
+        }
+        rests
+    }
+
+    fn begin_rest<P: Provider>(&mut self, nic: &mut P, id: LaneId) {
+        let Some(lane) = self.lanes.get(id) else { return };
+        let (peer, lane) = (lane.peer(), lane.number());
+        // First, so that a wish for the next queue pair comes after it.
+        self.events.push_back(Event::LaneRests { peer, lane });
+        self.rest_lane(nic, id);
     }
 
     /// The peer gave the lane's queue pair up because it has nothing to send; so does this end. If this end has something
@@ -114,7 +121,8 @@ impl Engine {
             }
             return;
         }
-        let stays = was_still && lane.is_quiet();
+        // Credits, and what asks the peer for a rest, may be under way, and end with the queue pair.
+        let stays = was_still && lane.has_nothing_to_say();
         self.counters.lane_rests += 1;
         self.destroy_lane_qp(nic, id);
         self.keep_connections(id, true);

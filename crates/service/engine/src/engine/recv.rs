@@ -216,7 +216,9 @@ impl Engine {
                 Ok(())
             }
             LaneRecord::Unused { us } => {
-                self.on_lane_unused(id, us);
+                if let Some(lane) = self.lanes.get_mut(id) {
+                    lane.rest.on_asked(us);
+                }
                 Ok(())
             }
             LaneRecord::Reclaim { most } => self.on_reclaim(id, most),

@@ -30,7 +30,9 @@ impl Engine {
         let failing = self.lanes.take_failing();
         for &id in &failing {
             let Some(detail) = self.lanes.get_mut(id).and_then(|l| l.qp.take_failure()) else { continue };
-            self.reset_lane(nic, id, Some(detail));
+            if !self.rest_broken_lane(nic, id) {
+                self.reset_lane(nic, id, Some(detail));
+            }
         }
         !failing.is_empty()
     }

@@ -29,6 +29,8 @@ pub(crate) struct Rest {
     flush: u64,
     /// The peer is to be told that this end has not used it for so long.
     to_ask: Option<Duration>,
+    /// The last use when it was told.
+    told_at: Option<Time>,
     /// The peer has not used it for so long, and waits for an answer.
     asked: Option<Duration>,
 }
@@ -43,6 +45,7 @@ impl Rest {
             is_flush_due: false,
             flush: 0,
             to_ask: None,
+            told_at: None,
             asked: None,
         }
     }
@@ -130,22 +133,30 @@ impl Rest {
     /// Asks. It comes early in a frame, so that it fits any.
     pub(crate) fn write(&mut self, frame: &mut FrameWriter<'_>) {
         if let Some(unused) = self.to_ask.take() {
+            self.told_at = Some(self.used_at);
             frame.push(&LaneRecord::Unused { us: unused.as_micros().try_into().unwrap_or(u32::MAX) });
         }
     }
 
-    /// The peer asks. False: it did already.
-    pub(crate) fn on_asked(&mut self, us: u32) -> bool {
-        self.asked.replace(Duration::from_micros(us.into())).is_none()
+    /// Whether the peer was asked, and this end has not used it since: the peer may end the queue pair at any moment.
+    pub(crate) fn is_asking(&self) -> bool {
+        self.told_at == Some(self.used_at)
+    }
+
+    /// The peer asks.
+    pub(crate) fn on_asked(&mut self, us: u32) {
+        self.asked = Some(Duration::from_micros(us.into()));
     }
 
     /// What it asked.
+    #[inline]
     pub(crate) fn take_asked(&mut self) -> Option<Duration> {
         self.asked.take()
     }
 
     /// The queue pair is destroyed.
     pub(super) fn forget(&mut self) {
-        (self.is_flush_due, self.to_ask, self.asked) = (false, None, None);
+        self.is_flush_due = false;
+        (self.to_ask, self.told_at, self.asked) = (None, None, None);
     }
 }
