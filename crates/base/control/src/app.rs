@@ -1,21 +1,18 @@
 //! Messages between an application (or the `raas` command) and its daemon.
 //!
-//! The client opens a SEQPACKET connection and sends [`Request::Hello`]; the daemon answers [`Reply::Welcome`] with the
-//! descriptors of the session, or [`Reply::Refused`]. Afterwards each request carries a number that its answer repeats.
-//! Messages that nobody asked for ([`Reply::Incoming`], [`Reply::Chunk`], pairs) may come in between. Descriptors
-//! travel in the same datagram as the message that names them, in the order given.
+//! The client opens a SEQPACKET connection and sends [`Request::Hello`]; the daemon answers [`crate::Reply::Welcome`]
+//! with the descriptors of the session, or [`crate::Reply::Refused`]. Afterwards each request carries a number that its
+//! answer repeats. Messages that nobody asked for ([`crate::Reply::Incoming`], [`crate::Reply::Chunk`], pairs) may come
+//! in between. Descriptors travel in the same datagram as the message that names them, in the order given.
 //!
-//! It has over 600 lines because both directions of one protocol are read together.
+//! Owns what the client says; `reply` has the other direction.
 
 use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
 use crate::words::foreign;
-use crate::{
-    Cursor, InspectAnswer, InspectQuery, MeetProof, MeetStep, MeetingPlace, OpenedRegion, Reason, RegionAccess,
-    RegionKey, RegionLine, RegionRefusal, RegionSpec, Successor, TcpEnd,
-};
+use crate::{Cursor, InspectQuery, MeetProof, RegionAccess, RegionKey, RegionLine, RegionSpec, Successor, TcpEnd};
 
 /// What the client is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -135,7 +132,7 @@ pub enum Request {
         from: Cursor,
     },
     /// Break the queue pair of the lane to a host, as a failure of the device would. Its connections see a pause. Only
-    /// root and the daemon's own user may ask. Answered by [`InspectAnswer::LaneReset`].
+    /// root and the daemon's own user may ask. Answered by [`crate::InspectAnswer::LaneReset`].
     ResetLane {
         /// Repeated in the answer.
         request: u64,
@@ -157,7 +154,7 @@ pub enum Request {
         number: u64,
     },
     /// Bind a datagram socket to a port of this host; datagrams have ports of their own. Answered by
-    /// [`Reply::Connected`], with a connection on a lane that has no peer. Closing its slot closes the socket.
+    /// [`crate::Reply::Connected`], with a connection on a lane that has no peer. Closing its slot closes the socket.
     BindDatagram {
         /// Repeated in the answer.
         request: u64,
@@ -167,7 +164,7 @@ pub enum Request {
         ring_bytes: u32,
     },
     /// Open an operation queue, for operations on regions of other hosts (docs/use/regions.md). Answered by
-    /// [`Reply::Connected`], with a connection on a lane that has no peer. Closing its slot closes the queue.
+    /// [`crate::Reply::Connected`], with a connection on a lane that has no peer. Closing its slot closes the queue.
     OpenOperations {
         /// Repeated in the answer.
         request: u64,
@@ -182,21 +179,21 @@ pub enum Request {
         limit: u64,
     },
     /// Asks how long a datagram to a host may be. The daemon makes a link to the host if there is none. Answered by
-    /// [`Reply::DatagramPath`].
+    /// [`crate::Reply::DatagramPath`].
     DatagramPath {
         /// Repeated in the answer.
         request: u64,
         /// The host.
         to: IpAddr,
     },
-    /// Make a region. Answered by [`Reply::RegionOpened`].
+    /// Make a region. Answered by [`crate::Reply::RegionOpened`].
     RegionCreate {
         /// Repeated in the answer.
         request: u64,
         /// What it is to be.
         spec: RegionSpec,
     },
-    /// Open a region of a host. Answered by [`Reply::RegionOpened`].
+    /// Open a region of a host. Answered by [`crate::Reply::RegionOpened`].
     RegionOpen {
         /// Repeated in the answer.
         request: u64,
@@ -208,22 +205,22 @@ pub enum Request {
         key: RegionKey,
         /// What the handle is for.
         access: RegionAccess,
-        /// Opened by a lease ([`Reply::RegionLent`]) and its key. The name then does not count, and the access is
-        /// [`RegionAccess::READ`].
+        /// Opened by a lease ([`crate::Reply::RegionLent`]) and its key. The name then does not count, and the access
+        /// is [`RegionAccess::READ`].
         lease: Option<u64>,
         /// Of another host: its operations are to have a lane of their own (docs/inside/lanes.md).
         leased_lane: bool,
     },
     /// Become the owner of a region of this host that nobody owns, which outlived the program that made it. Answered by
-    /// [`Reply::RegionOpened`].
+    /// [`crate::Reply::RegionOpened`].
     RegionAdopt {
         /// Repeated in the answer.
         request: u64,
         /// How it was made; its key is the one that it has now.
         spec: RegionSpec,
     },
-    /// Become the one writer of a region that has one at a time. Answered by [`Reply::RegionOpened`] when nothing that the
-    /// writer before began can reach the region any more.
+    /// Become the one writer of a region that has one at a time. Answered by [`crate::Reply::RegionOpened`] when
+    /// nothing that the writer before began can reach the region any more.
     RegionTakeOver {
         /// Repeated in the answer.
         request: u64,
@@ -244,7 +241,7 @@ pub enum Request {
         delete: bool,
     },
     /// End all handles to a region of this host but its owner's. A region without an owner ends. Answered by
-    /// [`Reply::RegionRevoked`] when no access by an older handle can reach the region any more.
+    /// [`crate::Reply::RegionRevoked`] when no access by an older handle can reach the region any more.
     RegionRevoke {
         /// Repeated in the answer.
         request: u64,
@@ -255,14 +252,15 @@ pub enum Request {
         /// The key from then on, if it changes.
         new_key: Option<RegionKey>,
     },
-    /// The owner has followed [`Reply::RegionMove`]: the bytes are in the new memory, and it uses no other.
+    /// The owner has followed [`crate::Reply::RegionMove`]: the bytes are in the new memory, and it uses no other.
     RegionMoved {
         /// The owner's handle.
         open: u64,
         /// The epoch of the new memory.
         epoch: u64,
     },
-    /// Bytes were written that the owner of the region is to be told of. Answered by [`Reply::RegionNotifyTaken`].
+    /// Bytes were written that the owner of the region is to be told of. Answered by
+    /// [`crate::Reply::RegionNotifyTaken`].
     RegionNotify {
         /// Repeated in the answer.
         request: u64,
@@ -275,7 +273,7 @@ pub enum Request {
         /// How many they are.
         bytes: u64,
     },
-    /// The owner of a region installs a kernel at it. Answered by [`Reply::RegionInstalled`].
+    /// The owner of a region installs a kernel at it. Answered by [`crate::Reply::RegionInstalled`].
     RegionInstall {
         /// Repeated in the answer.
         request: u64,
@@ -287,7 +285,7 @@ pub enum Request {
         module: Vec<u8>,
     },
     /// A region of this host that the application has open is to be local memory of its operations on regions of other
-    /// hosts: the device reads and writes it itself. Answered by [`Reply::RegionAttached`].
+    /// hosts: the device reads and writes it itself. Answered by [`crate::Reply::RegionAttached`].
     RegionAttach {
         /// Repeated in the answer.
         request: u64,
@@ -311,14 +309,14 @@ pub enum Request {
     },
     /// The program has one end of a kernel TCP connection, and would replace it by a stream if the other end would too
     /// (docs/use/run.md). One descriptor: the connected socket, which the daemon looks at and closes. Answered by
-    /// [`Reply::Met`] when the other end is found, or cannot be.
+    /// [`crate::Reply::Met`] when the other end is found, or cannot be.
     Meet {
         /// Repeated in the answer.
         request: u64,
         /// Which end.
         end: TcpEnd,
     },
-    /// Says what came of a [`Reply::MeetStep`]. Not answered.
+    /// Says what came of a [`crate::Reply::MeetStep`]. Not answered.
     MeetProof {
         /// The request of [`Request::Meet`].
         request: u64,
@@ -331,7 +329,7 @@ pub enum Request {
         request: u64,
     },
     /// Let the program at the other end of a connection read a region of this host, so that slices of it can be messages
-    /// (docs/use/by-reference.md). Answered by [`Reply::RegionLent`].
+    /// (docs/use/by-reference.md). Answered by [`crate::Reply::RegionLent`].
     RegionLend {
         /// Repeated in the answer.
         request: u64,
@@ -345,8 +343,8 @@ pub enum Request {
         /// What the other program must know.
         key: RegionKey,
     },
-    /// Nothing more is opened by a lease. [`Reply::RegionLeaseOver`] follows when nobody has anything open by it. Not
-    /// answered.
+    /// Nothing more is opened by a lease. [`crate::Reply::RegionLeaseOver`] follows when nobody has anything open by
+    /// it. Not answered.
     RegionUnlend {
         /// The lease.
         lease: u64,
@@ -362,8 +360,8 @@ pub enum Request {
         /// The loans: bit n stands for loan n of the connection.
         loans: u64,
     },
-    /// The lender has followed [`Reply::RegionLoansBack`]. The daemon sends no other one of the lease before. Not
-    /// answered.
+    /// The lender has followed [`crate::Reply::RegionLoansBack`]. The daemon sends no other one of the lease before.
+    /// Not answered.
     RegionLoansTaken {
         /// The lease.
         lease: u64,
@@ -395,7 +393,7 @@ pub enum Request {
     /// Connections through lanes: their tickets, at most [`RETURNED_MAX`]. Only between [`Request::Return`] and
     /// [`Request::ReturnEnd`].
     ReturnConnections {
-        /// As [`Connection::ticket`] was.
+        /// As [`crate::Connection::ticket`] was.
         tickets: Vec<Vec<u8>>,
     },
     /// Connections with processes of this host, which went on without the daemon: for `raas ss`. Only between
@@ -404,10 +402,11 @@ pub enum Request {
         /// At most [`RETURNED_MAX`].
         ends: Vec<ReturnedEnd>,
     },
-    /// Nothing more comes of the session. Answered by [`Reply::Welcome`], whose descriptors lack the session segment.
+    /// Nothing more comes of the session. Answered by [`crate::Reply::Welcome`], whose descriptors lack the session
+    /// segment.
     ReturnEnd,
     /// The daemon is to run a kernel at regions of this host that the program has open, the first with the right to
-    /// execute. Answered by [`Reply::RegionRan`].
+    /// execute. Answered by [`crate::Reply::RegionRan`].
     RegionRun {
         /// Repeated in the answer.
         request: u64,
@@ -419,14 +418,16 @@ pub enum Request {
         bytes: Vec<u8>,
     },
     /// Another daemon is to take this one's place: end without a word to programs and peers, which then wait for it
-    /// (docs/operate/restart.md). Only root and the daemon's own user may ask. Answered by [`InspectAnswer::HandsOver`].
+    /// (docs/operate/restart.md). Only root and the daemon's own user may ask. Answered by
+    /// [`crate::InspectAnswer::HandsOver`].
     HandOver {
         /// Repeated in the answer.
         request: u64,
         /// The other daemon.
         successor: Successor,
     },
-    /// Which hosts of the cluster have or serve a name (docs/operate/clusters.md). Answered by [`InspectAnswer::Found`].
+    /// Which hosts of the cluster have or serve a name (docs/operate/clusters.md). Answered by
+    /// [`crate::InspectAnswer::Found`].
     Lookup {
         /// Repeated in the answer.
         request: u64,
@@ -434,7 +435,7 @@ pub enum Request {
         name: String,
     },
     /// A region of this program that ended with the daemon before this one is to be made again (docs/operate/restart.md). Answered
-    /// by [`Reply::RegionOpened`]; nobody else gets the region before the owner says [`Request::RegionMoved`].
+    /// by [`crate::Reply::RegionOpened`]; nobody else gets the region before the owner says [`Request::RegionMoved`].
     RegionReturn {
         /// Repeated in the answer.
         request: u64,
@@ -469,79 +470,29 @@ pub struct ReturnedEnd {
 /// with a reason for both ends. All others go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NotTaken {
-    /// A [`Reply::Chunk`]: connections in it end, and it is used for no other.
+    /// A [`crate::Reply::Chunk`]: connections in it end, and it is used for no other.
     Chunk {
         /// Its number.
         chunk: u32,
     },
-    /// A [`Reply::PairOpened`]: there is no pair.
+    /// A [`crate::Reply::PairOpened`]: there is no pair.
     Pair {
         /// Its number.
         pair: u64,
     },
-    /// A [`Reply::Direct`]: the stream stays on the lane.
+    /// A [`crate::Reply::Direct`]: the stream stays on the lane.
     Direct {
         /// The connection.
         connection: u64,
     },
-    /// A [`Reply::PairSegment`], or the segment of a [`Reply::PairSegmentWanted`] could not be made. The number may be
-    /// asked for once more.
+    /// A [`crate::Reply::PairSegment`], or the segment of a [`crate::Reply::PairSegmentWanted`] could not be made. The
+    /// number may be asked for once more.
     PairSegment {
         /// The pair.
         pair: u64,
         /// Its number.
         index: u32,
     },
-}
-
-/// How a connection reaches its peer, and with which memory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Path {
-    /// Through the daemon and the lane to another host.
-    Lane {
-        /// Slot in the session segment.
-        slot: u32,
-        /// Generation of the slot.
-        generation: u32,
-        /// Chunk of the transmit ring.
-        tx_chunk: u32,
-        /// Offset of the ring in it.
-        tx_offset: u64,
-        /// Chunk of the receive ring.
-        rx_chunk: u32,
-        /// Offset of the ring in it.
-        rx_offset: u64,
-        /// Bytes of each ring that are used at first.
-        ring_bytes: u32,
-        /// Bytes of each ring when it has grown: as many if it does not grow.
-        grown_bytes: u32,
-    },
-    /// Rings shared with a process on this host. The pair, and the segments of both sides that hold the slot, were sent
-    /// before. The listening side gets the connection no later than the connecting side.
-    Shm {
-        /// The pair of processes.
-        pair: u64,
-        /// Slot, counted over all segments of the pair.
-        slot: u32,
-        /// Generation of the slot.
-        generation: u32,
-    },
-}
-
-/// A connection, as an application gets it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Connection {
-    /// Number on this host, as in `raas ss`.
-    pub id: u64,
-    /// This end.
-    pub local: SocketAddr,
-    /// The other end.
-    pub peer: SocketAddr,
-    /// How.
-    pub path: Path,
-    /// Of a connection through a lane: what the application brings to the daemon that comes after this one, sealed. Empty:
-    /// the connection ends with this daemon.
-    pub ticket: Vec<u8>,
 }
 
 /// Direction of a ring chunk.
@@ -551,252 +502,4 @@ pub enum ChunkKind {
     Tx,
     /// The device writes, the application reads. The only remote-writable memory.
     Rx,
-}
-
-/// How a kernel ended that the daemon ran for a program of this host.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum KernelEnd {
-    /// With this answer.
-    Answered(Vec<u8>),
-    /// Without one: why, as kernels say it.
-    Failed(Vec<u8>),
-}
-
-/// From daemon to client.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Reply {
-    /// The client is attached. Descriptors: session segment, engine page, and a wake socket for each engine (none for an
-    /// inspector). An engine listens at its own; news for the client come over the first.
-    Welcome {
-        /// [`crate::APP_VERSION`] of the daemon.
-        version: u32,
-        /// The daemon's release.
-        #[serde(deserialize_with = "foreign")]
-        release: String,
-        /// The session's number.
-        session: u64,
-        /// Slots of the session segment.
-        slots: u32,
-        /// Engines of the daemon, which have ranges of these slots.
-        engines: u32,
-        /// Bytes of the session segment.
-        session_bytes: u64,
-        /// Bytes of the engine page.
-        engine_page_bytes: u64,
-        /// Addresses that name this host.
-        addresses: Vec<IpAddr>,
-        /// Whether `encrypt` is "required" for some other host.
-        requires_encryption: bool,
-    },
-    /// The client is not attached; the daemon closes. Its encoding never changes in later versions.
-    Refused {
-        /// [`crate::APP_VERSION`] of the daemon.
-        version: u32,
-        /// Layout version of the daemon.
-        layout: u32,
-        /// The daemon's release.
-        #[serde(deserialize_with = "foreign")]
-        release: String,
-        /// Why.
-        reason: Reason,
-        /// Details for a person.
-        #[serde(deserialize_with = "foreign")]
-        detail: String,
-    },
-    /// Answer to [`Request::Listen`].
-    Listening {
-        /// The request.
-        request: u64,
-        /// The port, or why not.
-        result: Result<SocketAddr, Reason>,
-    },
-    /// A ring chunk of this session. One descriptor. Comes before the first connection that uses it.
-    Chunk {
-        /// Its number in this session.
-        chunk: u32,
-        /// Direction.
-        kind: ChunkKind,
-        /// Its size.
-        bytes: u64,
-    },
-    /// A chunk is not used any more. The application unmaps it.
-    ChunkGone {
-        /// Its number.
-        chunk: u32,
-    },
-    /// Answer to [`Request::Connect`], [`Request::BindDatagram`] or [`Request::OpenOperations`].
-    Connected {
-        /// The request.
-        request: u64,
-        /// The connection, or why not.
-        result: Result<Connection, Reason>,
-    },
-    /// A connection waits at a listener.
-    Incoming {
-        /// The listener's port.
-        port: u16,
-        /// The connection.
-        connection: Connection,
-    },
-    /// Another process of this host is now a pair with this one. One descriptor: this side's end of the wake socket.
-    PairOpened {
-        /// The pair, as this session knows it: a session that connects to itself holds both ends, under two numbers.
-        pair: u64,
-        /// The other process.
-        peer_pid: u32,
-    },
-    /// A segment of the other process of a pair. One descriptor.
-    PairSegment {
-        /// The pair.
-        pair: u64,
-        /// Counts the peer's segments from 0.
-        index: u32,
-        /// Slots in it.
-        slots: u32,
-        /// Bytes of each ring.
-        ring_bytes: u32,
-    },
-    /// This side must make a segment for the pair and send it. It is the next one, or one that one side or the daemon
-    /// could not take ([`NotTaken::PairSegment`]); then the new one replaces it at both sides.
-    PairSegmentWanted {
-        /// The pair.
-        pair: u64,
-        /// Its number.
-        index: u32,
-        /// Slots in it.
-        slots: u32,
-        /// Bytes of each ring.
-        ring_bytes: u32,
-    },
-    /// Answer to [`Request::Inspect`].
-    Inspected {
-        /// The request.
-        request: u64,
-        /// A page of the answer.
-        answer: InspectAnswer,
-        /// Where the next page begins, if there is more to ask for.
-        next: Option<Cursor>,
-    },
-    /// The session is over: the application broke the rules, or the daemon stops.
-    Detached {
-        /// Why.
-        reason: Reason,
-        /// Details for a person.
-        #[serde(deserialize_with = "foreign")]
-        detail: String,
-    },
-    /// Answer to [`Request::DatagramPath`].
-    DatagramPath {
-        /// The request.
-        request: u64,
-        /// Longest datagram in bytes, or why none can be sent there.
-        result: Result<u32, Reason>,
-    },
-    /// Answer to [`Request::RegionCreate`] or [`Request::RegionOpen`]. For a region of this host with two descriptors:
-    /// its memory, and the stamp page.
-    RegionOpened {
-        /// The request.
-        request: u64,
-        /// The handle, or why there is none.
-        result: Result<OpenedRegion, RegionRefusal>,
-    },
-    /// Answer to [`Request::RegionRevoke`].
-    RegionRevoked {
-        /// The request.
-        request: u64,
-        /// The new epoch, or why nothing was revoked.
-        result: Result<u64, RegionRefusal>,
-    },
-    /// To the owner: the region moves to new memory, which comes as a descriptor. The owner copies the bytes, uses the
-    /// new memory alone, and answers with [`Request::RegionMoved`].
-    RegionMove {
-        /// The owner's handle.
-        open: u64,
-        /// The epoch of the new memory.
-        epoch: u64,
-        /// The handle holds while the region's word of the stamp page has this value.
-        stamp: u64,
-        /// The key that opens the region from now on: the owner brings the region to the next daemon with it.
-        key: RegionKey,
-    },
-    /// A handle is over.
-    RegionEnded {
-        /// The handle.
-        open: u64,
-        /// Why.
-        why: RegionRefusal,
-    },
-    /// Answer to [`Request::RegionNotify`].
-    RegionNotifyTaken {
-        /// The request.
-        request: u64,
-        /// Whether the owner will get it.
-        result: Result<(), RegionRefusal>,
-    },
-    /// Answer to [`Request::RegionInstall`].
-    RegionInstalled {
-        /// The request.
-        request: u64,
-        /// Whether it can be run.
-        result: Result<(), RegionRefusal>,
-    },
-    /// The other end may be in another network namespace: what this one does to show that it is the other one of that.
-    MeetStep {
-        /// The request of [`Request::Meet`].
-        request: u64,
-        /// What.
-        step: MeetStep,
-    },
-    /// Answer to [`Request::Meet`]. At the end that accepted it says where the other end was sent to.
-    Met {
-        /// The request.
-        request: u64,
-        /// Where to connect to, or why the connection stays on TCP.
-        result: Result<MeetingPlace, Reason>,
-    },
-    /// Answer to [`Request::RegionAttach`].
-    RegionAttached {
-        /// The request.
-        request: u64,
-        /// The number by which submissions name the memory, or why there is none.
-        result: Result<u32, RegionRefusal>,
-    },
-    /// Answer to [`Request::RegionLend`].
-    RegionLent {
-        /// The request.
-        request: u64,
-        /// The number of the lease, or why there is none.
-        result: Result<u64, RegionRefusal>,
-    },
-    /// To the lender: loans that a program of another host gave back.
-    RegionLoansBack {
-        /// The lender's handle.
-        open: u64,
-        /// The lease.
-        lease: u64,
-        /// The loans: bit n stands for loan n of the connection.
-        loans: u64,
-    },
-    /// To the lender: nobody reaches the region by this lease any more.
-    RegionLeaseOver {
-        /// The lender's handle.
-        open: u64,
-        /// The lease.
-        lease: u64,
-    },
-    /// A TCP connection to the application at the other end of a stream of bulk (docs/inside/kernel-tcp.md). One descriptor.
-    /// The application may drop it: then the stream stays on the lane.
-    Direct {
-        /// The connection.
-        connection: u64,
-        /// Its slot in the session segment.
-        slot: u32,
-    },
-    /// Answer to [`Request::RegionRun`].
-    RegionRan {
-        /// The request.
-        request: u64,
-        /// How the kernel ended, or why none began.
-        result: Result<KernelEnd, RegionRefusal>,
-    },
 }
