@@ -2,6 +2,7 @@
 //! repository are in the submodules. Each tool and each rule is one case.
 
 mod circles;
+mod crate_pages;
 mod dependencies;
 mod errors;
 mod floors;
@@ -101,6 +102,9 @@ pub(crate) fn rules(context: &Context, tally: &mut Tally) -> Result<()> {
     tally.check("pages: what is, not what was", || pages::history(&context.repo));
     tally.check("pages: names of code exist", || pages::names(&context.repo));
     tally.check("pages: results and figures are small", || pages::results(&context.repo));
+    tally.check("floors: the page of each crate says what it owns, never does and uses", || {
+        crate_pages::said(&context.repo)
+    });
     tally.check("floors: the table of crates is true", || floors::described(&context.repo));
     tally.check("floors: only the command knows the daemon", || Ok(floors::daemon(&context.repo.packages)));
     tally.check("floors: no I/O in the state machines", || floors::io_free(&context.repo));

@@ -1,5 +1,7 @@
 //! `cargo xtask`: the project's own tasks. Owns the command line and the exit code; every task lives in its own module.
 //! It must never be needed to build or run `raas` itself.
+//!
+//! May use `bench-harness`, `harness`, `programs`, `vm`. Order of calls: none: each task is one call.
 #![forbid(unsafe_code)]
 
 mod book;

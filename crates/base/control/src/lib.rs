@@ -3,6 +3,11 @@
 //! Both are postcard frames with a version in the first message of each side, a length limit, and types that say
 //! what may happen. Nothing here is on the data path. A message from the other side is parsed into these types or
 //! refused; its numbers are still only claims, checked where they are used.
+//!
+//! Owns the messages, their versions and lengths, reasons, and what else both sides of either socket must agree on.
+//! It must never trust a number of the other side, or wait. May use nothing of the house. Order of calls: the first
+//! message of each side has its version; afterwards whole messages, one at a time ([`encode`], [`decode`],
+//! [`send_message`]).
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

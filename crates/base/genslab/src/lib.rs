@@ -5,6 +5,9 @@
 //! small as its [`Key`] says. A freed index waits until all indices that were freed before it have been used again. So
 //! a stale key differs from live ones for as many uses of its index as the generation counts. No key is 0. A lookup
 //! never panics, whatever the bits are: keys come from peers.
+//!
+//! Owns the keys and the order in which indices are used again. It must never give a key that is 0, or one that a
+//! live entry has. May use nothing of the house. Order of calls: none: what was freed is not found.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 // A length or an index that does not fit is a bug that bytes from elsewhere look for.

@@ -3,6 +3,8 @@
 //! Owns what kernels do, what they may touch, and how long they run. It has no I/O, thread or clock: whoever runs a
 //! [`Job`] gives it the memory and a slice of fuel, and gets it back when the slice is spent. It must never touch a byte
 //! outside of the memory that it was given, run longer than its fuel, or keep more memory than its limits say.
+//!
+//! May use `control`, `shm`. Order of calls: [`Job`]s are made, run slice by slice until one is done, and dropped.
 
 mod builtin;
 mod failure;

@@ -8,6 +8,9 @@
 //! The algorithms that synchronise two parties ([`RingWriter`] and [`RingReader`], [`Doorbell`], [`prepare_sleep`] and
 //! [`must_wake`], [`PairWaiter`]) are written once, over the word traits of the private module `sync`, and run in
 //! the unit tests under loom too.
+//!
+//! May use nothing of the house. Order of calls: whoever waits arms, looks once more, and only then sleeps; whoever
+//! changes something looks afterwards whether somebody sleeps.
 #![deny(missing_docs)]
 // A length or an index that does not fit is a bug that bytes from elsewhere look for.
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap))]

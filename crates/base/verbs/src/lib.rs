@@ -7,6 +7,9 @@
 //!
 //! Registered memory is addressed from zero: the `addr` of an [`Sge`] or a [`RemoteAddr`] is an offset into the
 //! region that was registered. An owner that restarts therefore changes keys, never addresses.
+//!
+//! It must never have a behaviour of its own, or name a device. May use `shm`. Order of calls: that of the IBTA: a
+//! context, its memory and queues, then queue pairs; what is used is destroyed last.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 // A length or an index that does not fit is a bug that bytes from elsewhere look for.

@@ -25,6 +25,9 @@
 //! **Failures.** The core checks what the daemon says before it uses memory by it. A message that cannot be true is a
 //! [`SessionFault`], and then the session cannot be used any more. The core checks what a peer process stores at each
 //! look. A peer that breaks the rules ends its own connection with [`control::Reason::AppFault`].
+//!
+//! It must never wait, start a thread, take a lock or ask a clock. May use `control`, `shm`. Order of calls: the
+//! greeting first, then the session; of an end: try, arm, look once more, wait.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap))]

@@ -13,6 +13,9 @@
 //!
 //! A function returns -1 (`RAAS_FAILED` where it counts bytes), sets errno, and leaves a text for `raas_error`. No panic
 //! leaves the library, and nothing is done with a pointer that is null. docs/use/c.md is for users.
+//!
+//! It must never unwind into C, or follow a pointer that is null. May use `raas`. Order of calls: that of sockets;
+//! docs/use/c.md has it.
 
 pub mod connections;
 mod failure;

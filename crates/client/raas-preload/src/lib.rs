@@ -6,6 +6,10 @@
 //!
 //! Rules: a call looks at its descriptor without a lock that could be held for long. No lock is held while a call
 //! blocks. What the library itself calls goes to the C library (`inside`), so nothing here calls itself.
+//!
+//! Owns which descriptors are upgraded connections, and when they go back. It must never change what a program sees
+//! of TCP, but for docs/use/run-differences.md. May use `raas`, `raas-core`, `shm`. Order of calls: that of the
+//! program, at any time, from signal handlers and children too.
 
 // Other names would not be the C library's.
 #![allow(clippy::missing_safety_doc)]

@@ -3,6 +3,9 @@
 //!
 //! Owns the way between Python and the library: waiting without the interpreter's lock, buffers of Python objects, errors.
 //! Unsafe code is in `bytes`, `exports` and the buffers of `region` and `lend` alone.
+//!
+//! It must never hold the interpreter's lock while it waits. May use `raas`. Order of calls: that of the classes of
+//! `socket` and `asyncio`.
 
 mod address;
 mod batch;

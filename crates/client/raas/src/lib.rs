@@ -49,6 +49,10 @@
 //!
 //! What a read or write does at each end of a connection, what threads and `fork` may do, and what each error means:
 //! docs/use/client.md.
+//!
+//! It must never be needed by a daemon, or reach one otherwise than through its socket and its memory. May use
+//! `control`, `kernels`, `raas-core`, `shm`. Order of calls: a [`Session`], or the global one; then listeners,
+//! streams, regions in any order; what is dropped is closed.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap))]

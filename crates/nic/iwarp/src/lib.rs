@@ -7,6 +7,10 @@
 //! outside; bytes and time are arguments, and everything replays. Bytes of a peer never panic and never reach memory
 //! that is not registered for what they do. A frame that breaks a rule costs its own stream, with the Terminate message
 //! that the RFCs name for it.
+//!
+//! It must never read a clock, draw randomness, or let one stream cost another. May use `rnic`, `verbs`. Order of
+//! calls: bytes that arrived go in, bytes to send come out, then completions; after an error only the Terminate
+//! message.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 // A length or an index that does not fit is a bug that bytes from elsewhere look for.

@@ -4,6 +4,10 @@
 //! without rdma-core and can say that it is missing. The few structures of its C interface that are needed are declared
 //! in `abi`; no other module sees them but `provider` and its parts. All `unsafe` of the crate is calls through that
 //! interface.
+//!
+//! Owns the calls of libibverbs and what they return. It must never need rdma-core to be built or to start, or hand a
+//! structure of its to another crate. May use `verbs`. Order of calls: [`verbs::Device::open`] first; then as `verbs`
+//! says.
 #![deny(missing_docs)]
 
 mod abi;

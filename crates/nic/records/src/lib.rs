@@ -4,6 +4,9 @@
 //! No I/O, clock or randomness: bytes go in, bytes come out. The bytes are in docs/inside/control-link.md, the reasons
 //! in docs/operate/encryption.md. Records are those of TLS 1.3 (RFC 8446, 5.2), so that one end may leave its own to a
 //! kernel. AES-GCM is that of `graviola`, or of `aes-gcm` on processors that it cannot use.
+//!
+//! It must never use a number twice under one key, or show a byte that was not authenticated. May use nothing of the
+//! house. Order of calls: each number once and in order; a key is changed before it is worn.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap))]

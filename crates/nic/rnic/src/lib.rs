@@ -4,6 +4,9 @@
 //! [`Device`] is that state. Transports (`roce` over UDP, `iwarp` over TCP) get it as an argument, so that queue pairs of
 //! several wires share memory, CQs and SRQs. Like the transports it does no I/O, reads no clock and draws no randomness
 //! of its own.
+//!
+//! It must never know a wire. May use `genslab`, `verbs`. Order of calls: as `verbs` says; a NIC hands the [`Device`]
+//! to a transport in each call.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 // A length or an index that does not fit is a bug that bytes from elsewhere look for.

@@ -13,6 +13,10 @@
 //!
 //! Bytes from the wire never panic and never reach memory that is not registered for what they do. A packet either
 //! takes effect or is counted under the reason why not ([`NicCounters`]).
+//!
+//! Owns queue pairs, their timers and packets. It must never read a clock, draw randomness, or touch memory that is
+//! not registered for it. May use `genslab`, `records`, `rnic`, `verbs`. Order of calls: after each `handle_*` the
+//! driver polls `poll_transmit` until there is nothing, and asks for the next deadline.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 // A length or an index that does not fit is a bug that bytes from elsewhere look for.

@@ -18,6 +18,11 @@
 //! receives of several packets at once), `gso_batches_resigned` (batches that the kernel could not segment, sent packet
 //! by packet), `udp_port_open` (1: other users of this host can send from the port at another address, and so in the
 //! name of this NIC; always on loopback), `pcap_packets` and `pcap_left_out` (with a capture).
+//!
+//! Owns sockets, their options, progress and the thread that helps with it. It must never take a rule of a protocol
+//! into its own hands: those are of `roce`, `iwarp` and `wires`. May use `iwarp`, `records`, `rnic`, `roce`, `shm`,
+//! `verbs`, `wires`. Order of calls: as `verbs` says; who waits asks for notifications and looks once more before it
+//! sleeps.
 #![deny(missing_docs)]
 
 mod background;

@@ -4,6 +4,9 @@
 //! ([`Unreached`]), the records of encrypted streams ([`Sealed`]), how far their keys are used ([`KeyUse`]), and the keys
 //! of sealed packets ([`Secrets`]). It must never take a wire or a key that the other end does not take too. `softnic`
 //! stands on it, and the simulator's hosts.
+//!
+//! May use `iwarp`, `records`, `rnic`, `roce`, `verbs`. Order of calls: [`choose`] before a queue pair is connected;
+//! what came of a connection is told to [`Unreached`].
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap))]

@@ -1,6 +1,9 @@
 //! `cargo xtask bench`: measures against rivals in alternating rounds, writes a file with values, ratios and verdicts,
 //! and prints a table. Owns the command line; each bench lives in its own module, and what figures mean stands in
 //! docs/proof/benchmarks.md.
+//!
+//! It must never compare what was not measured in the same run. May use `harness`, `netmodel`. Order of calls: sides
+//! in turn, round by round; then the verdict, then the file.
 
 #![forbid(unsafe_code)]
 

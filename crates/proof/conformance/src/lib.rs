@@ -4,6 +4,9 @@
 //! gets a fresh one, connects queue pairs on it and checks what the specification says; it returns a [`Failure`] that
 //! says what was seen instead. If a provider is known to differ, [`Rig::differences`] names the case and the reason.
 //! Such a case must *fail*, so that the table cannot outlive the difference, unless the entry says that a race decides.
+//!
+//! Owns the cases, and what each must show. It must never know a provider. May use `verbs`. Order of calls: a [`Rig`]
+//! for each case.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

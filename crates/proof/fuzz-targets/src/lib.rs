@@ -3,6 +3,10 @@
 //! A target is a plain function of bytes that panics when a promise is broken. Three things drive them: the replay of
 //! the kept corpora (`tests/replay.rs`, part of the test command), a seeded mutator in the same test, and libFuzzer
 //! (`fuzz/`). A target must be deterministic, and must read nothing except its argument.
+//!
+//! Owns the targets and the models. It must never excuse a promise that is broken. May use `control`, `engine`,
+//! `iwarp`, `kernels`, `plane`, `raasd`, `records`, `rnic`, `roce`, `shm`, `verbs`. Order of calls: none: each target
+//! is one call.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -5,6 +5,8 @@
 //! is too long to judge: those are counted.
 //!
 //! The simulator and tests with real processes judge by it.
+//!
+//! Owns the judgement. May use `shm`. Order of calls: calls and answers in the order of time, then the judgement.
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::Hash;

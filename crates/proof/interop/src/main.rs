@@ -5,6 +5,9 @@
 //! `cargo xtask vm -- target/debug/interop all`. Each case is one line, `PASS run/case` or
 //! `FAIL run/case: what was seen`; a case in which rxe differs as the table of differences says passes, and its line
 //! says why.
+//!
+//! Owns the runs in a guest, and the table of differences. It must never excuse a difference that is not seen. May
+//! use `conformance`, `iwarp`, `rdmacore`, `rnic`, `softnic`, `tap`, `verbs`. Order of calls: none: it is a program.
 #![forbid(unsafe_code)]
 
 mod differences;

@@ -15,6 +15,9 @@
 //! assert_eq!(link.offer(Time::ZERO, 1500), Fate::Arrives { at: Time(11_000_000), mark: false });
 //! assert_eq!(link.offer(Time::ZERO, 1500), Fate::Full);
 //! ```
+//!
+//! Owns what becomes of a packet. It must never have a packet's bytes, or a clock. May use `verbs`. Order of calls:
+//! packets are offered in the order of time.
 #![forbid(unsafe_code)]
 
 mod bottleneck;

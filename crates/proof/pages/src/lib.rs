@@ -1,5 +1,7 @@
 //! The snippets of the pages. Each block of Rust is a doc test of this crate; blocks for a shell, of C and of Python are
 //! those of its integration test. Owns nothing that ships: it is here so that a page cannot show what does not work.
+//!
+//! It must never hide a block from its test. May use nothing of the house. Order of calls: none.
 #![forbid(unsafe_code)]
 
 /// Makes the blocks of Rust in pages doc tests; a test compares the list with the pages.

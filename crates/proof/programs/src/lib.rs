@@ -2,6 +2,9 @@
 //! table of real programs, each with its own client and its data checked. Owns the command line and the stage.
 //!
 //! Everything runs in network namespaces of its own, so that ports and addresses are free and nothing else is heard.
+//!
+//! It must never excuse a difference that its pages do not list. May use `harness`. Order of calls: the programs are
+//! built, then both parts, each in namespaces of its own.
 #![forbid(unsafe_code)]
 
 mod place;

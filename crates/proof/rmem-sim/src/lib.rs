@@ -11,6 +11,9 @@
 //! bytes or without: so [`GroupPlan`] plays [`agree::Replica`], whose actions are flights as well.
 //!
 //! It must never depend on anything but the seed.
+//!
+//! Owns the model, its scheduler and its histories. May use `agree`, `histories`, `kernels`, `raas`, `rmem`, `shm`.
+//! Order of calls: a plan, a run, a judgement.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -4,6 +4,11 @@
 //! applications are simulated. A seed draws a [`Plan`]: which faults are on and how strong, what applications do. A run
 //! is a function of its plan alone, so a seed that broke a promise breaks it again. docs/proof/testing.md tells how to use
 //! it.
+//!
+//! Owns the world, the plans and the checkers. It must never depend on anything but the plan, or let a checker ask
+//! the world how it did something. May use `control`, `dispatch`, `engine`, `histories`, `iwarp`, `netmodel`,
+//! `plane`, `raas-core`, `records`, `roce`, `shm`, `verbs`, `wires`. Order of calls: [`Plan`], then a run, which says
+//! what was broken.
 #![forbid(unsafe_code)]
 
 mod address;

@@ -1,6 +1,8 @@
 //! A TAP device: a network interface whose frames a program sends and receives. Tests build links of two.
 //!
 //! Owns the one call that makes it. The interface ends with the file.
+//!
+//! It must never do more than make the interface. May use nothing of the house. Order of calls: none.
 
 use std::fs::File;
 use std::io;

@@ -1,5 +1,8 @@
 //! `cargo xtask vm`: runs a command in one or two guests that boot the distribution's stock kernel on the host's own
 //! root file system, with kernel soft-RoCE up as `rxe0` or software iWARP as `siw0`. Owns the command line; how to use it stands in docs/proof/guests.md.
+//!
+//! It must never change the machine: what it needs is unpacked, never installed. May use `harness`. Order of calls:
+//! parts are prepared, then guests boot, then judges look at what they left.
 
 #![forbid(unsafe_code)]
 

@@ -33,6 +33,9 @@
 //! peer daemon's messages are checked too, and a wrong one costs the connections of that lane ([`Event::LaneFailed`]);
 //! but hosts that share the cluster key trust each other not to write elsewhere into the receive rings of their common
 //! lane.
+//!
+//! It must never block, allocate by what a stranger says, or do unbounded work in a round. May use `control`,
+//! `genslab`, `kernels`, `shm`, `verbs`.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap))]

@@ -4,9 +4,11 @@
 //! The daemon (`raasd`) does so with tokio; the simulator (`sim`) does so in virtual time, so that what it proves is what
 //! ships. [`Daemon`] has all state machines but those of one link.
 //!
-//! All state machines here are driven in the same way. `handle_*` takes what somebody else did, and `on_*` takes an
+//! Order of calls: the same for all state machines here. `handle_*` takes what somebody else did, and `on_*` takes an
 //! answer to what was asked for. Then the driver calls `poll_action` until it returns `None`, and carries out the
 //! actions in that order. `deadline` says when `handle_timeout` has something to do. Time never runs backwards.
+//!
+//! It must never wait, read a clock, or do what a driver is there for. May use `control`, `shm`, `verbs`.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap))]

@@ -11,6 +11,10 @@
 //! raasd::run(config, raasd::Shutdown::on_signals(), |socket| println!("ready socket={}", socket.display()))
 //! # }
 //! ```
+//!
+//! It must never move a byte of data, or decide what `plane` decides. May use `control`, `dispatch`, `engine`,
+//! `kernels`, `plane`, `rdmacore`, `receivers`, `shm`, `softnic`, `verbs`. Order of calls: [`Config`] is checked,
+//! then [`run`] until [`Shutdown`].
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 #![cfg_attr(test, allow(clippy::disallowed_types))] // tests may use atomics

@@ -15,6 +15,9 @@
 //!
 //! Owns the two kinds of processes and what is said to them. It must never let a descriptor of a program reach the
 //! daemon before it is known to be a memfd.
+//!
+//! May use nothing of the house. Order of calls: the spawner is made before the daemon gives up the right to make
+//! processes; then it makes a receiver for each user.
 #![deny(missing_docs)]
 
 mod options;

@@ -23,6 +23,10 @@
 //! - Memory that lost its bytes has another number.
 //!
 //! The rules, and why they hold: docs/inside/agree.md.
+//!
+//! Owns the rules of the log, of terms and of members. It must never count an entry as committed that a majority of
+//! memories does not hold. May use nothing of the house. Order of calls: after each input of a [`Replica`] its
+//! actions are taken until there is none, and carried out in that order.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -30,6 +30,9 @@
 //!
 //! What can fail: a server that ends is an error of the worker's next call, and what it held is gone. A request with a
 //! key that the server does not hold, or with bytes that are no request, is refused as a whole and changes nothing.
+//!
+//! It must never change anything for a request that is refused. May use `raas`. Order of calls: servers first, then
+//! workers: push and pull in any order.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -41,6 +41,10 @@
 //! ```
 //!
 //! **Committed means: in the memory of a majority.** It does not survive power that fails at a majority of hosts.
+//!
+//! Owns the threads, regions and clocks of a group. It must never answer a read from a state that another leader may
+//! have changed. May use `agree`, `raas`. Order of calls: [`GroupBuilder::open`] at each member, in any order; then
+//! [`Group::propose`] and [`Group::read`] at any.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

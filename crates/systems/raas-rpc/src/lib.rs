@@ -20,6 +20,9 @@
 //! ```
 //!
 //! Tasks of any runtime call by [`Client::call_async`], or through tower: a `Client` is a `tower_service::Service`.
+//!
+//! Owns transports, retries and what makes a call happen once. It must never execute a call twice. May use `raas`.
+//! Order of calls: [`Server::serve`], then clients; calls of one client in any order and number.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

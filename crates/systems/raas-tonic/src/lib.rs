@@ -19,6 +19,8 @@
 //! ```
 //!
 //! Owns the adapters alone. It must never choose another path than RaaS.
+//!
+//! May use `raas`. Order of calls: that of tonic.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -27,6 +27,9 @@
 //!
 //! What it is for, when not to use it, what each operation costs and what happens when clients and hosts die:
 //! docs/use/structures.md.
+//!
+//! Owns the pool's memory, its allocation and the structures in it. It must never need a program at the host of the
+//! memory. May use `raas`. Order of calls: `format` once for a pool, [`Client::join`] for each user, then structures.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

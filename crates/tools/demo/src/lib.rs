@@ -4,6 +4,10 @@
 //!
 //! This process starts and judges; it carries no data itself. It makes up no figure: what the daemons use is what they
 //! and the kernel say, and what arrived is what receivers say, compared with the files and the plan.
+//!
+//! Owns the story of the demo, its daemons and its report. It must never carry data itself, or say a figure that
+//! nobody counted. May use `control`, `raas`, `terminal`, `transport`, `verbs`. Order of calls: [`run`] once in a
+//! process; it starts others, which call [`run_app`] or [`run_echo`].
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)] // see `terminal::out`

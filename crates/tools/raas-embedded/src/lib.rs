@@ -48,6 +48,8 @@
 //!
 //! Owns the daemon's directory and the order of the end: the session first, then the daemon, then the directory. It
 //! must never use a place or port that a daemon of the host uses, unless told to.
+//!
+//! May use `raas`, `raasd`. Order of calls: [`embedded`] or [`builder`], then sessions; the host is dropped last.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -1,5 +1,9 @@
 //! What the measuring and sending commands need from a byte stream, so that the same program runs over RaaS and over
 //! kernel TCP; and the loads that are measured on one.
+//!
+//! Owns the streams, and the loads that are measured on them. It must never do for one carrier what it does not do
+//! for the other. May use `control`, `raas`, `terminal`. Order of calls: a transport is made once, then listens or
+//! connects.
 
 #![forbid(unsafe_code)]
 
