@@ -49,7 +49,7 @@ fn lacking(head: &str, used: &BTreeSet<&str>) -> Vec<String> {
     let has = |said: &&str| if said.contains(' ') { head.contains(said) } else { has_word(&words, said) };
     let mut findings: Vec<String> = SAID
         .iter()
-        .filter(|(_, said)| !said.iter().any(|said| has(&said)))
+        .filter(|(_, said)| !said.iter().any(has))
         .map(|(what, _)| format!("its head does not say {what}"))
         .collect();
     if let Some(told) = told(head)
