@@ -42,6 +42,7 @@ use handles::{Handle, Handles, Writer};
 pub(crate) use leases::Lessee;
 use leases::{Lease, Leases};
 use locals::Locals;
+pub(crate) use remote::HANDLES_PER_PEER_MAX;
 use remote::{Ending, RemoteHandle};
 use revoke::Revoke;
 use shares::Shares;
@@ -64,7 +65,7 @@ pub struct DirectoryConfig {
     pub bytes_per_user_max: u64,
     /// Handles of one program.
     pub handles_per_app_max: u32,
-    /// Those of all programs to regions of this host, and as many to those of other hosts.
+    /// Those of all programs to regions of this host, as many to those of other hosts, and as many leases.
     pub handles_max: u64,
     /// Those of one user's programs.
     pub handles_per_user_max: u64,
@@ -215,7 +216,7 @@ impl Directory {
             programs: BTreeMap::new(),
             uids: BTreeMap::new(),
             user_handles: UserPlaces::new(config.handles_max, config.handles_per_user_max, config.owner_uid),
-            leases: Leases::default(),
+            leases: Leases::new(&config),
             shares: Shares::default(),
             stamps: Stamps::new(config.regions_max),
             moving: BTreeMap::new(),

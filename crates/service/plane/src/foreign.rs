@@ -4,7 +4,9 @@
 //! answer each wish once, and must tell the owner's daemon that a handle is closed only when nothing of it is in
 //! flight.
 
-use std::collections::{BTreeMap, VecDeque};
+mod table;
+
+use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use control::{
@@ -13,6 +15,7 @@ use control::{
 
 use crate::directory::{DirectoryConfig, RegionWish, TakeOver};
 use crate::{ClientId, Party};
+use table::Table;
 
 /// Numbers of handles to other hosts' regions have this bit, so that they are none of this host's directory.
 const FOREIGN: u64 = 1 << 63;
@@ -53,7 +56,7 @@ enum State {
     /// The engine opens it. If it ended meanwhile: why.
     Granted { grant: RegionGrant, line: RegionLine, ended: Option<RegionRefusal> },
     /// The program has it.
-    Open { handle: u32, region: u64, epoch: u64 },
+    Open { handle: u32, epoch: u64 },
     /// The engine closes it.
     Closing { handle: u32 },
 }
@@ -65,6 +68,8 @@ struct Open {
     request: u64,
     peer: IpAddr,
     state: State,
+    /// The region's number at its host, as soon as that has said it.
+    region: Option<u64>,
     /// Its operations are to have a lane of their own.
     is_leased: bool,
     /// The number of that.
@@ -74,10 +79,9 @@ struct Open {
 }
 
 /// See the head of this file.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Foreign {
-    opens: BTreeMap<u64, Open>,
-    config: DirectoryConfig,
+    opens: Table,
     last: u64,
     actions: VecDeque<ForeignAction>,
 }
@@ -85,7 +89,7 @@ pub(crate) struct Foreign {
 impl Foreign {
     /// No handle is there yet.
     pub(crate) fn new(config: DirectoryConfig) -> Self {
-        Self { config, ..Self::default() }
+        Self { opens: Table::new(&config), last: 0, actions: VecDeque::new() }
     }
 
     /// Handles get numbers behind this one, so that what a program says of a handle of a daemon before this one is of none.
@@ -122,43 +126,20 @@ impl Foreign {
 
     fn begin(&mut self, party: Party, request: u64, peer: IpAddr, wish: Wish, is_leased: bool) {
         let Party { client, uid, .. } = party;
-        if let Err(why) = self.check_shares(client, uid, is_leased) {
+        if let Err(why) = self.opens.check(party, peer, is_leased) {
             return self.answer(client, request, Err(why));
         }
         self.last += 1;
         let state = State::Linking(wish);
-        let open = Open { client, uid, request, peer, state, is_leased, lane: None, is_abandoned: false };
+        let (region, lane, is_abandoned) = (None, None, false);
+        let open = Open { client, uid, request, peer, state, region, is_leased, lane, is_abandoned };
         self.opens.insert(FOREIGN | self.last, open);
         self.actions.push_back(ForeignAction::Path { client, request, host: peer });
     }
 
-    fn check_shares(&self, client: ClientId, uid: u32, is_leased: bool) -> Result<(), RegionRefusal> {
-        let too_many = |what: &str, used: usize, max: u64| {
-            let used = used as u64;
-            if used < max { Ok(()) } else { Err(RegionRefusal::TooMany { what: what.into(), used, max }) }
-        };
-        let count = |which: &dyn Fn(&&Open) -> bool| self.opens.values().filter(which).count();
-        let config = &self.config;
-        too_many("handles of this program", count(&|open| open.client == client), config.handles_per_app_max.into())?;
-        too_many("handles of this host", self.opens.len(), config.handles_max)?;
-        let is_bounded = uid != 0 && uid != config.owner_uid;
-        if is_bounded {
-            too_many("handles of this user", count(&|open| open.uid == uid), config.handles_per_user_max)?;
-        }
-        if !is_leased {
-            return Ok(());
-        }
-        too_many("leased lanes of this host", count(&|open| open.is_leased), config.leased_lanes_max.into())?;
-        if !is_bounded {
-            return Ok(());
-        }
-        let of_user = count(&|open| open.is_leased && open.uid == uid);
-        too_many("leased lanes of this user", of_user, config.leased_lanes_per_user_max.into())
-    }
-
     /// The number for a leased lane; none if the link to the host is gone.
     pub(crate) fn on_lane_number(&mut self, number: u64, lane: Option<u32>) {
-        let Some(open) = self.opens.get_mut(&number).filter(|open| open.is_leased && open.lane.is_none()) else {
+        let Some(open) = self.opens.get_mut(number).filter(|open| open.is_leased && open.lane.is_none()) else {
             return;
         };
         open.lane = lane;
@@ -169,7 +150,7 @@ impl Foreign {
     }
 
     fn ask(&mut self, number: u64, wish: Wish) {
-        let Some(open) = self.opens.get(&number) else { return };
+        let Some(open) = self.opens.get(number) else { return };
         let (uid, lane) = (open.uid, open.lane);
         let message = match wish {
             Wish::Open(RegionWish { name, key, access, lease }) => {
@@ -185,8 +166,9 @@ impl Foreign {
 
     /// Whether there is a link to the host of a wish, or why not. False: no wish waits for it.
     pub(crate) fn on_path(&mut self, client: ClientId, request: u64, result: Result<(), Reason>) -> bool {
-        let waits = |o: &Open| o.client == client && o.request == request && matches!(o.state, State::Linking(_));
-        let Some((&number, open)) = self.opens.iter_mut().find(|(_, open)| waits(open)) else { return false };
+        let waits = |number: &u64| self.opens.get(*number).is_some_and(|o| matches!(o.state, State::Linking(_)));
+        let Some(number) = self.opens.of_request(client, request).find(waits) else { return false };
+        let Some(open) = self.opens.get_mut(number) else { return false };
         let (peer, is_leased) = (open.peer, open.is_leased);
         match result {
             Ok(()) if is_leased => self.actions.push_back(ForeignAction::Lease { open: number, peer }),
@@ -204,7 +186,7 @@ impl Foreign {
     }
 
     fn refuse(&mut self, number: u64, why: RegionRefusal) {
-        if let Some(open) = self.opens.remove(&number)
+        if let Some(open) = self.opens.remove(number)
             && !open.is_abandoned
         {
             self.answer(open.client, open.request, Err(why));
@@ -228,11 +210,12 @@ impl Foreign {
 
     fn handle_answer(&mut self, peer: IpAddr, number: u64, result: Result<(RegionGrant, RegionLine), RegionRefusal>) {
         let asked = |o: &&mut Open| o.peer == peer && o.state == State::Asked;
-        let Some(open) = self.opens.get_mut(&number).filter(asked) else { return };
+        let Some(open) = self.opens.get_mut(number).filter(asked) else { return };
         match result {
             Ok((grant, line)) => {
                 open.state = State::Granted { grant, line, ended: None };
                 let (client, lane) = (open.client, open.lane);
+                self.opens.is_of_region(number, grant.region);
                 self.actions.push_back(ForeignAction::Open { open: number, client, peer, grant, lane });
             }
             Err(why) => self.refuse(number, why),
@@ -241,12 +224,13 @@ impl Foreign {
 
     /// How the engine calls the handle, or why it did not open it.
     pub(crate) fn on_opened(&mut self, number: u64, result: Result<u32, Reason>) {
-        let Some(open) = self.opens.get_mut(&number) else { return };
-        let (client, request) = (open.client, open.request);
+        let Some(open) = self.opens.get(number) else { return };
+        let (client, request, peer, is_abandoned) = (open.client, open.request, open.peer, open.is_abandoned);
         let State::Granted { grant, line, ended } = open.state.clone() else { return };
         match (result, ended) {
-            (Ok(handle), None) if !open.is_abandoned => {
-                open.state = State::Open { handle, region: grant.region, epoch: grant.epoch };
+            (Ok(handle), None) if !is_abandoned => {
+                let state = State::Open { handle, epoch: grant.epoch };
+                self.opens.is_of_engine(number, handle, state);
                 let (region, epoch, bytes) = (grant.region, grant.epoch, grant.bytes);
                 let RegionGrant { access, last_term, .. } = grant;
                 let info = RegionInfo { region, epoch, bytes, access, line, last_term };
@@ -254,17 +238,15 @@ impl Foreign {
                 self.answer(client, request, Ok(opened));
             }
             (Ok(handle), ended) => {
-                open.state = State::Closing { handle };
-                if let (Some(why), false) = (ended, open.is_abandoned) {
+                self.opens.is_of_engine(number, handle, State::Closing { handle });
+                if let (Some(why), false) = (ended, is_abandoned) {
                     self.answer(client, request, Err(why));
                 }
                 self.actions.push_back(ForeignAction::Close { client, handle });
             }
             (Err(reason), _) => {
-                self.actions.push_back(ForeignAction::Tell {
-                    peer: open.peer,
-                    message: RegionMessage::Closed { open: number },
-                });
+                let message = RegionMessage::Closed { open: number };
+                self.actions.push_back(ForeignAction::Tell { peer, message });
                 self.refuse(number, RegionRefusal::Reason(reason));
             }
         }
@@ -274,7 +256,7 @@ impl Foreign {
 
     /// A program gives a handle back.
     pub(crate) fn handle_close(&mut self, client: ClientId, number: u64) {
-        let Some(open) = self.opens.get_mut(&number).filter(|open| open.client == client) else { return };
+        let Some(open) = self.opens.get_mut(number).filter(|open| open.client == client) else { return };
         if let State::Open { handle, .. } = open.state {
             open.state = State::Closing { handle };
             self.actions.push_back(ForeignAction::Close { client, handle });
@@ -283,36 +265,28 @@ impl Foreign {
 
     /// A program has left. The engine closes its handles by itself.
     pub(crate) fn handle_left(&mut self, client: ClientId) {
-        self.opens.retain(|_, open| open.client != client || !matches!(open.state, State::Linking(_)));
-        // Whatever the owner's daemon answers, and whether it does: it learns that this one is over.
-        let is_asked = |open: &Open| open.client == client && open.state == State::Asked;
-        let asked: Vec<u64> = self.opens.iter().filter(|(_, open)| is_asked(open)).map(|(&number, _)| number).collect();
-        asked.into_iter().for_each(|number| self.forget(number));
-        for open in self.opens.values_mut().filter(|open| open.client == client) {
+        for number in self.opens.of_program(client) {
+            let Some(open) = self.opens.get_mut(number) else { continue };
             open.is_abandoned = true;
-            if let State::Open { handle, .. } = open.state {
-                open.state = State::Closing { handle };
+            match open.state {
+                State::Linking(_) => _ = self.opens.remove(number),
+                // Whatever the owner's daemon answers, and whether it does: it learns that this one is over.
+                State::Asked => self.forget(number),
+                State::Open { handle, .. } => open.state = State::Closing { handle },
+                State::Granted { .. } | State::Closing { .. } => {}
             }
         }
     }
 
     /// Nothing that was begun with a handle is in flight any more, and the engine has forgotten it.
     pub(crate) fn on_closed(&mut self, peer: IpAddr, handle: u32) {
-        let is_it = |o: &Open| {
-            let of_engine = match o.state {
-                State::Open { handle, .. } | State::Closing { handle } => Some(handle),
-                _ => None,
-            };
-            o.peer == peer && of_engine == Some(handle)
-        };
-        let found = self.opens.iter().find(|(_, open)| is_it(open)).map(|(&number, _)| number);
-        if let Some(number) = found {
+        if let Some(number) = self.opens.of_engine(peer, handle) {
             self.forget(number);
         }
     }
 
     fn forget(&mut self, number: u64) {
-        if let Some(open) = self.opens.remove(&number) {
+        if let Some(open) = self.opens.remove(number) {
             let message = RegionMessage::Closed { open: number };
             self.actions.push_back(ForeignAction::Tell { peer: open.peer, message });
         }
@@ -320,13 +294,14 @@ impl Foreign {
 
     fn handle_stop(&mut self, peer: IpAddr, (region, epoch): (u64, u64), why: &RegionRefusal) {
         let mut over = Vec::new();
-        for (&number, open) in self.opens.iter_mut().filter(|(_, open)| open.peer == peer) {
+        for number in self.opens.of_region(peer, region) {
+            let Some(open) = self.opens.get_mut(number) else { continue };
             match &mut open.state {
-                State::Open { handle, region: r, epoch: e } if *r == region && *e <= epoch => {
+                State::Open { handle, epoch: e, .. } if *e <= epoch => {
                     over.push((number, open.client, *handle));
                     open.state = State::Closing { handle: *handle };
                 }
-                State::Granted { grant, ended, .. } if grant.region == region && grant.epoch <= epoch => {
+                State::Granted { grant, ended, .. } if grant.epoch <= epoch => {
                     *ended = Some(why.clone());
                 }
                 _ => {}
@@ -342,7 +317,7 @@ impl Foreign {
 
     /// Another program took a region over that a program of this host writes. Nothing of it can land any more.
     fn handle_superseded(&mut self, peer: IpAddr, number: u64, why: RegionRefusal) {
-        let Some(open) = self.opens.get_mut(&number).filter(|open| open.peer == peer) else { return };
+        let Some(open) = self.opens.get_mut(number).filter(|open| open.peer == peer) else { return };
         let (client, is_abandoned) = (open.client, open.is_abandoned);
         match &mut open.state {
             State::Granted { ended, .. } => *ended = Some(why),
@@ -367,9 +342,8 @@ impl Foreign {
     /// The link or the lane to a host is gone, and the engine knows: no handle to a region there holds any more.
     pub(crate) fn handle_peer_gone(&mut self, peer: IpAddr, reason: Reason) {
         let why = RegionRefusal::Reason(reason);
-        let of_peer: Vec<u64> = self.opens.iter().filter(|(_, o)| o.peer == peer).map(|(&number, _)| number).collect();
-        for number in of_peer {
-            let Some(open) = self.opens.get_mut(&number) else { continue };
+        for number in self.opens.of_peer(peer) {
+            let Some(open) = self.opens.get_mut(number) else { continue };
             let (client, is_abandoned) = (open.client, open.is_abandoned);
             match &mut open.state {
                 // The answer about the path is still to come.
@@ -378,7 +352,7 @@ impl Foreign {
                 State::Granted { ended, .. } => *ended = Some(why.clone()),
                 &mut (State::Open { handle, .. } | State::Closing { handle }) => {
                     let was_open = matches!(open.state, State::Open { .. });
-                    self.opens.remove(&number);
+                    self.opens.remove(number);
                     self.actions.push_back(ForeignAction::Close { client, handle });
                     if was_open && !is_abandoned {
                         let reply = Reply::RegionEnded { open: number, why: why.clone() };
@@ -391,9 +365,8 @@ impl Foreign {
 
     /// A leased lane is gone, and the engine knows: the handle that it was for does not hold any more.
     pub(crate) fn handle_lane_gone(&mut self, peer: IpAddr, lane: u32, reason: Reason) {
-        let is_it = |open: &&mut Open| open.peer == peer && open.lane == Some(lane);
-        let found = self.opens.iter_mut().map(|(&number, open)| (number, open)).find(|(_, open)| is_it(open));
-        let Some((number, open)) = found else { return };
+        let Some(number) = self.opens.of_lane(peer, lane) else { return };
+        let Some(open) = self.opens.get_mut(number) else { return };
         let (client, is_abandoned) = (open.client, open.is_abandoned);
         match &mut open.state {
             State::Granted { ended, .. } => *ended = Some(RegionRefusal::Reason(reason)),

@@ -10,8 +10,9 @@ use std::net::IpAddr;
 use control::{RegionAccess, RegionKey, RegionRefusal, Reply};
 use subtle::ConstantTimeEq;
 
-use super::{Directory, Entry, Stage, too_many};
+use super::{Directory, DirectoryConfig, Entry, Stage, too_many};
 use crate::ClientId;
+use crate::user_places::{NoPlace, UserPlaces};
 
 /// For whom a lease is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,21 +42,30 @@ pub(super) struct Lease {
 }
 
 /// Where leases are found.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Leases {
-    /// Their regions.
-    regions: BTreeMap<u64, u64>,
+    /// Their regions, and the users of their lenders.
+    regions: BTreeMap<u64, (u64, u32)>,
+    /// As many as of handles.
+    users: UserPlaces,
     of_lender: BTreeMap<ClientId, BTreeSet<u64>>,
     last: u64,
 }
 
 impl Leases {
+    pub(super) fn new(config: &DirectoryConfig) -> Self {
+        let users = UserPlaces::new(config.handles_max, config.handles_per_user_max, config.owner_uid);
+        Self { regions: BTreeMap::new(), users, of_lender: BTreeMap::new(), last: 0 }
+    }
+
     pub(super) fn begin_after(&mut self, number: u64) {
         self.last = number;
     }
 
     fn forget(&mut self, lender: ClientId, lease: u64) {
-        self.regions.remove(&lease);
+        if let Some((_, uid)) = self.regions.remove(&lease) {
+            self.users.give_back(uid, 1);
+        }
         if let Some(all) = self.of_lender.get_mut(&lender) {
             all.remove(&lease);
             if all.is_empty() {
@@ -110,11 +120,17 @@ impl Directory {
         if !matches!(entry.stage, Stage::Live) {
             return Err(RegionRefusal::Busy);
         }
+        // Who has a handle has a user.
+        let uid = self.uids.get(&client).copied().ok_or(RegionRefusal::Unknown)?;
+        self.leases.users.try_take(uid, 1).map_err(|NoPlace { of, used, max }| {
+            let whose = if of.is_some() { "user" } else { "host" };
+            RegionRefusal::TooMany { what: format!("leases of this {whose}"), used, max }
+        })?;
         self.leases.last += 1;
         let lease = self.leases.last;
         let kept = Lease { key, lender: client, open, to, handles: 0, is_ended: false, back: 0, is_told: false };
         entry.leases.insert(lease, kept);
-        self.leases.regions.insert(lease, region);
+        self.leases.regions.insert(lease, (region, uid));
         self.leases.of_lender.entry(client).or_default().insert(lease);
         Ok(lease)
     }
@@ -127,7 +143,7 @@ impl Directory {
         key: &RegionKey,
     ) -> Result<(u64, &Entry, RegionAccess), RegionRefusal> {
         let over = RegionRefusal::LeaseOver { lease };
-        let Some(&region) = self.leases.regions.get(&lease) else { return Err(over) };
+        let Some(&(region, _)) = self.leases.regions.get(&lease) else { return Err(over) };
         let Some(entry) = self.entries.get(&region) else { return Err(over) };
         match entry.leases.get(&lease) {
             Some(kept) if kept.is_for(asker, key) && !kept.is_ended => Ok((region, entry, RegionAccess::READ)),
@@ -224,7 +240,7 @@ impl Directory {
     }
 
     fn lease_of(&mut self, lease: u64) -> Option<(u64, &mut Lease)> {
-        let region = *self.leases.regions.get(&lease)?;
+        let (region, _) = *self.leases.regions.get(&lease)?;
         Some((region, self.entries.get_mut(&region)?.leases.get_mut(&lease)?))
     }
 }

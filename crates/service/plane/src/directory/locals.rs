@@ -35,7 +35,8 @@ impl Locals {
 
     /// A program is gone; the engine gives up what was its.
     pub(super) fn forget_program(&mut self, client: ClientId) {
-        self.table.retain(|(of, _), _| *of != client);
+        let own: Vec<_> = self.table.range((client, 0)..=(client, u32::MAX)).map(|(key, _)| *key).collect();
+        own.into_iter().for_each(|key| _ = self.table.remove(&key));
     }
 
     fn of_handle(&self, client: ClientId, open: u64) -> Vec<u32> {

@@ -14,7 +14,7 @@ use super::{Directory, DirectoryAction, Entry, Lessee, RegionWish, Stage, TakeOv
 use crate::{Party, RegionCommand};
 
 /// Handles of one peer's programs to regions of this host, at most.
-const HANDLES_PER_PEER_MAX: u32 = 65_536;
+pub(crate) const HANDLES_PER_PEER_MAX: u32 = 65_536;
 
 /// A handle of a program of another host.
 #[derive(Debug, Clone, Copy)]

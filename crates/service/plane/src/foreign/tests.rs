@@ -80,3 +80,64 @@ fn all_programs_of_a_user_share_its_handles() {
     actions(&mut foreign);
     assert!(open(&mut foreign, 3, 5));
 }
+
+/// The least of many times, which load does not change, of what one program does while another one has so many handles.
+fn least_time(handles: u64) -> std::time::Duration {
+    let mut foreign = Foreign::new(DirectoryConfig::default());
+    let granted = |foreign: &mut Foreign, client: u64, request: u64| {
+        let (party, name) = (Party { client: ClientId(client), pid: 1, uid: client as u32 }, "a".into());
+        let wish = RegionWish { name, key: RegionKey::new([7; 16]), access: RegionAccess::READ, lease: None };
+        foreign.handle_open(party, request, PEER, wish, false);
+        assert!(foreign.on_path(party.client, request, Ok(())));
+        let Some(ForeignAction::Tell { message: RegionMessage::Open { open, .. }, .. }) = actions(foreign).pop() else {
+            panic!("the owner's daemon was not asked");
+        };
+        // Each is of a region of its own.
+        let grant = RegionGrant { region: open, ..grant() };
+        assert!(foreign.handle_peer(PEER, RegionMessage::Opened { open, result: Ok((grant, LINE)) }));
+        foreign.on_opened(open, Ok(u32::try_from(client * 4096 + request).unwrap()));
+        actions(foreign);
+        open
+    };
+    (0..handles).for_each(|n| _ = granted(&mut foreign, 10 + n / 4096, n % 4096));
+    let turn = |n: u32| {
+        let start = std::time::Instant::now();
+        let region = granted(&mut foreign, 1, 3);
+        let why = RegionRefusal::Unknown;
+        assert!(foreign.handle_peer(PEER, RegionMessage::Stop { region, epoch: 1, why }));
+        foreign.on_closed(PEER, 4096 + 3);
+        foreign.handle_left(PROGRAM);
+        actions(&mut foreign);
+        assert_eq!(foreign.count() as u64, handles, "turn {n}");
+        start.elapsed()
+    };
+    (0..30).map(turn).min().unwrap()
+}
+
+#[test]
+fn what_others_have_open_makes_nothing_longer() {
+    let (few, many) = (least_time(10), least_time(40_000));
+    assert!(many < 30 * few, "{few:?} beside 10 handles, {many:?} beside 40,000");
+}
+
+/// Else one user has all of what another host gives to this one.
+#[test]
+fn a_user_has_a_quarter_of_what_another_host_gives() {
+    let mut foreign = Foreign::new(DirectoryConfig::default());
+    let open = |foreign: &mut Foreign, n: u64, uid: u32, peer: IpAddr| {
+        let wish =
+            RegionWish { name: "a".into(), key: RegionKey::new([7; 16]), access: RegionAccess::READ, lease: None };
+        foreign.handle_open(Party { client: ClientId(n / 4000), pid: 1, uid }, n, peer, wish, false);
+        matches!(actions(foreign)[..], [ForeignAction::Path { .. }])
+    };
+    let other = IpAddr::from([10, 0, 0, 3]);
+    assert_eq!((0..20_000).filter(|n| open(&mut foreign, *n, 5, PEER)).count(), 16_384);
+    assert!(
+        open(&mut foreign, 40_000, 5, other)
+            && open(&mut foreign, 44_000, 6, PEER)
+            && open(&mut foreign, 48_000, 0, PEER)
+    );
+    foreign.handle_left(ClientId(0));
+    actions(&mut foreign);
+    assert!(open(&mut foreign, 52_000, 5, PEER));
+}

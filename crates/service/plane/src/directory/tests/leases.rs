@@ -150,3 +150,34 @@ fn a_region_that_others_may_not_read_is_lent_on_one_host_alone() {
     let refused = RegionRefusal::NoAccess { asked: RegionAccess::READ, allowed: RegionAccess::NONE };
     assert_eq!(lend(&mut desk, owner, made.open, host, OTHER_KEY), Err(refused));
 }
+
+#[test]
+fn all_programs_of_a_user_share_its_leases() {
+    let limits =
+        DirectoryConfig { handles_per_user_max: 3, handles_max: 5, owner_uid: 77, ..DirectoryConfig::default() };
+    let mut desk = Desk::new(limits);
+    let to = Lessee::Host([10, 0, 0, 9].into());
+    let [one, two] = [party(1, 5), party(2, 5)];
+    let [of_one, of_two] = [(one, "a"), (two, "b")].map(|(by, name)| desk.create(by, spec(name, 100)).unwrap().open);
+    let lent =
+        [(one, of_one), (one, of_one), (two, of_two)].map(|(by, open)| lend(&mut desk, by, open, to, KEY).unwrap());
+    let full = |whose: &str, max| RegionRefusal::TooMany { what: format!("leases of this {whose}"), used: max, max };
+    assert_eq!(lend(&mut desk, two, of_two, to, KEY), Err(full("user", 3)));
+    let owner = party(3, 77);
+    let of_owner = desk.create(owner, spec("c", 100)).unwrap().open;
+    assert!((0..2).all(|_| lend(&mut desk, owner, of_owner, to, KEY).is_ok()), "the daemon's user has what is there");
+    assert_eq!(lend(&mut desk, owner, of_owner, to, KEY), Err(full("host", 5)));
+    // Each way in which a lease ends gives its place back.
+    desk.directory.handle_unlend(one.client, lent[0]);
+    desk.settle();
+    lend(&mut desk, two, of_two, to, KEY).unwrap();
+    desk.directory.handle_left(two.client);
+    desk.settle();
+    assert_eq!(desk.directory.leases_in_use().0, 3);
+    assert!((0..2).all(|_| lend(&mut desk, one, of_one, to, KEY).is_ok()));
+    assert_eq!(lend(&mut desk, one, of_one, to, KEY), Err(full("user", 3)));
+    [one, owner].into_iter().for_each(|by| desk.directory.handle_left(by.client));
+    desk.settle();
+    assert_eq!(desk.directory.leases_in_use(), (0, 0));
+    desk.is_empty();
+}
