@@ -104,7 +104,7 @@ pub use ipnet::IpNet;
 pub use lane_at::{LaneAt, LanePath};
 pub use limits::{
     FLIGHT_BYTES_MAX, FLIGHT_BYTES_MIN, FRAME_BYTES_MAX, FRAME_BYTES_MIN, LANE_CREDITS_MAX, LANE_CREDITS_MIN,
-    SRQ_BYTES_MAX, SRQ_BYTES_MIN, TABLE_MAX,
+    REGION_HANDLES_MAX, SRQ_BYTES_MAX, SRQ_BYTES_MIN, TABLE_MAX,
 };
 pub use page::{LaneView, Page, Viewer};
 pub use pins::{PinLimits, TENANT_PINNED};

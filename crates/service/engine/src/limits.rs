@@ -271,8 +271,8 @@ pub(crate) const OPERATIONS_PER_LANE_MAX: u32 = 1024;
 pub(crate) const OPERATION_LOOKS_PER_TURN: usize = 64;
 /// Slots of a lane's buffers for bytes that travel in the rings: operations with such bytes at a time.
 pub(crate) const OPERATION_BUFFERS: u16 = 64;
-/// Regions of other hosts that the applications of a host have open.
-pub(crate) const REGION_HANDLES_MAX: u32 = 1 << 16;
+/// Regions of other hosts that the applications of a host have open: more than a user's share, which the daemon bounds.
+pub const REGION_HANDLES_MAX: u32 = TABLE_MAX;
 /// Regions of other hosts that one application has open.
 pub(crate) const REGION_HANDLES_PER_APP_MAX: usize = 1024;
 /// Regions of this host that are registered for others.

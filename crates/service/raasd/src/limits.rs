@@ -261,3 +261,19 @@ pub const LIMITS: &[Limit] = &[
     daemon_limit!(engine_cpu_max, 1, 100),
     daemon_limit!(user_share_percent, 1, 100),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Else one user has all of the engine's table, within its share of the daemon's.
+    #[test]
+    fn an_engine_has_handles_for_the_shares_of_several_users() {
+        let of_user = DaemonLimits::default().directory(0).handles_per_user_max;
+        assert!(
+            of_user * 4 <= u64::from(engine::REGION_HANDLES_MAX) + 1,
+            "{of_user} of {}",
+            engine::REGION_HANDLES_MAX
+        );
+    }
+}
