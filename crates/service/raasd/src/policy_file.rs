@@ -41,8 +41,9 @@ fn parse(text: &str) -> Result<Policy, Vec<String>> {
     let mut names = BTreeSet::new();
     for tenant in &file.tenant {
         let (at, name) = (tenant.name.span().start, tenant.name.get_ref());
-        if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
-            let told = format!("`name`: a name has 1 to {NAME_BYTES_MAX} bytes and no control characters");
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(control::is_plain) {
+            let plain = "and no characters that change how others look";
+            let told = format!("`name`: a name has 1 to {NAME_BYTES_MAX} bytes {plain}");
             problems.add(at, &told);
         } else if name == plane::OTHERS {
             let told = format!("`name`: \"{name}\" are the programs of no tenant; write their rights in [others]");
@@ -335,6 +336,11 @@ connections_max = 10
         let tenant = "[[tenant]]\nname = \"a\"\nusers = [1]\n";
         for (text, expected) in [
             ("[other]\n", "1: unknown key `other`; did you mean `others`?"),
+            ("[[tenants]]\nname = \"a\"\n", "1: unknown key `tenants`; did you mean `tenant`?"),
+            (
+                "[[tenant]]\nname = \"a\\u202eb\"\nusers = [1]\n",
+                "2: `name`: a name has 1 to 64 bytes and no characters",
+            ),
             ("[[tenant]]\nusers = [1]\n", "1: `tenant`: missing field `name`"),
             ("[[tenant]]\nname = \"a\"\n", "2: tenant \"a\": it takes every program"),
             ("[[tenant]]\nname = \"others\"\nusers = [1]\n", "2: `name`: \"others\" are the programs of no tenant"),

@@ -122,7 +122,11 @@ impl<'t> Problems<'t> {
             None => format!("`{}`: {message}", entry.key),
         };
         let table = entry.table.as_ref().map(|table| format!("{table}: ")).unwrap_or_default();
-        self.add(at, &format!("{table}{told}"));
+        let told = format!("{table}{told}");
+        // A list of tables goes in pieces, and a key that is none is found in each.
+        if !self.list.iter().any(|(other, before)| *before == told && self.line_of(*other) == self.line_of(at)) {
+            self.add(at, &told);
+        }
     }
 
     fn line_of(&self, at: usize) -> usize {
