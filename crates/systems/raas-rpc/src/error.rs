@@ -57,7 +57,7 @@ pub enum OpenError {
 #[non_exhaustive]
 pub enum CallError {
     /// The service returned this error.
-    #[error("the service failed: {0}")]
+    #[error("the service failed: {}", shown(.0))]
     Failed(String),
     /// The service panicked. What it had done by then stays.
     #[error("the service panicked while it executed the call; the server's log says where")]
@@ -107,6 +107,12 @@ pub enum CallError {
     BadRequest,
 }
 
+/// Words of another host as a person can read them: they write nothing to a terminal, and end no line.
+fn shown(words: &str) -> String {
+    let of_char = |c| if matches!(c, '"' | '\'' | '\\') { String::from(c) } else { c.escape_debug().to_string() };
+    words.chars().map(of_char).collect()
+}
+
 /// A server could not be made.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
@@ -136,3 +142,15 @@ pub enum ServeError {
 }
 
 raas::debug_says_the_words!(OpenError, CallError, ServeError);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_a_service_cannot_write_to_a_terminal() {
+        let told = CallError::Failed("\u{1b}]0;owned\u{7}\n\u{202e} größe \"a\" 名前".into()).to_string();
+        let wanted = "the service failed: \\u{1b}]0;owned\\u{7}\\n\\u{202e} größe \"a\" 名前";
+        assert_eq!(told, wanted);
+    }
+}
