@@ -119,6 +119,7 @@ impl PairLink {
         let reader = RingReader::growing(peer_segment.ring(j), rx_bytes, rx, 0)?;
         own.flags.store(0, Ordering::Relaxed);
         own.given_back.store(0, Ordering::Relaxed);
+        own.carried.store(0, Ordering::Relaxed);
         own.waiting.store(0, Ordering::Relaxed);
         own.reason.store(0, Ordering::Relaxed);
         own.owner_pid.store(pid, Ordering::Relaxed);
@@ -184,9 +185,11 @@ impl Entry {
     }
 
     /// The next user of the slot starts at 0, and must find the peer's cursors there. The flags stay: the peer may not
-    /// have seen them yet; they stop to count when the generation changes.
+    /// have seen them yet; they stop to count when the generation changes. What was sent stays for the daemon to count.
     fn put_back(&self) {
-        self.own.tail.store(0, Ordering::Relaxed);
+        self.own.carried.store(self.own.tail.load(Ordering::Relaxed), Ordering::Release);
+        // Whoever sees the cursor gone sees what it was.
+        self.own.tail.store(0, Ordering::Release);
         self.own.head.store(0, Ordering::Relaxed);
         self.own.grown_at.store(0, Ordering::Relaxed);
         self.own.waiting.store(0, Ordering::Release);

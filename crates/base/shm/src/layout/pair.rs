@@ -18,6 +18,7 @@ pub(super) const OWNER_PID_AT: u64 = 32;
 pub(super) const GROWN_AT_AT: u64 = 40;
 /// On a line of its own: the peer polls those before it, and looks at this one seldom.
 pub(super) const GIVEN_BACK_AT: u64 = 64;
+pub(super) const CARRIED_AT: u64 = 72;
 
 /// In the header's page: the number of the next look of this side, and what it tells the peer (see `told`).
 pub(super) const LOOKS_AT: u64 = 1024;
@@ -101,6 +102,7 @@ impl Pair {
             owner_pid: word32(region, base + OWNER_PID_AT),
             grown_at: word64(region, base + GROWN_AT_AT),
             given_back: word64(region, base + GIVEN_BACK_AT),
+            carried: word64(region, base + CARRIED_AT),
         }
     }
 
@@ -176,4 +178,6 @@ pub struct PairWords {
     pub grown_at: Word64,
     /// Bit n turns round each time that this side gives loan n of the peer back (docs/use/by-reference.md).
     pub given_back: Word64,
+    /// What `tail` was when this side put the slot back; 0 before.
+    pub carried: Word64,
 }

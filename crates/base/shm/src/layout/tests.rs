@@ -190,7 +190,8 @@ fn the_engine_page_and_the_pair_are_as_documented() {
         ("grown_at", GROWN_AT_AT, 8),
         ("unused", GROWN_AT_AT + 8, GIVEN_BACK_AT - GROWN_AT_AT - 8),
         ("given_back", GIVEN_BACK_AT, 8),
-        ("zero", GIVEN_BACK_AT + 8, u64::from(SLOT_BYTES) - GIVEN_BACK_AT - 8),
+        ("carried", CARRIED_AT, 8),
+        ("zero", CARRIED_AT + 8, u64::from(SLOT_BYTES) - CARRIED_AT - 8),
     ];
     documented("Pair slot", &slot);
     let notes =

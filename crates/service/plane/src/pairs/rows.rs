@@ -12,6 +12,8 @@ use super::{CONNECTING_END, Pair, Pairs, Use};
 use crate::{ClientId, ConnectionRows};
 
 struct Words {
+    /// Bytes that this side has sent.
+    sent: u64,
     tail: u64,
     head: u64,
     flags: u32,
@@ -20,10 +22,13 @@ struct Words {
 impl Words {
     fn load(words: &PairWords, generation: u32) -> Self {
         if words.generation.load(Ordering::Acquire) != generation {
-            return Self { tail: 0, head: 0, flags: 0 };
+            return Self { sent: 0, tail: 0, head: 0, flags: 0 };
         }
+        let tail = words.tail.load(Ordering::Acquire);
         Self {
-            tail: words.tail.load(Ordering::Relaxed),
+            // One that has put its slot back has no cursors there any more.
+            sent: tail.max(words.carried.load(Ordering::Relaxed)),
+            tail,
             head: words.head.load(Ordering::Relaxed),
             flags: words.flags.load(Ordering::Relaxed),
         }
@@ -107,8 +112,8 @@ impl<F> Pairs<F> {
             verb: None,
             verb_asked: None,
             verb_reason: None,
-            tx_bytes: own.tail,
-            rx_bytes: other.tail,
+            tx_bytes: own.sent,
+            rx_bytes: other.sent,
             direct_tx_bytes: 0,
             direct_rx_bytes: 0,
             tx_queued_bytes: own.tail.saturating_sub(other.head).min(ring),
@@ -136,13 +141,13 @@ fn add(a: (u64, u64), b: (u64, u64)) -> (u64, u64) {
 
 /// What each end has sent and received.
 pub(super) fn carried<F>(pair: &Pair<F>, use_: &Use) -> [(ClientId, (u64, u64)); 2] {
-    let tail = |side: usize| {
+    let sent = |side: usize| {
         let segment = pair.segments.get(use_.segment)?;
         let generation = *segment.generations.get(use_.slot as usize)?;
-        Some(Words::load(&segment.halves[side].as_ref()?.view.slot(use_.slot), generation).tail)
+        Some(Words::load(&segment.halves[side].as_ref()?.view.slot(use_.slot), generation).sent)
     };
-    let tails = [tail(0).unwrap_or(0), tail(1).unwrap_or(0)];
-    [(pair.ends[0].client, (tails[0], tails[1])), (pair.ends[1].client, (tails[1], tails[0]))]
+    let sent = [sent(0).unwrap_or(0), sent(1).unwrap_or(0)];
+    [(pair.ends[0].client, (sent[0], sent[1])), (pair.ends[1].client, (sent[1], sent[0]))]
 }
 
 fn state(own: &Words, other: &Words, closed: bool) -> ConnectionState {

@@ -494,6 +494,12 @@ fn bytes_of_a_client_are_those_of_its_connections_and_of_those_that_are_over() {
     assert_eq!(both(&world), [(300, 20), (20, 300)]);
     world.pairs.handle_closed(ClientId(1), id + CONNECTING_END);
     assert_eq!(both(&world), [(300, 20), (20, 300)], "one side has closed");
+    for (end, tail) in [(1, 300), (2, 20)] {
+        let words = world.owned[&(end, 0)].slot(0);
+        words.carried.store(tail, Ordering::Release);
+        words.tail.store(0, Ordering::Release);
+        assert_eq!(both(&world), [(300, 20), (20, 300)], "{end} has put its slot back");
+    }
     world.pairs.handle_closed(ClientId(2), id);
     assert_eq!(both(&world), [(300, 20), (20, 300)], "both have");
     world.pairs.handle_gone(ClientId(1));
