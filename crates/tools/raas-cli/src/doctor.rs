@@ -15,6 +15,7 @@ use std::net::IpAddr;
 
 use crate::cli::DoctorArgs;
 use crate::route;
+use crate::run::probe::{self, Tried};
 use terminal::Failure;
 use terminal::out;
 use transport::Raas;
@@ -64,9 +65,15 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
 /// Whether connections of programs under `raas run` would leave kernel TCP here: in a container, say.
 fn look_at_run(raas: Option<&Raas>, findings: &mut Findings) {
     let Some(raas) = raas else { return };
-    match crate::run::probe::why_not(raas.session()) {
-        None => findings.ok("run", "upgraded", "a TCP connection to itself would be upgraded under `raas run`"),
-        Some(reason) => {
+    match probe::upgrade(raas.session()) {
+        Tried::Upgraded => {
+            findings.ok("run", "upgraded", "a TCP connection to itself would be upgraded under `raas run`")
+        }
+        Tried::NoConnection => {
+            let detail = "no TCP connection to itself can be made here: it is not known whether one would be upgraded";
+            findings.warn("run", "unknown", detail, "ip link set lo up, if the loopback interface is down here");
+        }
+        Tried::Stays(reason) => {
             let detail = format!("under `raas run` connections would stay on kernel TCP: {reason}");
             let fix = "see the reason in docs/reasons.md, and the containers' page, docs/operate/recipes.md";
             findings.warn("run", reason.key(), detail, fix);

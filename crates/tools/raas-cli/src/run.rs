@@ -109,7 +109,7 @@ fn requires_encryption(args: &RunArgs) -> Result<bool, Failure> {
     match session(args) {
         Ok(session) => {
             if args.strict
-                && let Some(reason) = probe::why_not(&session)
+                && let probe::Tried::Stays(reason) = probe::upgrade(&session)
             {
                 let words = "a TCP connection of this network namespace would not be upgraded";
                 return Err(Failure::Refused(format!("{words}: {}: {reason}", reason.key())));

@@ -12,8 +12,23 @@ use raas::{Reason, Session};
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// None: it would, or nothing can be said, because there is no loopback interface.
-pub(crate) fn why_not(session: &Session) -> Option<Reason> {
+/// What came of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tried {
+    /// It would be upgraded.
+    Upgraded,
+    /// It would stay on TCP.
+    Stays(Reason),
+    /// No connection could be made, as where the loopback interface is down.
+    NoConnection,
+}
+
+/// Tries it.
+pub(crate) fn upgrade(session: &Session) -> Tried {
+    ends(session).unwrap_or(Tried::NoConnection)
+}
+
+fn ends(session: &Session) -> Option<Tried> {
     // In the daemon's namespace its own address; several daemons of one machine have loopback addresses.
     let addresses = session.addresses().iter().copied().chain([IpAddr::from(Ipv4Addr::LOCALHOST)]);
     let listener = addresses.filter_map(|ip| TcpListener::bind((ip, 0)).ok()).next()?;
@@ -26,11 +41,11 @@ pub(crate) fn why_not(session: &Session) -> Option<Reason> {
     let until = Instant::now() + PATIENCE;
     loop {
         match connected.try_finish() {
-            Ok(Some(Found::Met(_))) => return None,
-            Ok(Some(Found::Stays(reason))) => return Some(reason),
+            Ok(Some(Found::Met(_))) => return Some(Tried::Upgraded),
+            Ok(Some(Found::Stays(reason))) => return Some(Tried::Stays(reason)),
             Ok(None) if Instant::now() < until => std::thread::sleep(PAUSE),
-            Ok(None) => return Some(Reason::TimedOut),
-            Err(_) => return Some(Reason::DaemonLost),
+            Ok(None) => return Some(Tried::Stays(Reason::TimedOut)),
+            Err(_) => return Some(Tried::Stays(Reason::DaemonLost)),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::rig::namespace::in_namespace;
 use crate::rig::{Cluster, Daemon, Ended, Running, address, raas, run, wait_until, write_key};
 
 /// `raas daemon --check` with this socket besides.
@@ -265,4 +266,24 @@ fn a_socket_is_of_no_use_to_a_command_that_asks_no_daemon() {
     let ended = run(Command::new(raas().get_program()).arg("--socket").arg(&daemon.socket).args(["stat", "--json"]));
     assert_eq!(ended.json()["device"], "softnic", "{ended:?}");
     daemon.stop();
+}
+
+/// In a network namespace whose loopback interface is down no connection can be made, and so none be tried.
+#[test]
+fn a_doctor_that_could_try_nothing_does_not_say_that_all_is_well() {
+    const NAME: &str = "first_hour::a_doctor_that_could_try_nothing_does_not_say_that_all_is_well";
+    in_namespace(NAME, &[], || {
+        let cluster = Cluster::new();
+        let daemon = cluster.daemon();
+        let of_run = || {
+            let told = run(&mut daemon.command(&["doctor", "--json"])).json();
+            let all = told["findings"].as_array().unwrap().clone();
+            all.into_iter().find(|finding| finding["id"] == "run").unwrap()
+        };
+        assert_eq!(of_run()["value"], "upgraded");
+        let link = |state| run(Command::new("ip").args(["link", "set", "lo", state]));
+        assert_eq!(link("down").code(), 0);
+        let found = of_run();
+        assert!(found["value"] == "unknown" && found["level"] == "warn", "{found}");
+    });
 }

@@ -1,6 +1,6 @@
 //! `raas ss` with its filters, `raas stat --watch`, and that docs/operate/commands.md names every key that they print.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
 
 use crate::rig::{Cluster, Daemon, Running, raas, run, wait_until};
@@ -139,4 +139,30 @@ fn every_key_is_documented() {
     assert!(found.len() > 100, "{found:?}");
     found.retain(|key| !DOCUMENTATION.contains(&format!("`{key}`")));
     assert!(found.is_empty(), "not in docs/operate/commands.md: {found:?}");
+}
+
+/// What a program carried by connections of one host does not become less when they are closed in order.
+#[test]
+fn bytes_of_one_host_stay_counted_when_their_connections_are_closed() {
+    const CONNECTIONS: u64 = 5;
+    let cluster = Cluster::new();
+    let daemon = cluster.daemon();
+    let (server, client) = (daemon.session("server"), daemon.session("client"));
+    let listener = Listener::bind_with(&server, (daemon.ip, 7000)).unwrap();
+    for _ in 0..CONNECTIONS {
+        let mut to = Stream::connect_with(&client, (daemon.ip, 7000)).unwrap();
+        let (mut from, _) = listener.accept().unwrap();
+        to.write_all(&[1; 3000]).unwrap();
+        from.read_exact(&mut [0; 3000]).unwrap();
+        from.write_all(&[2; 50]).unwrap();
+        to.read_exact(&mut [0; 50]).unwrap();
+    }
+    wait_until("all are closed", || shown(&daemon, &[]).0.is_empty());
+    let told = run(&mut daemon.command(&["stat", "--json"])).json();
+    let of = |name: &str| {
+        let app = told["apps"].as_array().unwrap().iter().find(|app| app["name"] == name).unwrap();
+        [&app["tx_bytes"], &app["rx_bytes"]].map(|bytes| bytes.as_u64().unwrap())
+    };
+    let (asked, answered) = (CONNECTIONS * 3000, CONNECTIONS * 50);
+    assert_eq!((of("client"), of("server")), ([asked, answered], [answered, asked]));
 }
