@@ -48,7 +48,7 @@ const fn with_two_engines(name: &'static str, least: u64) -> Judge {
 
 /// The judges; the long ones first, so that the last one of two at a time does not run for long by itself.
 const JUDGES: &[Judge] = &[
-    judge("descriptors", "auto", 13),
+    judge("descriptors", "auto", 18),
     judge("memory", "auto", 9),
     judge("storm", "auto", 11),
     judge("requests", "auto", 10),

@@ -41,13 +41,51 @@ const KINDS: &[(&str, Make)] = &[
     ("a directory", || Ok(std::fs::File::open("/")?.into())),
     ("a device", || Ok(std::fs::File::open("/dev/zero")?.into())),
     ("a socket that listens", || Ok(std::net::TcpListener::bind("127.0.0.1:0")?.into())),
-    ("a set of epoll", || Ok(rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC)?)),
+    ("a set of epoll in a set of epoll", || {
+        use rustix::event::epoll;
+        let [outer, inner] = [epoll::create(epoll::CreateFlags::CLOEXEC)?, epoll::create(epoll::CreateFlags::CLOEXEC)?];
+        epoll::add(&outer, &inner, epoll::EventData::new_u64(1), epoll::EventFlags::IN)?;
+        Ok(outer)
+    }),
+    ("a socket that has a socket in it whose close waits", || {
+        let [outer, other] = pair()?;
+        pass(&other, &lingering()?)?;
+        Ok(outer)
+    }),
+    ("a counter", || Ok(rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?)),
+    ("a file in memory with a name", || Ok(tempfile::tempfile_in("/dev/shm")?.into())),
+    ("memory that may not grow, and may shrink", || {
+        use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+        let memory = memfd_create("m", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&memory, 1 << 20)?;
+        fcntl_add_seals(&memory, SealFlags::GROW | SealFlags::SEAL)?;
+        Ok(memory)
+    }),
+    ("memory of huge pages", || {
+        use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+        let memory = memfd_create("m", flags)?;
+        ftruncate(&memory, 2 << 20)?;
+        fcntl_add_seals(&memory, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
+        Ok(memory)
+    }),
     ("memory without seals", || Ok(rustix::fs::memfd_create("m", rustix::fs::MemfdFlags::CLOEXEC)?)),
     ("a process", || {
         let own = rustix::process::getpid();
         Ok(rustix::process::pidfd_open(own, rustix::process::PidfdFlags::empty())?)
     }),
 ];
+
+fn pair() -> Result<[OwnedFd; 2]> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    Ok([a, b])
+}
+
+/// Leaves a descriptor unread in the other end of a socket.
+fn pass(socket: &OwnedFd, fd: &OwnedFd) -> Result<()> {
+    Ok(control::send_frame(socket.as_fd(), &[0], &[fd.as_fd()])?)
+}
 
 /// A connection with more unsent bytes than the kernel takes; its peer is kept open, and reads nothing.
 fn lingering() -> Result<OwnedFd> {

@@ -17,7 +17,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 
 use super::PATIENCE;
-use crate::raw::{RawApp, RawError, dial, receive};
+use crate::raw::{RawApp, RawConnection, RawError, dial, receive};
 
 /// What the process says when it gets nothing more.
 pub const FILLED: &str = "filled";
@@ -27,6 +27,8 @@ const KEY: RegionKey = RegionKey::new([0x55; 16]);
 const TRIES_MAX: usize = 20_000;
 /// Times that it begins with a thing when one of its programs was put out.
 const TRIES_OF_A_THING: u32 = 5;
+/// A quarter of the handles that the judge's daemon gives, and as many leases.
+const HANDLES_OF_USER: usize = 2000;
 /// Programs that do not read.
 const SILENT: usize = 6;
 /// Runs whose answers one of them does not read: fewer than would end it by their number.
@@ -73,12 +75,16 @@ enum Thing {
     Rings,
     Rows,
     Listeners,
+    Datagrams,
+    Queues,
+    Leases,
 }
 
-use Thing::{Handles, Kernels, Listeners, Messages, Regions, Rings, Rows, Runs};
+use Thing::{Datagrams, Handles, Kernels, Leases, Listeners, Messages, Queues, Regions, Rings, Rows, Runs};
 
 impl Thing {
-    const ALL: [Self; 8] = [Kernels, Regions, Messages, Runs, Handles, Rings, Rows, Listeners];
+    const ALL: [Self; 11] =
+        [Kernels, Regions, Messages, Runs, Handles, Rings, Rows, Listeners, Datagrams, Queues, Leases];
 
     /// What it needs of a share must not be taken by others before: kernels need regions, all of these need handles,
     /// and messages are made by runs.
@@ -86,7 +92,7 @@ impl Thing {
         match self {
             Regions => &[Kernels],
             Runs => &[Messages],
-            Handles => &[Messages, Runs, Regions],
+            Handles => &[Messages, Runs, Regions, Leases],
             _ => &[],
         }
     }
@@ -127,6 +133,9 @@ pub fn run(socket: &Path, uid: u32, (host, far): (IpAddr, SocketAddr), seed: u64
                 Rings => hoard.rings(far),
                 Rows => hoard.rows(),
                 Listeners => hoard.listeners(),
+                Datagrams => hoard.ends(|app| app.bind(0, 4096)),
+                Queues => hoard.ends(|app| app.open_operations(4096)),
+                Leases => hoard.leases(&small, far.ip()),
             };
             tries += 1;
             match count {
@@ -312,6 +321,49 @@ impl Hoard<'_> {
         bail!("no end")
     }
 
+    /// Datagram sockets, or queues for operations, of two programs.
+    fn ends(&mut self, open: impl Fn(&mut RawApp) -> Result<RawConnection, RawError>) -> Result<usize> {
+        let mut opened = 0;
+        for _ in 0..2 {
+            let app = self.app()?;
+            loop {
+                ensure!(opened < TRIES_MAX, "no end");
+                match open(app) {
+                    Ok(_) => opened += 1,
+                    Err(RawError::No(_)) => break,
+                    Err(other) => return Err(other.into()),
+                }
+            }
+        }
+        Ok(opened)
+    }
+
+    /// A region is lent to another host again and again, by two programs.
+    fn leases(&mut self, region: &str, to: IpAddr) -> Result<usize> {
+        let mut lent = 0;
+        for _ in 0..2 {
+            let host = self.host;
+            let app = self.app()?;
+            let open = open(app, host, region)?.map_err(|why| anyhow!("{why}"))?;
+            loop {
+                ensure!(lent < TRIES_MAX, "no end");
+                let request = app.number();
+                app.send(&Request::RegionLend { request, open, connection: 0, host: to, key: KEY }, &[])?;
+                let answer = app.wait_for(|reply| match reply {
+                    Reply::RegionLent { request: r, result } if *r == request => Some(result.clone()),
+                    _ => None,
+                })?;
+                match answer {
+                    Ok(_) => lent += 1,
+                    Err(RegionRefusal::TooMany { .. }) => break,
+                    Err(other) => bail!("{other}"),
+                }
+            }
+        }
+        ensure!(lent <= HANDLES_OF_USER, "a user has {lent} leases, more than its share of {HANDLES_OF_USER}");
+        Ok(lent)
+    }
+
     /// Runs that do not end, of more programs than may begin one at a time.
     fn runs(&mut self, region: &str) -> Result<usize> {
         const PROGRAMS: usize = 10;
@@ -398,7 +450,7 @@ mod tests {
     fn the_seed_decides_what_is_taken_and_in_which_order() {
         let drawn: Vec<_> = (0..200).map(Thing::drawn).collect();
         assert_eq!(drawn[7], Thing::drawn(7));
-        assert!(drawn.iter().any(|order| *order != drawn[0]) && drawn.iter().any(|order| order.len() < 8));
+        assert!(drawn.iter().any(|order| *order != drawn[0]) && drawn.iter().any(|order| order.len() < 11));
         for order in drawn {
             let place = |thing: Thing| order.iter().position(|other| *other == thing);
             assert!(place(Kernels).is_some() && place(Messages).is_some(), "{order:?}");
