@@ -147,7 +147,11 @@ fn bytes_of_one_host_stay_counted_when_their_connections_are_closed() {
     const CONNECTIONS: u64 = 5;
     let cluster = Cluster::new();
     let daemon = cluster.daemon();
-    let (server, client) = (daemon.session("server"), daemon.session("client"));
+    let session = |name: &str| {
+        let builder = raas::Session::builder().socket(&daemon.socket).name(name).background(true);
+        builder.connect().unwrap()
+    };
+    let (server, client) = (session("server"), session("client"));
     let listener = Listener::bind_with(&server, (daemon.ip, 7000)).unwrap();
     for _ in 0..CONNECTIONS {
         let mut to = Stream::connect_with(&client, (daemon.ip, 7000)).unwrap();
