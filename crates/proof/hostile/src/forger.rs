@@ -5,7 +5,7 @@
 //! Owns the cases. The lane must survive, idle and busy, each byte must be one that was sent, and each forged packet
 //! must be a drop that is counted by its reason.
 
-pub mod field;
+mod field;
 pub mod hand;
 
 use std::collections::BTreeMap;
@@ -45,7 +45,7 @@ const DROP: &str = "wrong_port";
 /// The lane that is forged: on TCP there is no packet that a user of the peer's host could send.
 const ROCE: WirePolicy = WirePolicy::Only(Wire::Roce);
 
-/// Runs it; the seed decides what the forger sends. In a namespace already ([`field::enter`]).
+/// Runs it; the seed decides what the forger sends. In a namespace already ([`crate::namespace::enter`]).
 pub fn run(raas: Program<'_>, seed: u64, verdict: &mut Verdict) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let field = Field::make()?;

@@ -1,72 +1,87 @@
-//! Judge `groups`: a group of three hosts, whose leader's program or daemon is killed or stands still, again and again.
+//! Judge `groups`: a group of three hosts or more, each in a network namespace with clocks of its own, whose programs,
+//! daemons and links fail in every way that [`Kind`] names, again and again, while clients ask.
 //!
-//! Owns what must hold: every command that a member was told to be committed is in the state of the group, once, and those of
-//! one member in their order; and the group goes on after each fault.
+//! Owns what must hold: the group goes on, no two lead in one term, and one order of one call at a time explains what all
+//! clients saw. So nothing that was told to be done is lost or done twice, and no read tells what was.
 
+mod clients;
+mod hub;
 pub mod member;
+mod nemesis;
+mod place;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::IpAddr;
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use rand::SeedableRng as _;
 use rand::rngs::SmallRng;
-use rand::{RngExt as _, SeedableRng as _};
-use rustix::process::{Pid, Signal, kill_process};
 
-use crate::host::{Host, Program, address};
+use crate::host::{Host, Program};
 use crate::verdict::Verdict;
+use clients::Clients;
+pub use nemesis::Kind;
+use place::Place;
 
-const HOSTS: usize = 3;
-/// Commands that are committed between two faults, at least.
+/// Calls that end between two faults, and while one lasts, at least.
 const BETWEEN: u32 = 10;
 /// The group goes on within that, on however busy a machine.
 const GOES_ON: Duration = Duration::from_secs(240);
-/// Longest time that a fault lasts beyond the first commits without the leader.
-const LONGER_MS_MAX: u64 = 200;
+/// Longest wait for a line: clients ask again as often.
+const TURN: Duration = Duration::from_millis(2);
+/// Between two requests to change the members.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
 const LIMITS: &str = "[limits]\npeer_return_ms = 3600000\nconnect_timeout_ms = 60000\n";
+/// Numbers of calls that are no client's.
+const OPERATORS: u64 = 1 << 60;
 
-/// What happens to whoever leads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Fault {
-    ProgramKilled,
-    ProgramStill,
-    DaemonKilled,
-    DaemonStill,
+/// What is done to how large a group.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Hosts, from 3 to 9.
+    pub hosts: usize,
+    /// In this order.
+    pub kinds: Vec<Kind>,
+    /// Faults of each kind.
+    pub count: u32,
+    /// Why there are no namespaces here.
+    pub no_namespaces: Option<String>,
 }
 
-const FAULTS: [Fault; 4] = [Fault::ProgramKilled, Fault::ProgramStill, Fault::DaemonKilled, Fault::DaemonStill];
-
-/// Runs it: so many faults, of all kinds in an order that the seed decides.
-pub fn run(raas: Program<'_>, seed: u64, count: u32, verdict: &mut Verdict) -> Result<()> {
+/// Runs it.
+pub fn run(raas: Program<'_>, seed: u64, plan: &Plan, verdict: &mut Verdict) -> Result<()> {
     let dir = tempfile::tempdir()?;
-    let mut rng = SmallRng::seed_from_u64(seed);
-    let mut field = Field::start(raas, dir.path())?;
-    let mut times: BTreeMap<Fault, Vec<Duration>> = BTreeMap::new();
-    let mut went_on = Ok(());
-    for number in 0..count {
-        let fault = FAULTS[rng.random_range(0..FAULTS.len())];
-        let longer = Duration::from_millis(rng.random_range(0..LONGER_MS_MAX));
-        let begin = Instant::now();
-        went_on = field.suffer(fault, longer).with_context(|| format!("fault {number}, {fault:?}"));
-        if went_on.is_err() {
+    let place = match &plan.no_namespaces {
+        Some(why) => Err(anyhow::anyhow!("{why}")),
+        None => Place::namespaces(plan.hosts, seed),
+    };
+    let place = place.unwrap_or_else(|why| {
+        println!("SKIP groups, faults of links: {why:#}");
+        Place::one_host(plan.hosts)
+    });
+    let has_links = place.hub.is_some();
+    let clocks = if place.has_clocks() { "clocks that are days apart" } else { "one clock" };
+    let mut field = Field::start(raas, dir.path(), place, seed)?;
+    for kind in plan.kinds.iter().copied().filter(|kind| has_links || !kind.is_of_links()) {
+        let went_on = field.all_of(kind, plan.count);
+        let is_over = went_on.is_err();
+        verdict.case(&format!("the group goes on: {kind:?}"), went_on);
+        if is_over {
             break;
         }
-        times.entry(fault).or_default().push(begin.elapsed());
     }
-    let told = times.iter().map(|(fault, all)| format!("{} x {fault:?}", all.len())).collect::<Vec<_>>().join(", ");
-    verdict.case("the group goes on whatever becomes of its leader", went_on.map(|()| told));
-    verdict.case("what was committed is there, once and in its order", field.judge());
+    let told = field.end().map(|told| format!("{told}, {} hosts with {clocks}", plan.hosts));
+    verdict.case("one order explains what all clients saw: nothing lost, doubled or stale", told);
     Ok(())
 }
 
 /// A member's process.
 struct Member {
-    client: u64,
+    life: u64,
     child: Child,
     stdin: Option<ChildStdin>,
 }
@@ -74,72 +89,98 @@ struct Member {
 /// What a member says.
 struct Said {
     member: usize,
-    client: u64,
+    life: u64,
     line: String,
 }
 
 struct Field<'a> {
     raas: Program<'a>,
     dir: &'a Path,
-    ips: [IpAddr; HOSTS],
     daemons: Vec<Option<Host>>,
     members: Vec<Option<Member>>,
+    place: Place,
     says: Receiver<Said>,
     heard: Sender<Said>,
-    last_client: u64,
-    /// By client: the numbers that it was told to be committed.
-    done: BTreeMap<u64, BTreeSet<u64>>,
+    lives: u64,
+    clients: Clients,
+    rng: SmallRng,
     leader: Option<usize>,
+    /// Who said that it is a candidate, since this was looked at.
+    candidates: Vec<usize>,
+    /// Who leads in a term, in which life.
+    terms: BTreeMap<String, (usize, u64)>,
+    /// By member, as of this life: what it has applied, and the members that it knows.
+    applied: Vec<(u64, String)>,
 }
 
 impl<'a> Field<'a> {
-    fn start(raas: Program<'a>, dir: &'a Path) -> Result<Self> {
-        let ips = [address(), address(), address()];
+    fn start(raas: Program<'a>, dir: &'a Path, place: Place, seed: u64) -> Result<Self> {
         let (heard, says) = channel();
-        let daemons = ips.iter().map(|ip| Host::start(raas, dir, *ip, LIMITS).map(Some)).collect::<Result<_>>()?;
-        let (members, last_client, done, leader) = (Vec::new(), 0, BTreeMap::new(), None);
-        let mut field = Self { raas, dir, ips, daemons, members, says, heard, last_client, done, leader };
-        for member in 0..HOSTS {
-            let joined = field.join(member)?;
+        let count = place.ips.len();
+        let mut field = Self {
+            raas,
+            dir,
+            daemons: vec![],
+            members: vec![],
+            place,
+            says,
+            heard,
+            lives: 0,
+            clients: Clients::new(seed),
+            rng: SmallRng::seed_from_u64(seed),
+            leader: None,
+            candidates: vec![],
+            terms: BTreeMap::new(),
+            applied: vec![(0, String::new()); count],
+        };
+        for host in 0..count {
+            let daemon = field.start_daemon(host)?;
+            field.daemons.push(Some(daemon));
+        }
+        for host in 0..count {
+            let joined = field.join(host)?;
             field.members.push(Some(joined));
         }
-        field.wait_commits(None)?;
+        field.go_on()?;
         Ok(field)
     }
 
-    fn join(&mut self, member: usize) -> Result<Member> {
-        self.last_client += 1;
-        let client = self.last_client;
-        let socket = &self.daemons[member].as_ref().context("its daemon")?.socket;
-        let mut command = Command::new(std::env::current_exe()?);
-        command.arg("member").arg("--socket").arg(socket);
-        command.args(["--me", &(member + 1).to_string(), "--client", &client.to_string()]);
-        self.ips.iter().for_each(|ip| _ = command.args(["--host", &ip.to_string()]));
+    fn start_daemon(&self, host: usize) -> Result<Host> {
+        let command = self.place.command(host, self.raas.path);
+        Host::start_by(command, self.raas, self.dir, self.place.ips[host], LIMITS, &[])
+    }
+
+    fn join(&mut self, host: usize) -> Result<Member> {
+        self.lives += 1;
+        let life = self.lives;
+        let socket = self.dir.join(format!("{}.sock", self.place.ips[host]));
+        let mut command = self.place.command(host, std::env::current_exe()?);
+        command.arg("member").arg("--socket").arg(socket).args(["--me", &(host + 1).to_string()]);
+        self.place.ips.iter().for_each(|ip| _ = command.args(["--host", &ip.to_string()]));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take().context("its output")?);
         let heard = self.heard.clone();
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                if heard.send(Said { member, client, line }).is_err() {
+                if heard.send(Said { member: host, life, line }).is_err() {
                     return;
                 }
             }
         });
-        Ok(Member { client, child, stdin })
+        self.applied[host] = (0, String::new());
+        Ok(Member { life, child, stdin })
     }
 
-    /// Takes what members say until some commands were committed by others than `but`.
-    fn wait_commits(&mut self, but: Option<usize>) -> Result<()> {
-        let (begin, mut seen) = (Instant::now(), 0);
-        while seen < BETWEEN {
-            ensure!(begin.elapsed() < GOES_ON, "nothing is committed{}", self.words());
-            match self.says.recv_timeout(Duration::from_millis(100)) {
-                Ok(said) => seen += u32::from(self.hear(&said)? && Some(said.member) != but),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => bail!("all members have ended"),
-            }
+    /// So many faults of a kind.
+    fn all_of(&mut self, kind: Kind, count: u32) -> Result<String> {
+        let (before, mut whose) = (self.terms.len(), BTreeMap::<String, u32>::new());
+        for number in 0..count {
+            self.clients.turn();
+            let told = self.suffer(kind).with_context(|| format!("fault {number}, {kind:?}{}", self.words()))?;
+            *whose.entry(told).or_default() += 1;
         }
-        Ok(())
+        let told = whose.iter().map(|(told, count)| format!("{count}{told}")).collect::<Vec<_>>().join(", ");
+        Ok(format!("{told}; {} new leaders", self.terms.len() - before))
     }
 
     fn words(&self) -> String {
@@ -147,114 +188,116 @@ impl<'a> Field<'a> {
         self.daemons.iter().map(|host| format!("\n{}", of(host))).collect()
     }
 
-    /// Whether it was a commit.
-    fn hear(&mut self, said: &Said) -> Result<bool> {
+    /// Clients ask what is due, and a line is heard if one comes.
+    fn turn(&mut self) -> Result<()> {
+        for (member, line) in self.clients.due(self.members.len(), self.leader) {
+            self.tell(member, &line);
+        }
+        match self.says.recv_timeout(TURN) {
+            Ok(said) => self.hear(&said),
+            Err(RecvTimeoutError::Timeout) => Ok(()),
+            Err(RecvTimeoutError::Disconnected) => bail!("all members have ended"),
+        }
+    }
+
+    /// To one that is dead nothing is said; one that stands still may hear it later.
+    fn tell(&mut self, member: usize, line: &str) {
+        let stdin = self.members.get_mut(member).and_then(Option::as_mut).and_then(|member| member.stdin.as_mut());
+        if let Some(stdin) = stdin {
+            let _ = writeln!(stdin, "{line}");
+        }
+    }
+
+    fn hear(&mut self, said: &Said) -> Result<()> {
         let (what, rest) = said.line.split_once(' ').unwrap_or((&said.line, ""));
-        match what {
-            "leads" => self.leader = Some(said.member),
-            "done" => {
-                ensure!(self.done.entry(said.client).or_default().insert(rest.parse()?), "told twice: {}", said.line);
-                return Ok(true);
+        let (first, second) = rest.split_once(' ').unwrap_or((rest, ""));
+        let is_alive = self.members.get(said.member).is_some_and(|member| {
+            // One that joins now is not among them yet.
+            member.as_ref().is_some_and(|member| member.life == said.life)
+        });
+        match (what, first) {
+            ("found", call) => self.clients.on_found(call.parse()?, second.parse()?),
+            ("unknown" | "refused", call) => self.clients.on_refused(call.parse()?),
+            ("role", "leader") => {
+                let who = (said.member, said.life);
+                let first = *self.terms.entry(second.to_owned()).or_insert(who);
+                ensure!(first == who, "{first:?} and {who:?} lead in term {second}");
+                self.leader = Some(said.member).filter(|_| is_alive).or(self.leader);
             }
+            ("role", "candidate") if is_alive => self.candidates.push(said.member),
+            ("members", _) if is_alive => rest.clone_into(&mut self.applied[said.member].1),
+            ("applied", index) if is_alive => self.applied[said.member].0 = index.parse()?,
             _ => {}
         }
-        Ok(false)
+        Ok(())
     }
 
-    /// A fault of whoever leads, until the others go on, and its end.
-    fn suffer(&mut self, fault: Fault, longer: Duration) -> Result<()> {
-        let at = self.leader.context("nobody has led")?;
-        let pid = match fault {
-            Fault::ProgramKilled | Fault::ProgramStill => self.members[at].as_ref().map(|member| member.child.id()),
-            Fault::DaemonKilled | Fault::DaemonStill => self.daemons[at].as_ref().map(Host::pid),
-        };
-        let pid = pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)).context("its process")?;
-        match fault {
-            Fault::ProgramStill | Fault::DaemonStill => kill_process(pid, Signal::STOP)?,
-            Fault::ProgramKilled => {
-                let mut member = self.members[at].take().context("a member")?;
-                member.child.kill()?;
-                member.child.wait()?;
-            }
-            Fault::DaemonKilled => self.daemons[at].take().context("a daemon")?.kill()?,
-        }
-        let went_on = self.wait_commits(Some(at));
-        if matches!(fault, Fault::ProgramStill | Fault::DaemonStill) {
-            std::thread::sleep(longer);
-            kill_process(pid, Signal::CONT)?;
-        }
-        went_on?;
-        if fault == Fault::ProgramKilled {
-            let member = self.join(at)?;
-            self.members[at] = Some(member);
-        }
-        if fault == Fault::DaemonKilled {
-            self.daemons[at] = Some(Host::start(self.raas, self.dir, self.ips[at], LIMITS)?);
-        }
-        self.wait_commits(None)
-    }
-
-    /// Compares what the group has with what members were told.
-    fn judge(&mut self) -> Result<String> {
+    /// Turns until something holds.
+    fn until(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) -> Result<()> {
         let begin = Instant::now();
-        let all = loop {
-            ensure!(begin.elapsed() < GOES_ON, "nobody tells what the group has{}", self.words());
-            for member in self.members.iter_mut().flatten() {
-                if let Some(stdin) = &mut member.stdin {
-                    writeln!(stdin, "tell")?;
-                }
+        while !holds(self) {
+            ensure!(begin.elapsed() < GOES_ON, "never: {what}; {:?}", self.applied);
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    fn pass(&mut self, time: Duration) -> Result<()> {
+        let begin = Instant::now();
+        self.until("time passes", |_| begin.elapsed() >= time)
+    }
+
+    /// Until some calls have ended that were asked from here on.
+    fn go_on(&mut self) -> Result<()> {
+        self.clients.mark();
+        self.until("calls end", |field| field.clients.since_mark() >= BETWEEN)
+    }
+
+    /// Until every memory has what is committed now: then another may be lost.
+    fn become_whole(&mut self) -> Result<()> {
+        let all: String = (1..=self.place.ips.len()).map(|id| format!("{id} ")).collect();
+        let last = self.applied.iter().map(|(applied, _)| *applied).max().unwrap_or(0);
+        let is_there = |(applied, members): &(u64, String)| *applied > last && members == all.trim_end();
+        self.until("all members have the same", |field| field.applied.iter().all(is_there))
+    }
+
+    fn wait_candidate(&mut self, but: usize) -> Result<usize> {
+        self.candidates.clear();
+        let mut found = None;
+        self.until("somebody campaigns", |field| {
+            found = field.candidates.drain(..).find(|candidate| *candidate != but);
+            found.is_some()
+        })?;
+        found.context("a candidate")
+    }
+
+    /// Adds or removes a member, whoever leads. Done it is when most say so: one that has just begun knows the members of
+    /// old.
+    fn alter(&mut self, host: usize, is_added: bool) -> Result<()> {
+        let id = (host + 1).to_string();
+        let line = format!("{} {OPERATORS} {id}", if is_added { "add" } else { "remove" });
+        let mut asked: Option<Instant> = None;
+        self.until("the members change", |field| {
+            let says = |(_, members): &&(u64, String)| members.split(' ').any(|member| member == id) == is_added;
+            let is_done = field.applied.iter().filter(says).count() > field.applied.len() / 2;
+            if !is_done && asked.is_none_or(|asked| asked.elapsed() >= ASK_AGAIN) {
+                asked = Some(Instant::now());
+                (0..field.members.len()).for_each(|member| field.tell(member, &line));
             }
-            // What is told from here on may be behind the answer.
-            let known = self.done.clone();
-            if let Some(all) = self.wait_told()? {
-                break judge(&all, &known)?;
-            }
-        };
+            is_done
+        })
+    }
+
+    /// Has every call end, and judges all.
+    fn end(&mut self) -> Result<String> {
+        self.clients.finish();
+        self.until("all calls end", |field| field.clients.is_over())?;
         for mut member in std::mem::take(&mut self.members).into_iter().flatten() {
             drop(member.stdin.take());
-            let client = member.client;
-            ensure!(member.child.wait()?.success(), "the member of client {client} failed");
+            ensure!(member.child.wait()?.success(), "the member of life {} failed", member.life);
         }
-        Ok(all)
+        self.clients.judge()
     }
-
-    fn wait_told(&mut self) -> Result<Option<Vec<(u64, u64)>>> {
-        let begin = Instant::now();
-        while begin.elapsed() < Duration::from_secs(2) {
-            let Ok(said) = self.says.recv_timeout(Duration::from_millis(100)) else { continue };
-            self.hear(&said)?;
-            if let Some(rest) = said.line.strip_prefix("applied ") {
-                let pair = |word: &str| {
-                    let (client, number) = word.split_once(':').context("a pair")?;
-                    Ok((client.parse()?, number.parse()?))
-                };
-                return rest.split_whitespace().map(pair).collect::<Result<_>>().map(Some);
-            }
-        }
-        Ok(None)
-    }
-}
-
-fn judge(all: &[(u64, u64)], done: &BTreeMap<u64, BTreeSet<u64>>) -> Result<String> {
-    let mut last: BTreeMap<u64, u64> = BTreeMap::new();
-    let mut there: BTreeSet<(u64, u64)> = BTreeSet::new();
-    for &(client, number) in all {
-        ensure!(there.insert((client, number)), "command {number} of client {client} was applied twice");
-        let before = last.insert(client, number).unwrap_or(0);
-        ensure!(before < number, "command {number} of client {client} was applied behind {before}");
-    }
-    let mut count = 0;
-    for (&client, numbers) in done {
-        for &number in numbers {
-            ensure!(
-                there.contains(&(client, number)),
-                "command {number} of client {client} was committed, and is lost"
-            );
-            count += 1;
-        }
-    }
-    ensure!(count > 0, "nothing was committed");
-    Ok(format!("{count} commands that were told to be committed, of {} applied", all.len()))
 }
 
 impl Drop for Member {
@@ -262,19 +305,5 @@ impl Drop for Member {
         // It may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_lost_doubled_or_out_of_order_is_found() {
-        let done = BTreeMap::from([(1, BTreeSet::from([1, 3])), (2, BTreeSet::from([1]))]);
-        assert!(judge(&[(1, 1), (2, 1), (1, 2), (1, 3)], &done).is_ok());
-        for wrong in [&[(1, 1), (2, 1)][..], &[(1, 1), (2, 1), (1, 3), (1, 3)], &[(1, 3), (2, 1), (1, 1)]] {
-            assert!(judge(wrong, &done).is_err(), "{wrong:?}");
-        }
     }
 }

@@ -19,6 +19,7 @@ pub mod host;
 pub mod kernels;
 pub mod kills;
 pub mod memory;
+pub mod namespace;
 pub mod network;
 pub mod numbers;
 mod pair;

@@ -5,14 +5,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum as _};
 use hostile::descriptors::stranger::Door;
-use hostile::forger::field::Entered;
 use hostile::host::Program;
+use hostile::namespace::Entered;
 use hostile::restarts::Flow;
 use hostile::tenant::{Neighbourhood, Tenant};
 use hostile::verdict::Verdict;
@@ -121,13 +121,19 @@ enum Task {
         #[arg(long)]
         seed: u64,
     },
-    /// A group of three hosts whose leader's program or daemon is killed or stands still.
+    /// A group of hosts in network namespaces, whose programs, daemons and links fail.
     Groups {
         #[command(flatten)]
         judge: Judge,
-        /// Faults.
-        #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+        /// Faults of each kind.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
         count: u32,
+        /// Hosts.
+        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(3..=9))]
+        hosts: u8,
+        /// What goes wrong [default: every kind]
+        #[arg(long)]
+        kind: Vec<hostile::groups::Kind>,
     },
     /// A member of it.
     Member {
@@ -140,9 +146,6 @@ enum Task {
         /// The hosts of all of them, in their order.
         #[arg(long)]
         host: Vec<IpAddr>,
-        /// As whom it proposes.
-        #[arg(long)]
-        client: u64,
     },
     /// Regions with one writer, taken over from writers that run or stand still.
     Writers {
@@ -317,11 +320,18 @@ fn main() -> Result<ExitCode> {
             hostile::storm::storm(&socket, uid, &count, seed)?;
             Ok(ExitCode::SUCCESS)
         }
-        Task::Groups { judge, count } => {
-            judged(&judge, |raas, seed, verdict| hostile::groups::run(raas, seed, count, verdict))
+        Task::Groups { judge, count, hosts, kind } => {
+            let kinds = if kind.is_empty() { hostile::groups::Kind::value_variants().to_vec() } else { kind };
+            let no_namespaces = match hostile::namespace::enter()? {
+                Entered::Inside => None,
+                Entered::Ended(status) => return Ok(exit_code(status)),
+                Entered::Impossible(why) => Some(why),
+            };
+            let plan = hostile::groups::Plan { hosts: hosts.into(), kinds, count, no_namespaces };
+            judged(&judge, |raas, seed, verdict| hostile::groups::run(raas, seed, &plan, verdict))
         }
-        Task::Member { socket, me, host, client } => {
-            hostile::groups::member::run(&socket, me, &host, client)?;
+        Task::Member { socket, me, host } => {
+            hostile::groups::member::run(&socket, me, &host)?;
             Ok(ExitCode::SUCCESS)
         }
         Task::Writers { judge, count } => {
@@ -351,9 +361,9 @@ fn main() -> Result<ExitCode> {
             println!("hostile: seed {}", judge.seed.unwrap_or_default());
             Ok(ExitCode::SUCCESS)
         }
-        Task::Forger(judge) => match hostile::forger::field::enter()? {
+        Task::Forger(judge) => match hostile::namespace::enter()? {
             Entered::Inside => judged(&judge, hostile::forger::run),
-            Entered::Ended(status) => Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
+            Entered::Ended(status) => Ok(exit_code(status)),
             Entered::Impossible(why) => {
                 println!("SKIP forger: {why}");
                 println!("hostile: seed {}", judge.seed.unwrap_or_default());
@@ -401,6 +411,10 @@ fn main() -> Result<ExitCode> {
             }
         }
     }
+}
+
+fn exit_code(status: ExitStatus) -> ExitCode {
+    if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn judged(judge: &Judge, run: impl FnOnce(Program<'_>, u64, &mut Verdict) -> Result<()>) -> Result<ExitCode> {

@@ -1,73 +1,146 @@
-//! A member of a group in a process of its own: it proposes whenever it leads, and says what it was told.
+//! A member of a group in a process of its own: it does what its standard input says, and says what came of it.
 //!
-//! Owns its machine, which keeps who proposed what, in the order in which it was applied. Lines: `leads TERM`, `done NUMBER`,
-//! `unknown NUMBER`; to `tell` on its standard input it answers `applied CLIENT:NUMBER ...`, as the whole group has it.
+//! Owns its machine, registers. Lines that it takes: `propose CALL CLIENT NUMBER REGISTER add|write VALUE`,
+//! `read CALL CLIENT REGISTER`, `add CALL MEMBER`, `remove CALL MEMBER`. Lines that it says: `found CALL VALUE`, `unknown CALL`,
+//! `refused CALL WHY`, `role leader|candidate TERM`, `role follower`, `members ID ...`, `applied INDEX`. Each client
+//! has a thread, so one that waits keeps no other waiting.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, Write as _};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context as _, Result, bail};
 use raas::{RegionKey, Session};
 use raas_group::{BadSnapshot, Group, GroupBuilder, GroupError, Machine, Role};
 
 pub(super) const NAME: &str = "judged";
-const KEY: RegionKey = RegionKey::new([0x47; 16]);
+pub(super) const KEY: RegionKey = RegionKey::new([0x47; 16]);
+/// Lines of the log: few, so that it is recycled often.
+pub(super) const LOG_LINES: u64 = 4096;
+/// Bytes of the state, at most.
+pub(super) const SNAPSHOT_BYTES: u64 = 1 << 20;
 /// Longer than any judge.
-const DAEMON_WAIT: Duration = Duration::from_secs(3600);
-/// Between two looks of one that does not lead.
-const PAUSE: Duration = Duration::from_millis(2);
-const COMMAND_BYTES: usize = 16;
+pub(super) const DAEMON_WAIT: Duration = Duration::from_secs(3600);
+/// Between two looks at the members.
+const LOOK: Duration = Duration::from_millis(20);
+/// The client that changes members.
+const OPERATOR: u64 = 0;
+const COMMAND_BYTES: usize = 24;
 
-/// Who proposed what.
+/// Registers by their numbers; one that was not written is 0.
 #[derive(Debug, Default)]
-struct Journal(Vec<(u64, u64)>);
+struct Registers(BTreeMap<u64, u64>);
 
-fn pair_of(bytes: &[u8]) -> Option<(u64, u64)> {
-    let (client, number) = bytes.split_first_chunk()?;
-    Some((u64::from_le_bytes(*client), u64::from_le_bytes(*number.first_chunk()?)))
+fn words_of<const COUNT: usize>(bytes: &[u8]) -> Option<[u64; COUNT]> {
+    let words: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    words.try_into().ok().filter(|_| bytes.len() == COUNT * 8)
 }
 
-impl Machine for Journal {
+/// What to do with a register.
+fn command(register: u64, is_add: bool, value: u64) -> [u8; COMMAND_BYTES] {
+    let mut bytes = [0; COMMAND_BYTES];
+    for (place, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip([register, u64::from(is_add), value]) {
+        *place = word.to_le_bytes();
+    }
+    bytes
+}
+
+impl Machine for Registers {
+    /// The reply is what was there before.
     fn apply(&mut self, _index: u64, command: &[u8]) -> Vec<u8> {
-        self.0.extend(pair_of(command));
-        Vec::new()
+        let Some([register, is_add, value]) = words_of(command) else { return vec![] };
+        let before = self.0.get(&register).copied().unwrap_or(0);
+        self.0.insert(register, if is_add == 1 { before.wrapping_add(value) } else { value });
+        before.to_le_bytes().to_vec()
     }
 
     fn save(&self, into: &mut Vec<u8>) {
-        self.0.iter().flat_map(|(client, number)| [client, number]).for_each(|word| into.extend(word.to_le_bytes()));
+        self.0.iter().flat_map(|(register, value)| [register, value]).for_each(|word| into.extend(word.to_le_bytes()));
     }
 
     fn load(&mut self, bytes: &[u8]) -> Result<(), BadSnapshot> {
-        if !bytes.len().is_multiple_of(COMMAND_BYTES) {
-            return Err(BadSnapshot);
-        }
-        self.0 = bytes.chunks(COMMAND_BYTES).filter_map(pair_of).collect();
+        let pair = |bytes: &[u8]| words_of::<2>(bytes).map(|[register, value]| (register, value));
+        self.0 = bytes.chunks(16).map(pair).collect::<Option<_>>().ok_or(BadSnapshot)?;
         Ok(())
     }
 }
 
-/// Runs it until its standard input ends. Its commands are those of `client`.
-pub fn run(socket: &Path, me: u8, hosts: &[IpAddr], client: u64) -> Result<()> {
-    let session = Session::builder().socket(socket).daemon_wait(DAEMON_WAIT).background(true).connect()?;
-    let members: Vec<(u8, IpAddr)> = (1..).zip(hosts.iter().copied()).collect();
-    let builder = GroupBuilder::new(NAME, KEY).members(&members).me(me).log_lines(4096);
-    let group = Arc::new(builder.open(&session, Journal::default())?);
-    let is_over = Arc::new(AtomicBool::new(false));
-    let proposer = {
-        let (group, is_over) = (Arc::clone(&group), Arc::clone(&is_over));
-        std::thread::spawn(move || propose(&group, client, &is_over))
-    };
-    for line in std::io::stdin().lock().lines() {
-        if line? == "tell" {
-            tell(&group)?;
+/// Something to do, for one client.
+#[derive(Debug, Clone, Copy)]
+enum Job {
+    Propose { call: u64, client: u64, number: u64, command: [u8; COMMAND_BYTES] },
+    Read { call: u64, register: u64 },
+    Alter { call: u64, member: u8, is_added: bool },
+}
+
+impl Job {
+    /// Of a line; whose it is.
+    fn parse(line: &str) -> Result<(u64, Self)> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let word = |at: usize| -> Result<u64> { Ok(words.get(at).context("a word is missing")?.parse()?) };
+        let call = word(1)?;
+        match *words.first().context("an empty line")? {
+            "propose" => {
+                let is_add = words.get(5) == Some(&"add");
+                let (client, number, command) = (word(2)?, word(3)?, command(word(4)?, is_add, word(6)?));
+                Ok((client, Self::Propose { call, client, number, command }))
+            }
+            "read" => Ok((word(2)?, Self::Read { call, register: word(3)? })),
+            what @ ("add" | "remove") => {
+                Ok((OPERATOR, Self::Alter { call, member: u8::try_from(word(2)?)?, is_added: what == "add" }))
+            }
+            other => bail!("nobody knows `{other}`"),
         }
     }
-    is_over.store(true, Ordering::Release);
-    proposer.join().map_err(|_| anyhow!("the proposer panicked"))?
+
+    fn done(self, group: &Group<Registers>) -> Result<()> {
+        let (call, result) = match self {
+            Self::Propose { call, client, number, command } => {
+                let result = group.propose_as(client, number, &command);
+                (call, result.map(|done| words_of::<1>(&done.reply).map_or(0, |[found]| found)))
+            }
+            Self::Read { call, register } => {
+                (call, group.read(move |registers| registers.0.get(&register).copied().unwrap_or(0)))
+            }
+            Self::Alter { call, member, is_added } => {
+                let result = if is_added { group.add(member) } else { group.remove(member) };
+                (call, result.map(|()| 0))
+            }
+        };
+        match result {
+            Ok(found) => say(&format!("found {call} {found}")),
+            Err(GroupError::Unknown) => say(&format!("unknown {call}")),
+            Err(why) => say(&format!("refused {call} {why}")),
+        }
+    }
+}
+
+/// Runs it until its standard input ends.
+pub fn run(socket: &Path, me: u8, hosts: &[IpAddr]) -> Result<()> {
+    let session = Session::builder().socket(socket).daemon_wait(DAEMON_WAIT).background(true).connect()?;
+    let members: Vec<(u8, IpAddr)> = (1..).zip(hosts.iter().copied()).collect();
+    let builder = GroupBuilder::new(NAME, KEY).members(&members).me(me).log_lines(LOG_LINES);
+    let group = Arc::new(builder.snapshot_bytes_max(SNAPSHOT_BYTES).open(&session, Registers::default())?);
+    let watched = Arc::clone(&group);
+    std::thread::spawn(move || watch(&watched));
+    let mut clients: BTreeMap<u64, Sender<Job>> = BTreeMap::new();
+    for line in std::io::stdin().lock().lines() {
+        let (client, job) = Job::parse(&line?)?;
+        let worker = clients.entry(client).or_insert_with(|| worker(&group));
+        worker.send(job).context("a client's thread has ended")?;
+    }
+    Ok(())
+}
+
+fn worker(group: &Arc<Group<Registers>>) -> Sender<Job> {
+    let (jobs, todo) = channel::<Job>();
+    let group = Arc::clone(group);
+    std::thread::spawn(move || todo.into_iter().try_for_each(|job| job.done(&group)));
+    jobs
 }
 
 fn say(line: &str) -> Result<()> {
@@ -76,39 +149,55 @@ fn say(line: &str) -> Result<()> {
     Ok(out.flush()?)
 }
 
-fn propose(group: &Group<Journal>, client: u64, is_over: &AtomicBool) -> Result<()> {
-    let (mut number, mut leads) = (0u64, None);
-    while !is_over.load(Ordering::Acquire) {
-        let Role::Leader { term } = group.role() else {
-            leads = None;
-            std::thread::sleep(PAUSE);
-            continue;
-        };
-        if leads != Some(term) {
-            leads = Some(term);
-            say(&format!("leads {term}"))?;
+/// Says what this member is, and who the others are, whenever that changes.
+fn watch(group: &Group<Registers>) -> Result<()> {
+    let (mut role, mut members, mut applied) = (None, String::new(), 0);
+    loop {
+        let now = group.role();
+        if role != Some(now) {
+            role = Some(now);
+            say(&match now {
+                Role::Leader { term } => format!("role leader {term}"),
+                Role::Candidate { term } => format!("role candidate {term}"),
+                Role::Follower { .. } => "role follower".to_owned(),
+            })?;
         }
-        number += 1;
-        let command = [client.to_le_bytes(), number.to_le_bytes()].concat();
-        match group.propose_as(client, number, &command) {
-            Ok(_) => say(&format!("done {number}"))?,
-            Err(GroupError::Unknown) => say(&format!("unknown {number}"))?,
-            // It was not begun.
-            Err(GroupError::Refused(_)) => number -= 1,
-            Err(other) => return Err(other.into()),
+        let list = group.members().iter().map(|member| format!(" {}", member.id)).collect::<String>();
+        if list != members {
+            say(&format!("members{list}"))?;
+            members = list;
         }
-        std::thread::sleep(PAUSE);
+        let index = group.applied();
+        if index != applied {
+            say(&format!("applied {index}"))?;
+            applied = index;
+        }
+        group.wait_role(LOOK, |role| role != now);
     }
-    Ok(())
 }
 
-/// Says what the group has: by a read, which only a leader can do.
-fn tell(group: &Group<Journal>) -> Result<()> {
-    match group.read(|journal| journal.0.clone()) {
-        Ok(all) => {
-            let words: Vec<String> = all.iter().map(|(client, number)| format!("{client}:{number}")).collect();
-            say(&format!("applied {}", words.join(" ")))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registers_come_back_from_their_bytes() {
+        let mut registers = Registers::default();
+        assert_eq!(registers.apply(1, &command(7, true, 5)), 0u64.to_le_bytes());
+        assert_eq!(registers.apply(2, &command(7, true, 5)), 5u64.to_le_bytes());
+        assert_eq!(registers.apply(3, &command(9, false, 1)), 0u64.to_le_bytes());
+        let (mut bytes, mut other) = (vec![], Registers::default());
+        registers.save(&mut bytes);
+        assert!(other.load(&bytes).is_ok() && other.0 == BTreeMap::from([(7, 10), (9, 1)]));
+        assert!(other.load(&bytes[..12]).is_err());
+    }
+
+    #[test]
+    fn lines_that_nobody_knows_are_refused() {
+        assert!(matches!(Job::parse("propose 1 2 3 4 add 5"), Ok((2, Job::Propose { call: 1, number: 3, .. }))));
+        assert!(matches!(Job::parse("remove 1 2"), Ok((OPERATOR, Job::Alter { member: 2, is_added: false, .. }))));
+        for wrong in ["", "propose", "read 1 2", "add 1 300", "sing 1"] {
+            assert!(Job::parse(wrong).is_err(), "{wrong}");
         }
-        Err(error) => say(&format!("cannot {error}")),
     }
 }
