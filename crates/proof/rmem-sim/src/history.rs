@@ -11,7 +11,34 @@ use histories::{Event, Verdict, judge_by};
 
 use crate::world::World;
 
-type Calls<A> = BTreeMap<u64, Vec<Event<A>>>;
+/// The calls of each object.
+pub type Calls<A> = BTreeMap<u64, Vec<Event<A>>>;
+
+/// What is asked of a word, with what was found once that is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WordAct {
+    /// Stores this.
+    Write(u64),
+    /// Adds; what was there before.
+    Add(u64, Option<u64>),
+    /// Leaves the greater one; what was there before.
+    Max(u64, Option<u64>),
+    /// Looks at it.
+    Read(Option<u64>),
+}
+
+impl WordAct {
+    /// The word afterwards; `None`: it cannot have found what it found.
+    pub fn apply(state: &u64, act: &Self) -> Option<u64> {
+        let sees = |found: &Option<u64>| found.is_none_or(|found| found == *state);
+        match act {
+            Self::Write(value) => Some(*value),
+            Self::Add(value, found) => sees(found).then(|| state.wrapping_add(*value)),
+            Self::Max(value, found) => sees(found).then(|| *value.max(state)),
+            Self::Read(found) => sees(found).then_some(*state),
+        }
+    }
+}
 
 /// The calls of several objects. `A` is what was asked for, with what was found.
 #[derive(Debug)]
@@ -61,6 +88,11 @@ impl<A: Clone + Debug> History<A> {
     pub fn ended(&self) -> usize {
         let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         calls.values().flatten().filter(|call| call.ended.is_some()).count()
+    }
+
+    /// All calls, as they are known now.
+    pub fn calls(&self) -> Calls<A> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Judges each object, which was `start` at first; the first one that no order explains.

@@ -27,7 +27,7 @@ mod search;
 mod world;
 
 pub use group::{GroupPlan, GroupStory};
-pub use history::{Asked, History};
+pub use history::{Asked, Calls, History, WordAct};
 pub use remote::Remote;
 pub use scenario::{Kind, Scenario, Story, shrink};
 pub use world::{Ended, Faults, World};

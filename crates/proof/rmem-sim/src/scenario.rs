@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use rmem::{Client, Error, Ptr, format};
 
+use crate::history::{Calls, History, WordAct};
 use crate::remote::Remote;
 use crate::world::{Ended, Faults, Life, World};
 
@@ -193,16 +194,23 @@ pub(crate) struct Play {
     pub(crate) audit: Life,
     pub(crate) judge: Box<dyn Fn() -> Result<(), String>>,
     pub(crate) calls: Box<dyn Fn() -> usize>,
+    /// What was asked of words, in stories about them.
+    pub(crate) words: Option<History<WordAct>>,
 }
 
 impl Scenario {
     /// Plays it. An error says what was wrong.
     pub fn play(self) -> Result<Story, String> {
+        self.record().map(|(story, _)| story)
+    }
+
+    /// As [`Scenario::play`]; and what was asked of words and found, in stories about them.
+    pub fn record(self) -> Result<(Story, Calls<WordAct>), String> {
         let Self { seed, delayed, deaths, node_dies_at, .. } = self;
         let faults = Faults { delayed, deaths, node_dies_at, lease_us: LEASE_US };
         let world = World::new(seed, NODES, NODE_BYTES, faults);
         let stage = Stage { scenario: self, world: world.clone(), notes: Arc::default() };
-        let Play { lives, audit, judge, calls } = match self.kind {
+        let Play { lives, audit, judge, calls, words } = match self.kind {
             Kind::Set => containers::set(&stage),
             Kind::Map => containers::map(&stage),
             Kind::Queue => containers::queue(&stage),
@@ -220,14 +228,11 @@ impl Scenario {
         let notes = stage.notes();
         match notes.wrong.first() {
             Some(wrong) => Err(wrong.clone()),
-            None => Ok(Story {
-                ended,
-                calls: calls(),
-                rejoins: notes.rejoins,
-                reclaimed: notes.reclaimed,
-                taken_over: notes.taken_over,
-                errors: notes.errors,
-            }),
+            None => {
+                let (calls, words) = (calls(), words.map(|words| words.calls()).unwrap_or_default());
+                let Notes { rejoins, reclaimed, taken_over, errors, .. } = *notes;
+                Ok((Story { ended, calls, rejoins, reclaimed, taken_over, errors }, words))
+            }
         }
     }
 }

@@ -6,8 +6,8 @@ use agree::{Event, Refused, Role};
 
 use super::Stage;
 use super::program::COMMAND_BYTES_MAX;
-use super::registers::{Act, COMMAND_BYTES};
-use crate::history::Asked;
+use super::registers::{COMMAND_BYTES, command_of};
+use crate::history::{Asked, WordAct as Act};
 
 /// Registers that clients use.
 pub(super) const KEYS: u64 = 2;
@@ -79,7 +79,7 @@ impl Stage {
         };
         let filling = self.world.below((COMMAND_BYTES_MAX - COMMAND_BYTES) as u64 + 1) as usize;
         let call = self.history.ask(key.into(), act);
-        client.doing = Some(Doing { call, key, act, command: act.command(key, filling), read: None });
+        client.doing = Some(Doing { call, key, act, command: command_of(act, key, filling), read: None });
     }
 
     fn send(&mut self, which: usize) {

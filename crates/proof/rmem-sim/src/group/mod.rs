@@ -15,8 +15,8 @@ use agree::{Action, Answer, Member, Members, Term};
 use self::clients::Client;
 use self::nemesis::Nemesis;
 use self::program::{Posted, Program, memory_bytes};
-use self::registers::{Act, Chronicle};
-use crate::history::History;
+use self::registers::Chronicle;
+use crate::history::{Calls, History, WordAct as Act};
 use crate::world::{Faults, World};
 
 /// Steps of a period, for each member: enough for what a member does in one.
@@ -123,6 +123,11 @@ impl GroupPlan {
 
     /// Plays it. An error says what was wrong.
     pub fn play(self) -> Result<GroupStory, String> {
+        self.record().map(|(story, _)| story)
+    }
+
+    /// As [`GroupPlan::play`]; and what clients asked of each register and found.
+    pub fn record(self) -> Result<(GroupStory, Calls<Act>), String> {
         let mut stage = Stage::new(self);
         let mut steps = 0;
         while steps < STEPS_MAX && stage.clients.iter().any(|client| !client.is_done()) {
@@ -142,7 +147,7 @@ impl GroupPlan {
         stage.history.judge(&0, Act::apply)?;
         let fenced = stage.world.state().keepers.iter().map(|keeper| keeper.fenced).sum();
         let chronicle = stage.chronicle.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(GroupStory {
+        let story = GroupStory {
             steps,
             calls: stage.history.ended(),
             leaders: stage.leaders.len(),
@@ -153,7 +158,8 @@ impl GroupPlan {
             fenced,
             saved: chronicle.saved,
             loaded: chronicle.loaded,
-        })
+        };
+        Ok((story, stage.history.calls()))
     }
 }
 

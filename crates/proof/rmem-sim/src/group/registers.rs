@@ -7,41 +7,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use agree::{BadSnapshot, Machine};
 
+use crate::history::WordAct as Act;
+
 /// Bytes of a command without its filling.
 pub(super) const COMMAND_BYTES: usize = 16;
 
-/// What a client asks of a register; with what it found, once that is known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Act {
-    Write(u64),
-    /// Adds; what was there before.
-    Add(u64, Option<u64>),
-    Read(Option<u64>),
-}
-
-impl Act {
-    /// The register afterwards; `None`: it cannot have found what it found.
-    pub(super) fn apply(state: &u64, act: &Self) -> Option<u64> {
-        let sees = |found: &Option<u64>| found.is_none_or(|found| found == *state);
-        match act {
-            Self::Write(value) => Some(*value),
-            Self::Add(value, found) => sees(found).then(|| state.wrapping_add(*value)),
-            Self::Read(found) => sees(found).then_some(*state),
-        }
-    }
-
-    /// Filled to some length, so that entries have different ones.
-    pub(super) fn command(self, key: u8, filling: usize) -> Vec<u8> {
-        let (what, value) = match self {
-            Self::Write(value) => (1, value),
-            Self::Add(value, _) => (2, value),
-            Self::Read(_) => (0, 0),
-        };
-        let mut bytes = vec![what, key, 0, 0, 0, 0, 0, 0];
-        bytes.extend(value.to_le_bytes());
-        bytes.resize(COMMAND_BYTES + filling, value as u8);
-        bytes
-    }
+/// The command of an act, filled to some length, so that entries have different ones.
+pub(super) fn command_of(act: Act, key: u8, filling: usize) -> Vec<u8> {
+    let (what, value) = match act {
+        Act::Write(value) => (1, value),
+        Act::Add(value, _) => (2, value),
+        Act::Max(..) | Act::Read(_) => (0, 0),
+    };
+    let mut bytes = vec![what, key, 0, 0, 0, 0, 0, 0];
+    bytes.extend(value.to_le_bytes());
+    bytes.resize(COMMAND_BYTES + filling, value as u8);
+    bytes
 }
 
 /// What replicas did.

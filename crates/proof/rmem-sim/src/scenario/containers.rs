@@ -103,6 +103,7 @@ pub(super) fn set(stage: &Stage) -> Play {
         audit: Box::pin(set_audit(stage.clone(), history)),
         judge: Box::new(move || judged.judge(&false, apply_set)),
         calls: Box::new(move || counted.ended()),
+        words: None,
     }
 }
 
@@ -205,6 +206,7 @@ pub(super) fn map(stage: &Stage) -> Play {
         audit: Box::pin(map_audit(stage.clone(), history)),
         judge: Box::new(move || judged.judge(&0, apply_map)),
         calls: Box::new(move || counted.ended()),
+        words: None,
     }
 }
 
@@ -286,5 +288,6 @@ pub(super) fn queue(stage: &Stage) -> Play {
         audit: Box::pin(queue_audit(stage.clone(), history)),
         judge: Box::new(move || judged.judge(&VecDeque::new(), apply_queue)),
         calls: Box::new(move || counted.ended()),
+        words: None,
     }
 }

@@ -85,6 +85,7 @@ pub(super) fn alock(stage: &Stage) -> Play {
         audit: Box::pin(alock_audit(stage.clone(), inside)),
         judge: Box::new(|| Ok(())),
         calls: Box::new(move || counted.lock().unwrap_or_else(PoisonError::into_inner).1),
+        words: None,
     }
 }
 
@@ -179,5 +180,6 @@ pub(super) fn lease_lock(stage: &Stage) -> Play {
         audit: Box::pin(lease_audit(stage.clone(), history.clone())),
         judge: Box::new(move || judged.judge(&0, apply)),
         calls: Box::new(move || counted.ended()),
+        words: None,
     }
 }

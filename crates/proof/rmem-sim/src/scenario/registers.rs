@@ -3,31 +3,12 @@
 use rmem::{Counter, Error, MaxRegister, On, Ptr, Register};
 
 use super::{Play, Stage};
-use crate::history::History;
-
-/// Of a word: what was written, or what it became.
-#[derive(Debug, Clone, Copy)]
-enum OfWord {
-    Add(u64, Option<u64>),
-    Max(u64, Option<u64>),
-    Write(u64),
-    Read(Option<u64>),
-}
-
-fn apply(state: &u64, act: &OfWord) -> Option<u64> {
-    let sees = |found: &Option<u64>| found.is_none_or(|found| found == *state);
-    match act {
-        OfWord::Add(value, found) => sees(found).then(|| state.wrapping_add(*value)),
-        OfWord::Max(value, found) => sees(found).then(|| *value.max(state)),
-        OfWord::Write(value) => Some(*value),
-        OfWord::Read(found) => sees(found).then_some(*state),
-    }
-}
+use crate::history::{History, WordAct};
 
 const COUNTER: u64 = 0;
 const GREATEST: u64 = 1;
 
-async fn words_life(stage: Stage, number: usize, history: History<OfWord>) {
+async fn words_life(stage: Stage, number: usize, history: History<WordAct>) {
     let life = async {
         let mut client = stage.join(number).await?;
         let both: Ptr<[u64; 2]> = if number == 0 {
@@ -43,22 +24,22 @@ async fn words_life(stage: Stage, number: usize, history: History<OfWord>) {
             let value = 1 + stage.world.below(50);
             match stage.world.below(4) {
                 0 => {
-                    let call = history.ask(COUNTER, OfWord::Add(value, None));
+                    let call = history.ask(COUNTER, WordAct::Add(value, None));
                     let found = counter.add(&client, value).await?;
-                    history.end(call, OfWord::Add(value, Some(found)));
+                    history.end(call, WordAct::Add(value, Some(found)));
                 }
                 1 => {
-                    let call = history.ask(COUNTER, OfWord::Read(None));
-                    history.end(call, OfWord::Read(Some(counter.get(&client).await?)));
+                    let call = history.ask(COUNTER, WordAct::Read(None));
+                    history.end(call, WordAct::Read(Some(counter.get(&client).await?)));
                 }
                 2 => {
-                    let call = history.ask(GREATEST, OfWord::Max(value, None));
+                    let call = history.ask(GREATEST, WordAct::Max(value, None));
                     let found = greatest.write(&client, value).await?;
-                    history.end(call, OfWord::Max(value, Some(found)));
+                    history.end(call, WordAct::Max(value, Some(found)));
                 }
                 _ => {
-                    let call = history.ask(GREATEST, OfWord::Read(None));
-                    history.end(call, OfWord::Read(Some(greatest.read(&client).await?)));
+                    let call = history.ask(GREATEST, WordAct::Read(None));
+                    history.end(call, WordAct::Read(Some(greatest.read(&client).await?)));
                 }
             }
         }
@@ -67,7 +48,7 @@ async fn words_life(stage: Stage, number: usize, history: History<OfWord>) {
     stage.over(life.await).await;
 }
 
-async fn words_audit(stage: Stage, history: History<OfWord>) {
+async fn words_audit(stage: Stage, history: History<WordAct>) {
     let audit = async {
         let client = stage.join(stage.scenario.clients).await?;
         let both: [u64; 2] = {
@@ -76,8 +57,8 @@ async fn words_audit(stage: Stage, history: History<OfWord>) {
             client.load(at).await?
         };
         for (object, found) in both.into_iter().enumerate() {
-            let call = history.ask(object as u64, OfWord::Read(None));
-            history.end(call, OfWord::Read(Some(found)));
+            let call = history.ask(object as u64, WordAct::Read(None));
+            history.end(call, WordAct::Read(Some(found)));
         }
         Ok(client)
     };
@@ -87,12 +68,13 @@ async fn words_audit(stage: Stage, history: History<OfWord>) {
 pub(super) fn words(stage: &Stage) -> Play {
     let history = History::new(&stage.world);
     let lives = (0..stage.scenario.clients).map(|n| Box::pin(words_life(stage.clone(), n, history.clone())) as _);
-    let (judged, counted) = (history.clone(), history.clone());
+    let (judged, counted, words) = (history.clone(), history.clone(), history.clone());
     Play {
         lives: lives.collect(),
         audit: Box::pin(words_audit(stage.clone(), history)),
-        judge: Box::new(move || judged.judge(&0, apply)),
+        judge: Box::new(move || judged.judge(&0, WordAct::apply)),
         calls: Box::new(move || counted.ended()),
+        words: Some(words),
     }
 }
 
@@ -109,7 +91,7 @@ async fn read(stage: &Stage, client: &mut super::Mine, register: &Register) -> R
     Ok(value.into())
 }
 
-async fn register_life(stage: Stage, number: usize, history: History<OfWord>) {
+async fn register_life(stage: Stage, number: usize, history: History<WordAct>) {
     let life = async {
         let mut client = stage.join(number).await?;
         let register = if number == 0 {
@@ -124,14 +106,14 @@ async fn register_life(stage: Stage, number: usize, history: History<OfWord>) {
             let value = number as u64 * 80 + operation % 80 + 1;
             match writer.as_mut().filter(|_| stage.world.below(2) == 0) {
                 Some(writer) => {
-                    let call = history.ask(0, OfWord::Write(value));
+                    let call = history.ask(0, WordAct::Write(value));
                     writer.write(&mut client, &[value as u8; BYTES]).await?;
-                    history.end(call, OfWord::Write(value));
+                    history.end(call, WordAct::Write(value));
                 }
                 None => {
-                    let call = history.ask(0, OfWord::Read(None));
+                    let call = history.ask(0, WordAct::Read(None));
                     let found = read(&stage, &mut client, &register).await?;
-                    history.end(call, OfWord::Read(Some(found)));
+                    history.end(call, WordAct::Read(Some(found)));
                 }
             }
         }
@@ -140,13 +122,13 @@ async fn register_life(stage: Stage, number: usize, history: History<OfWord>) {
     stage.over(life.await).await;
 }
 
-async fn register_audit(stage: Stage, history: History<OfWord>) {
+async fn register_audit(stage: Stage, history: History<WordAct>) {
     let audit = async {
         let mut client = stage.join(stage.scenario.clients).await?;
         let register = Register::open(&client, stage.find(&client).await?).await?;
-        let call = history.ask(0, OfWord::Read(None));
+        let call = history.ask(0, WordAct::Read(None));
         let found = read(&stage, &mut client, &register).await?;
-        history.end(call, OfWord::Read(Some(found)));
+        history.end(call, WordAct::Read(Some(found)));
         Ok(client)
     };
     stage.over(audit.await).await;
@@ -155,11 +137,12 @@ async fn register_audit(stage: Stage, history: History<OfWord>) {
 pub(super) fn register(stage: &Stage) -> Play {
     let history = History::new(&stage.world);
     let lives = (0..stage.scenario.clients).map(|n| Box::pin(register_life(stage.clone(), n, history.clone())) as _);
-    let (judged, counted) = (history.clone(), history.clone());
+    let (judged, counted, words) = (history.clone(), history.clone(), history.clone());
     Play {
         lives: lives.collect(),
         audit: Box::pin(register_audit(stage.clone(), history)),
-        judge: Box::new(move || judged.judge(&0, apply)),
+        judge: Box::new(move || judged.judge(&0, WordAct::apply)),
         calls: Box::new(move || counted.ended()),
+        words: Some(words),
     }
 }

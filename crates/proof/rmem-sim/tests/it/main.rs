@@ -2,4 +2,5 @@
 
 mod daemons;
 mod groups;
+mod second;
 mod stories;
