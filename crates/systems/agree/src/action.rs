@@ -127,6 +127,12 @@ pub enum Event {
         /// Of a snapshot, at most.
         max: u64,
     },
+    /// A member's memory says what none of the group's programs writes: a term that is far from all others, or that cannot
+    /// be. It is not counted. Said each time that this is met.
+    Wild {
+        /// Whose memory.
+        member: u8,
+    },
     /// The machine does not know a snapshot of its group's: this replica learns nothing more.
     BadSnapshot,
 }

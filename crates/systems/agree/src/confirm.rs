@@ -58,13 +58,20 @@ impl Confirm {
         term: Term,
         outbox: &mut Outbox,
     ) -> Result<(), Term> {
-        let Some(round) = self.round.as_mut().filter(|_| number == self.number) else { return Ok(()) };
         let head = match answer {
-            Answer::Read { number, bytes } if round.members.contains(id, *number) => word(bytes, TERM_AT as usize),
+            Answer::Read { number, bytes } => {
+                word(bytes, TERM_AT as usize).map(|term| (*number, Term::from_bits(term)))
+            }
             _ => None,
         };
-        match head.map(Term::from_bits) {
-            Some(other) if other > term => return Err(other),
+        // It is said also where a majority has answered before.
+        let is_wild = head.is_some_and(|(_, other)| other > term && !other.is_believed(term));
+        if is_wild {
+            outbox.events.push_back(Event::Wild { member: id });
+        }
+        let Some(round) = self.round.as_mut().filter(|_| number == self.number) else { return Ok(()) };
+        match head.filter(|(memory, _)| !is_wild && round.members.contains(id, *memory)) {
+            Some((_, other)) if other > term => return Err(other),
             Some(_) => round.seen.insert(id),
             None => round.missing.insert(id),
         };

@@ -121,7 +121,7 @@ pub(crate) fn decode(before: Tail, at: &[u8], bytes_max: usize) -> Decoded {
 fn decode_line(before: Tail, at: &[u8], bytes_max: usize) -> Option<Decoded> {
     let (index, term, commit) = (word(at, 0)?, Term::from_bits(word(at, 8)?), word(at, 32)?);
     let (bytes, kind) = (half(at, 40)? as usize, Kind::of(half(at, 44)?)?);
-    if index != before.index + 1 || term < before.term || commit >= index || bytes > bytes_max {
+    if index != before.index + 1 || term < before.term || !term.is_possible() || commit >= index || bytes > bytes_max {
         return None;
     }
     let count = lines_of(bytes);

@@ -36,6 +36,8 @@ pub(crate) const MARK_BYTES: usize = 256;
 /// Bytes of the owner's words: beat, leads, applied, synced.
 pub(crate) const OWNER_BYTES: usize = 32;
 const BANKS_AT: u64 = 8192;
+/// The last index and line that a log may come to: what is more comes from no leader, and no sum with it may overflow.
+const PLACE_MAX: u64 = 1 << 56;
 const RING_LINES_MIN: u64 = 32;
 const RING_LINES_MAX: u64 = 1 << 30;
 
@@ -172,7 +174,8 @@ impl Mark {
         let term = Term::from_bits(word(bytes, 8)?);
         let tail = Tail { index: word(bytes, 0)?, term, crc: half(bytes, 24)?, line: word(bytes, 16)? };
         let members = Members::decode(bytes.get(48..48 + MEMBERS_BYTES)?)?;
-        (tail.index > 0).then_some(Self {
+        let is_possible = tail.term.is_possible() && tail.index.max(tail.line) <= PLACE_MAX;
+        (is_possible && tail.index > 0).then_some(Self {
             tail,
             snapshot_bytes: word(bytes, 32)?,
             snapshot_crc: half(bytes, 28)?,

@@ -41,7 +41,7 @@ impl Learner {
         *self = match std::mem::take(self) {
             Self::Head => match Head::decode(&bytes, cx.settings.group, &cx.settings.first()) {
                 Some(head) => {
-                    term = Some(head.term);
+                    term = Some(head.term).filter(|term| term.is_possible());
                     let applied = cx.state.applied;
                     read_log(head, LogScan::new(applied, applied.line, cx.settings), cx)
                 }

@@ -26,6 +26,8 @@ pub(crate) struct Look {
 pub(crate) struct Seen {
     /// The greatest term.
     pub(crate) term: Term,
+    /// Memories whose terms nobody of the group's can have written.
+    pub(crate) wild: Vec<u8>,
     /// The members by the log that is furthest on.
     pub(crate) members: Members,
     /// Whether a majority of them was seen.
@@ -62,12 +64,29 @@ impl Look {
         self.waiting.is_empty()
     }
 
-    pub(crate) fn seen<M>(&self, cx: &Context<'_, M>) -> Seen {
+    pub(crate) fn seen<M>(&mut self, cx: &Context<'_, M>) -> Seen {
+        let wild = self.take_wild();
         let logs = self.found.values().max_by_key(|found| found.log.tail.rank());
         let further = logs.filter(|found| found.log.tail.rank() >= cx.state.applied.rank());
         let members = further.map_or_else(|| cx.state.members.clone(), Found::members);
         let seen = self.found.iter().filter(|(id, found)| members.contains(**id, found.number)).count();
         let term = self.found.values().map(|found| found.head.term).max().unwrap_or(Term::NONE);
-        Seen { term, is_majority: seen >= members.majority(), members }
+        Seen { term, wild, is_majority: seen >= members.majority(), members }
+    }
+
+    /// Takes those away whose term is impossible, or far above what all others have. Of two nobody knows which is wrong.
+    fn take_wild(&mut self) -> Vec<u8> {
+        let mut wild: Vec<u8> =
+            self.found.iter().filter(|(_, found)| !found.head.term.is_possible()).map(|(id, _)| *id).collect();
+        let mut terms: Vec<(Term, u8)> = self.found.iter().map(|(id, found)| (found.head.term, *id)).collect();
+        terms.retain(|(term, _)| term.is_possible());
+        terms.sort_unstable();
+        if let [.., (_, _), (second, _), (first, id)] = *terms.as_slice()
+            && !first.is_believed(second)
+        {
+            wild.push(id);
+        }
+        self.found.retain(|id, _| !wild.contains(id));
+        wild
     }
 }

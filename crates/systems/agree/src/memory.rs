@@ -48,6 +48,8 @@ pub(crate) enum Came {
     On,
     /// The memory cannot be written for now.
     Lost,
+    /// Neither, and it says what nobody can have written.
+    Wild,
     /// Somebody has a greater term.
     Superseded(Term),
 }
@@ -99,7 +101,7 @@ impl Memory {
     ) -> Came {
         match (hold, answer) {
             (_, Answer::Superseded { fence }) if Term::of_fence(fence) > term => {
-                return Came::Superseded(Term::of_fence(fence));
+                return superseded(Term::of_fence(fence), term);
             }
             // An own attempt whose answer was lost.
             (_, Answer::Superseded { fence }) if Term::of_fence(fence) == term => {
@@ -143,7 +145,7 @@ impl Memory {
         let step = scan.on_read(self.number, bytes, settings);
         let above = |head: &Head| head.term > term || head.term == term && !self.is_named;
         if let Some(head) = scan.head().filter(|head| is_head && above(head)) {
-            return Came::Superseded(head.term);
+            return superseded(head.term, term);
         }
         match step {
             Step::Read(place) if is_head => {
@@ -159,4 +161,9 @@ impl Memory {
         }
         Came::On
     }
+}
+
+/// What a memory's greater term means for one who has `term`.
+fn superseded(by: Term, term: Term) -> Came {
+    if by.is_believed(term) { Came::Superseded(by) } else { Came::Wild }
 }

@@ -7,7 +7,7 @@ mod leading;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::action::{Answer, Hold, Use};
+use crate::action::{Answer, Event, Hold, Use};
 use crate::context::Context;
 use crate::layout::Mark;
 use crate::log::Log;
@@ -80,6 +80,10 @@ impl Reign {
             Came::On => self.advance(cx),
             Came::Superseded(term) => Err(End::Superseded(term)),
             Came::Lost => self.on_lost(member, cx),
+            Came::Wild => {
+                cx.outbox.events.push_back(Event::Wild { member });
+                self.on_lost(member, cx)
+            }
         }
     }
 

@@ -19,7 +19,7 @@ use crate::machine::{Machine, State};
 use crate::members::Members;
 use crate::reign::{End, Phase, Reign};
 use crate::settings::{JITTER_PERIODS, Settings};
-use crate::term::Term;
+use crate::term::{ROUND_MAX, Term};
 
 /// See the head of this file. The driver calls one input or several, then takes [`Replica::action`] and
 /// [`Replica::event`], in this order, until there are none.
@@ -313,13 +313,15 @@ impl<M: Machine> Replica<M> {
         let (What::Looking(look), cx) = self.parts() else { return };
         let seen = look.seen(&cx);
         self.what = What::Learning(Learner::Idle);
+        self.outbox.events.extend(seen.wild.iter().map(|member| Event::Wild { member: *member }));
         self.round = self.round.max(seen.term.round());
         if seen.term > self.known {
             return self.follow(seen.term);
         }
         // The next look goes to them too.
         self.members = seen.members.clone();
-        if !seen.is_majority || !seen.members.has_host(self.settings.me) {
+        let is_over = self.round >= ROUND_MAX;
+        if !seen.is_majority || !seen.members.has_host(self.settings.me) || is_over {
             return;
         }
         self.round += 1;

@@ -20,6 +20,10 @@ type Caller = SyncSender<Result<Committed, GroupError>>;
 /// Longest wait for an operation under way while callers may come.
 const LOOK: Duration = Duration::from_micros(100);
 
+/// What is said of a member whose memory cannot be believed.
+const WILD: &str = "the memory of a member of a group has a term that no program of the group can have, and counts for \
+                    nothing: look who else has the group's key there; a new memory is a member again";
+
 /// See the head of this file.
 pub(crate) struct Driver<M> {
     replica: Replica<M>,
@@ -31,6 +35,8 @@ pub(crate) struct Driver<M> {
     applied: u64,
     waiting: BTreeMap<(u64, u64), Vec<Caller>>,
     reads: BTreeMap<u64, Reader<M>>,
+    /// By member: how often its memory said what nobody can have written.
+    wild: BTreeMap<u8, u64>,
 }
 
 impl<M: Machine> Driver<M> {
@@ -45,6 +51,7 @@ impl<M: Machine> Driver<M> {
             applied: 0,
             waiting: BTreeMap::new(),
             reads: BTreeMap::new(),
+            wild: BTreeMap::new(),
         }
     }
 
@@ -142,11 +149,22 @@ impl<M: Machine> Driver<M> {
             Event::SnapshotTooLarge { bytes, max } => {
                 tracing::warn!(bytes, max, "the state of a group is too large, so its log will be full");
             }
+            Event::Wild { member } => self.on_wild(member),
             Event::BadSnapshot => {
                 tracing::error!("the machine does not know a snapshot of its group: this member learns nothing more");
             }
         }
         false
+    }
+
+    /// Says it, and again when it was met twice as often.
+    fn on_wild(&mut self, member: u8) {
+        let times = self.wild.entry(member).or_insert(0u64);
+        *times += 1;
+        if times.is_power_of_two() {
+            let times = *times;
+            tracing::warn!(member, times, "{WILD}");
+        }
     }
 
     fn answer(&mut self, of: (u64, u64), result: &Result<Committed, GroupError>) {

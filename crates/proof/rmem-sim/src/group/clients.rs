@@ -142,7 +142,9 @@ impl Stage {
                     (self.members, self.members_at) = (members, at);
                 }
             }
-            Event::BadSnapshot | Event::SnapshotTooLarge { .. } => self.wrong(format!("a program said {event:?}")),
+            Event::BadSnapshot | Event::SnapshotTooLarge { .. } | Event::Wild { .. } => {
+                self.wrong(format!("a program said {event:?}"))
+            }
             _ => {}
         }
     }

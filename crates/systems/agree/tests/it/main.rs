@@ -4,3 +4,4 @@ mod budgets;
 mod memories;
 mod refusals;
 mod rules;
+mod scribbled;

@@ -3,7 +3,7 @@
 use agree::{Action, Answer, BadSnapshot, Event, LINE_BYTES, Layout, Machine, Member, Replica, Role, Settings};
 
 pub(crate) const PERIOD_US: u64 = 100;
-const GROUP: u64 = 77;
+pub(crate) const GROUP: u64 = 77;
 
 /// A machine that adds up.
 #[derive(Debug, Default)]
@@ -96,6 +96,8 @@ impl World {
 
     fn perform(&mut self, program: usize, action: Action) -> Option<(u64, Answer)> {
         match action {
+            // There is no such host.
+            Action::Read { id, member, .. } if usize::from(member) >= self.memories.len() => Some((id, Answer::Lost)),
             Action::TakeOver { id, member, fence } => {
                 self.verbs.grants += 1;
                 let (granted, _) = &mut self.memories[usize::from(member)];
@@ -137,6 +139,17 @@ impl World {
                 None
             }
         }
+    }
+
+    /// The program of a memory's host writes into it.
+    pub(crate) fn scribble(&mut self, member: u8, at: u64, bytes: &[u8]) {
+        self.memories[usize::from(member)].1[at as usize..][..bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Somebody takes a memory over.
+    pub(crate) fn grant(&mut self, member: u8, fence: u64) {
+        let granted = &mut self.memories[usize::from(member)].0;
+        *granted = fence.max(*granted);
     }
 
     /// Lets all programs have a period.
