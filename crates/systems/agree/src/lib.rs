@@ -36,6 +36,7 @@ mod context;
 mod detector;
 mod entry;
 mod error;
+mod glance;
 mod held;
 mod layout;
 mod learner;
@@ -53,6 +54,7 @@ mod words;
 
 pub use action::{Action, Answer, Event, Role};
 pub use error::{BadSnapshot, OutOfRange, Refused};
+pub use glance::{Beat, Glance, Glanced, Sight};
 pub use layout::{LINE_BYTES, Layout, OWNER_AT};
 pub use machine::{CLIENTS_MAX, Machine};
 pub use members::{MEMBERS_MAX, Member, Members};

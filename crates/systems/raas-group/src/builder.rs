@@ -13,6 +13,7 @@ use crate::error::GroupError;
 use crate::founding;
 use crate::group::Group;
 use crate::memories::{Memories, Places};
+use crate::sign::Sign;
 use crate::wish::Inbox;
 
 /// Bytes of a command, at most, unless another number is given.
@@ -115,22 +116,25 @@ impl GroupBuilder {
             return Err(GroupError::NoMember { me: self.me });
         }
         let layout = Layout::new(self.snapshot_bytes, self.ring_lines)?;
-        let region = format!("group/{}", self.name);
+        let region = region_name(&self.name);
         let own = own_memory(session, &region, self.key, layout.bytes())?;
         let places = Places { session: session.clone(), region, key: self.key, me: self.me, hosts: self.hosts };
         let members = founding::members(&places, &own, &self.name, self.founded_within)?;
+        let period_us = u64::try_from(self.period.as_micros()).unwrap_or(u64::MAX);
+        let hosts = places.hosts.clone();
+        Sign { layout, command_bytes_max: self.command_bytes_max, period_us, hosts }.write(&own)?;
         let mut seed = [0; 16];
         getrandom::fill(&mut seed).map_err(|e| system("drawing random bytes", &e))?;
         let (seed, client) = seed.split_at(8);
         let number = |bytes: &[u8]| bytes.first_chunk().map_or(1, |bytes| u64::from_le_bytes(*bytes));
         let settings = Settings {
-            group: u64::from(crc32c::crc32c(self.name.as_bytes())) | 1 << 32,
+            group: group_number(&self.name),
             me: self.me,
             members,
             layout,
             command_bytes_max: self.command_bytes_max,
             piece_bytes_max: PIECE_BYTES_MAX,
-            period_us: u64::try_from(self.period.as_micros()).unwrap_or(u64::MAX),
+            period_us,
             seed: number(seed),
         };
         let replica = Replica::new(settings, machine)?;
@@ -139,6 +143,16 @@ impl GroupBuilder {
         let driver = Driver::new(replica, memories, &inbox, self.period);
         Group::start(driver, inbox).map_err(|e| system("starting a thread", &e))
     }
+}
+
+/// The name of a group's regions.
+pub(crate) fn region_name(group: &str) -> String {
+    format!("group/{group}")
+}
+
+/// A group's number.
+pub(crate) fn group_number(group: &str) -> u64 {
+    u64::from(crc32c::crc32c(group.as_bytes())) | 1 << 32
 }
 
 fn system(what: &'static str, cause: &dyn std::fmt::Display) -> GroupError {

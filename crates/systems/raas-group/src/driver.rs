@@ -138,6 +138,9 @@ impl<M: Machine> Driver<M> {
                 }
             }
             Event::Role(role) => {
+                if matches!(role, Role::Leader { .. }) {
+                    self.memories.count_led();
+                }
                 tracing::info!(?role, "this member of a group");
                 self.role = role;
                 return true;

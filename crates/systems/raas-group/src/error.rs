@@ -2,6 +2,7 @@
 //!
 //! Owns the words. It must never say that nothing was done when something may have been.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use agree::{OutOfRange, Refused};
@@ -41,6 +42,14 @@ pub enum GroupError {
         missing: Vec<u8>,
         /// How long it was waited for them.
         waited: Duration,
+    },
+    /// A host has the group's region, and no program has opened the group there.
+    #[error("no program has opened the group `{group}` on {host} yet: look again when it has")]
+    NotOpened {
+        /// The group.
+        group: String,
+        /// The host.
+        host: IpAddr,
     },
     /// The members that were given do not have the one that this program is.
     #[error("member {me} is none of the group's members: give its host in `GroupBuilder::members`")]

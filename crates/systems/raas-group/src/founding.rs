@@ -64,7 +64,7 @@ fn write(own: &Region, list: &[Member]) -> Result<(), RegionError> {
 }
 
 /// The list in a memory; none if it has none.
-fn list_of(region: &Region) -> Result<Option<Vec<Member>>, RegionError> {
+pub(crate) fn list_of(region: &Region) -> Result<Option<Vec<Member>>, RegionError> {
     let mut bytes = [0; LIST_WORDS * 8];
     region.read(LIST_AT, &mut bytes)?;
     Ok(decode(&bytes))

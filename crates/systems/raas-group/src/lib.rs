@@ -55,6 +55,8 @@ mod error;
 mod founding;
 mod group;
 mod memories;
+mod sign;
+mod status;
 mod wish;
 mod worker;
 
@@ -63,3 +65,4 @@ pub use builder::GroupBuilder;
 pub use committed::Committed;
 pub use error::GroupError;
 pub use group::Group;
+pub use status::{MemberRole, MemberStatus, Status, status};

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use agree::{Action, Answer};
 use raas::{Batch, Completion, Ended, Pending, Region, RegionError, RegionKey, RegionRefusal, Session};
 
+use crate::sign;
 use crate::wish::{Inbox, News};
 use crate::worker::{self, Job, Target};
 
@@ -241,6 +242,13 @@ impl Memories {
         match answer {
             Ok(answer) => self.outcomes.answers.push((id, answer)),
             Err(error) => self.fail(id, member, kind, &error),
+        }
+    }
+
+    /// This member came to lead.
+    pub(crate) fn count_led(&self) {
+        if let Err(error) = sign::count_led(&self.own) {
+            tracing::debug!(%error, "this host's memory cannot be written");
         }
     }
 

@@ -1,5 +1,6 @@
 //! The command line as types: every command, option, unit and limit. Parsing only; the commands lie in other modules.
 
+mod group;
 mod inspect;
 mod policy;
 mod region;
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 
+pub(crate) use group::{GroupCommand, GroupStatusArgs};
 pub(crate) use inspect::{ClusterArgs, SsArgs, StatArgs, TopArgs, TraceArgs, WebArgs};
 #[cfg(test)]
 pub(crate) use inspect::{PATHS, STATES};
@@ -88,6 +90,9 @@ pub(crate) enum Command {
     /// Make, look at, list and revoke regions: memory that programs share by name
     #[command(subcommand)]
     Region(RegionCommand),
+    /// Look at replicated groups
+    #[command(subcommand)]
+    Group(GroupCommand),
     /// Look at a policy: which programs may do what
     #[command(subcommand)]
     Policy(PolicyCommand),

@@ -13,6 +13,7 @@ mod cluster;
 mod daemon;
 mod device;
 mod doctor;
+mod group;
 mod lane;
 mod log;
 mod manual;
@@ -170,6 +171,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Device(args) => device::run(args.listen, args.json),
         Command::Calibrate(args) => calibrate::run(&args),
         Command::Lane(LaneCommand::Reset(args)) => lane::reset(&args),
+        Command::Group(command) => group::run(&command),
         Command::Region(command) => region::run(&command),
         Command::Policy(PolicyCommand::Check(args)) => policy::check(&args),
         Command::Run(args) => run::run(&args),

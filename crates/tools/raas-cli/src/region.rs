@@ -16,6 +16,8 @@ use crate::cli::{
     KeyArgs, RegionCommand, RegionCreateArgs, RegionLsArgs, RegionOpenArgs, RegionRevokeArgs, SocketArgs,
 };
 
+/// What sessions are called.
+const NAME: &str = "raas region";
 const SCHEMA: &str = "raas.region/1";
 /// The only domain in which atomics of a region are one step with each other.
 const DOMAIN: &str = "cpu";
@@ -42,7 +44,7 @@ fn create(args: &RegionCreateArgs) -> Result<(), Failure> {
     if let Some(key) = given_key(&args.key)? {
         options = options.key(key);
     }
-    let session = attach(&args.socket)?;
+    let session = attach(&args.socket, NAME)?;
     let region = options.create(&session, &args.name, args.bytes).map_err(failure)?;
     let key = region.key().to_string();
     if args.json {
@@ -56,7 +58,7 @@ fn create(args: &RegionCreateArgs) -> Result<(), Failure> {
 fn open(args: &RegionOpenArgs) -> Result<(), Failure> {
     let key = wanted_key(&args.key)?;
     let host = args.host.as_deref().map_or(Ok(IpAddr::V4(Ipv4Addr::UNSPECIFIED)), host)?;
-    let session = attach(&args.socket)?;
+    let session = attach(&args.socket, NAME)?;
     let access = if args.add.is_some() { RegionAccess::ATOMIC } else { RegionAccess::READ };
     let region = Region::open_for(&session, host, &args.name, key, access).map_err(failure)?;
     let rows = if args.json { described(args.socket.path(), &region)? } else { Vec::new() };
@@ -174,7 +176,7 @@ fn writer_of(row: &RegionRow) -> String {
 fn revoke(args: &RegionRevokeArgs) -> Result<(), Failure> {
     let key = wanted_key(&args.key)?;
     let new_key = args.new_key_file.as_deref().map(key_of_file).transpose()?;
-    let session = attach(&args.socket)?;
+    let session = attach(&args.socket, NAME)?;
     let epoch = Region::revoke_by_name(&session, &args.name, key, new_key).map_err(failure)?;
     if args.json {
         return out::line(json!({ "schema": SCHEMA, "regions": [{ "name": args.name, "epoch": epoch }] })).map(drop);
@@ -184,8 +186,9 @@ fn revoke(args: &RegionRevokeArgs) -> Result<(), Failure> {
 
 // ---- arguments
 
-fn attach(socket: &SocketArgs) -> Result<Session, Failure> {
-    let builder = Session::builder().name("raas region");
+/// A session with this host's daemon, by the name of a command.
+pub(crate) fn attach(socket: &SocketArgs, name: &str) -> Result<Session, Failure> {
+    let builder = Session::builder().name(name);
     match socket.path() {
         Some(path) => builder.socket(path).connect(),
         None => builder.connect(),
@@ -193,13 +196,13 @@ fn attach(socket: &SocketArgs) -> Result<Session, Failure> {
     .map_err(session_failure)
 }
 
-fn host(name: &str) -> Result<IpAddr, Failure> {
+pub(crate) fn host(name: &str) -> Result<IpAddr, Failure> {
     let unusable = |why: String| Failure::Usage(format!("`{name}`: {why}; name the region's host or address"));
     let mut found = (name, 0).to_socket_addrs().map_err(|e| unusable(e.to_string()))?;
     found.next().map(|at| at.ip()).ok_or_else(|| unusable("the name has no address".into()))
 }
 
-fn given_key(args: &KeyArgs) -> Result<Option<RegionKey>, Failure> {
+pub(crate) fn given_key(args: &KeyArgs) -> Result<Option<RegionKey>, Failure> {
     match (&args.key, &args.key_file) {
         (Some(hex), _) => hex.parse().map(Some).map_err(|e| Failure::Usage(format!("--key: {e}"))),
         (None, Some(file)) => key_of_file(file).map(Some),
@@ -217,7 +220,7 @@ fn key_of_file(path: &Path) -> Result<RegionKey, Failure> {
 }
 
 /// What the command's end says.
-fn failure(e: RegionError) -> Failure {
+pub(crate) fn failure(e: RegionError) -> Failure {
     match e {
         RegionError::Session(e) => session_failure(e),
         RegionError::Refused { why: RegionRefusal::BadName { .. } | RegionRefusal::BadSize { .. }, .. }

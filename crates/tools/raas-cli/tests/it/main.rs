@@ -9,6 +9,7 @@ mod explain;
 mod failover;
 mod fallback;
 mod first_hour;
+mod group;
 mod inspect;
 mod ipv6;
 mod lane;
