@@ -20,6 +20,7 @@ mod pattern;
 mod star;
 mod trips;
 
+mod agreebench;
 mod barehub;
 mod barerelay;
 mod faultbench;
@@ -44,6 +45,8 @@ use clap::Parser;
 #[derive(Debug, Parser)]
 #[command(name = "bench")]
 enum Program {
+    /// Members of replicated groups.
+    Agreebench(agreebench::Cli),
     /// Bare relays in a star, over TCP.
     Barehub(barehub::Cli),
     /// A bare relay, over UDP.
@@ -82,6 +85,7 @@ fn main() -> Result<()> {
     let name = std::env::args().nth(1).context("a parsed command line has a subcommand")?;
     rustix::thread::set_name(&CString::new(name)?).context("naming the main thread")?;
     match program {
+        Program::Agreebench(cli) => agreebench::main(cli),
         Program::Barehub(cli) => barehub::main(cli),
         Program::Barerelay(cli) => barerelay::main(cli),
         Program::Faultbench(cli) => faultbench::main(cli),

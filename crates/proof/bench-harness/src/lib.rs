@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod agree;
 mod connections;
 mod fairness;
 mod faults;
@@ -134,6 +135,8 @@ impl Args {
 /// The benches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Name {
+    /// Replicated groups beside openraft and etcd.
+    Agree,
     /// The software NIC against kernel rxe, in a guest.
     Nic,
     /// What applications wait when something fails.
@@ -173,6 +176,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if !place::is_in_namespace() {
         // Here is a network, from which packages come.
         match args.name {
+            Name::Agree => agree::install(),
             Name::Programs => programs::install(args),
             Name::SameHost | Name::TwoHosts => rivals::install(),
             _ => {}
@@ -186,7 +190,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let has_namespace = matches!(
         args.name,
-        Name::Programs
+        Name::Agree
+            | Name::Programs
             | Name::TwoHosts
             | Name::Connections
             | Name::Fairness
@@ -201,6 +206,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let origin = report::Origin::now(&repo)?;
     let _first = SessionFirst::begin();
     let (name, findings) = match args.name {
+        Name::Agree => ("agree".to_owned(), agree::run(&repo, args)?),
         Name::Nic => (if args.guests == 2 { "nic-two-guests" } else { "nic" }.to_owned(), nic::run(&repo, args)?),
         Name::Faults => ("faults".to_owned(), faults::run(&repo, args)?),
         Name::SameHost => ("same-host".to_owned(), same_host::run(&repo, args)?),

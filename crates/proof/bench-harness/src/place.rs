@@ -23,7 +23,7 @@ pub(crate) const INTERFACE: &str = "bench0";
 /// kernel's events in a place below it.
 const MOUNT_SYS: &str = "mount -t sysfs none /sys 2>/dev/null; mount -t tracefs none /sys/kernel/tracing 2>/dev/null";
 /// Addresses of the ends.
-const ADDRESSES: [&str; 4] = ["10.79.0.1", "10.79.0.2", "10.79.0.3", "10.79.0.4"];
+const ADDRESSES: [&str; 6] = ["10.79.0.1", "10.79.0.2", "10.79.0.3", "10.79.0.4", "10.79.0.5", "10.79.0.6"];
 /// Hosts of a cluster, the client's included, at most.
 pub(crate) const HOSTS_MAX: usize = ADDRESSES.len();
 /// Address where both ends are on this host.
@@ -33,6 +33,8 @@ const SECOND_ADDRESSES: [&str; 2] = ["10.79.0.11", "10.79.0.12"];
 /// Most that a kernel connection may buffer: 100 ms at 5 Gbit/s.
 const TCP_BUFFERS: [(&str, &str); 2] =
     [("net/ipv4/tcp_rmem", "4096 131072 67108864"), ("net/ipv4/tcp_wmem", "4096 65536 67108864")];
+/// A tmpfs.
+const MEMORY: &str = "/dev/shm";
 const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
 const SETUP_LIMIT: Duration = Duration::from_secs(20);
 
@@ -215,10 +217,12 @@ impl Place {
 
     /// A daemon at each end.
     pub(crate) fn start_daemons(&mut self, config: &str) -> Result<()> {
-        for end in self.ends() {
-            self.start_daemon(self.address(end), end, config)?;
-        }
-        Ok(())
+        self.start_daemons_at(&self.ends(), config)
+    }
+
+    /// A daemon at each of these.
+    pub(crate) fn start_daemons_at(&mut self, ends: &[End], config: &str) -> Result<()> {
+        ends.iter().try_for_each(|end| self.start_daemon(self.address(*end), *end, config))
     }
 
     /// A second daemon at each of two ends, of another configuration, with an address of its own.
@@ -307,6 +311,11 @@ impl Place {
     /// A file of this bench.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.join(name)
+    }
+
+    /// A directory of this bench whose files are in memory.
+    pub(crate) fn memory(&self, name: &str) -> PathBuf {
+        Path::new(MEMORY).join(format!("raas-bench-{}", std::process::id())).join(name)
     }
 
     /// The server's address.
@@ -412,6 +421,7 @@ impl Drop for Place {
         }
         // What is left lies in the system's directory for such things.
         let _ = std::fs::remove_dir_all(&self.dir);
+        let _ = std::fs::remove_dir_all(self.memory(""));
     }
 }
 
