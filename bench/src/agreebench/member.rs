@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use raas::{Region, RegionAccess, RegionKey, RegionOptions, Session};
 use raas_group::{BadSnapshot, Group, GroupBuilder, Machine, Role};
 use serde_json::json;
@@ -81,12 +81,33 @@ fn leads(group: &Group<Count>) -> bool {
 }
 
 fn commits(group: &Arc<Group<Count>>, load: Load) -> Result<Vec<Times>> {
-    let client = |_| {
-        let group = Arc::clone(group);
-        std::thread::spawn(move || commit(&group, load))
-    };
-    let clients: Vec<_> = (0..load.clients).map(client).collect();
-    clients.into_iter().map(|client| client.join().map_err(|_| anyhow!("a client panicked"))?).collect()
+    if load.clients == 1 {
+        return Ok(vec![commit(group, load)?]);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let clients: Vec<_> =
+            (0..load.clients).map(|_| tokio::spawn(commit_as_task(Arc::clone(group), load))).collect();
+        let mut all = Vec::new();
+        for client in clients {
+            all.push(client.await??);
+        }
+        Ok(all)
+    })
+}
+
+async fn commit_as_task(group: Arc<Group<Count>>, load: Load) -> Result<Times> {
+    let mut times = load.begin();
+    while let Some(wait) = times.wait() {
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
+        let begin = Instant::now();
+        let committed = group.propose_async(&[7; COMMAND_BYTES]).await?;
+        ensure!(committed.reply.len() == 8, "a reply that no machine gives");
+        times.on_end(begin);
+    }
+    Ok(times)
 }
 
 fn commit(group: &Group<Count>, load: Load) -> Result<Times> {

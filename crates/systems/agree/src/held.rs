@@ -10,7 +10,7 @@ use crate::action::{Hold, Outbox};
 use crate::layout::{COMMIT_AT, Mark, mark_at};
 use crate::log::Log;
 use crate::scan::Found;
-use crate::settings::{Settings, WRITES_MAX};
+use crate::settings::{SMALL_WRITES_MAX, Settings, WRITES_MAX};
 
 /// Pieces of a snapshot that are under way to one memory, at most.
 const PIECES_MAX: usize = 4;
@@ -136,7 +136,15 @@ impl Held {
         outbox: &mut Outbox,
     ) {
         self.copy(writer, snapshot, settings, outbox);
-        while self.sent.len() < WRITES_MAX && self.write_entries(writer, log, settings, outbox) {}
+        while self.may_write(log, settings) && self.write_entries(writer, log, settings, outbox) {}
+    }
+
+    /// What waits goes together when a WRITE that is under way has ended, unless it is enough for one of its own: many small
+    /// ones cost more than they hasten.
+    fn may_write(&self, log: &Log, settings: &Settings) -> bool {
+        let waits = || log.get(self.next).map_or(0, |entry| log.tail().line - entry.line());
+        let is_enough = || waits() * crate::layout::LINE_BYTES as u64 >= settings.piece_bytes_max as u64;
+        self.sent.len() < SMALL_WRITES_MAX || self.sent.len() < WRITES_MAX && is_enough()
     }
 
     fn copy(&mut self, writer: Writer, snapshot: Option<&Arc<Snapshot>>, settings: &Settings, outbox: &mut Outbox) {

@@ -25,6 +25,8 @@ pub(crate) const CHECK_PERIODS: u64 = 8;
 pub(crate) const RESERVED_SHARE: u64 = 4;
 /// WRITEs of entries to one memory that are under way at a time, at most.
 pub(crate) const WRITES_MAX: usize = 64;
+/// The same of those that could take more.
+pub(crate) const SMALL_WRITES_MAX: usize = 4;
 
 /// See the head of this file.
 #[derive(Debug, Clone)]

@@ -12,10 +12,8 @@ use agree::{Event, Machine, Refused, Replica, Role};
 use crate::committed::Committed;
 use crate::error::GroupError;
 use crate::memories::{Memories, Outcomes};
-use crate::wish::{Inbox, Reader, Shown, Wish};
-
-/// Who waits for the end of a command.
-type Caller = SyncSender<Result<Committed, GroupError>>;
+use crate::proposal::Outcome;
+use crate::wish::{Caller, Inbox, Reader, Shown, Wish};
 
 /// Longest wait for an operation under way while callers may come.
 const LOOK: Duration = Duration::from_micros(100);
@@ -104,9 +102,9 @@ impl<M: Machine> Driver<M> {
 
     fn on_wish(&mut self, wish: Wish<M>) {
         match wish {
-            Wish::Propose { client, number, bytes, reply } => match self.replica.propose(client, number, &bytes) {
-                Ok(()) => self.waiting.entry((client, number)).or_default().push(reply),
-                Err(refused) => tell(&reply, Err(refused.into())),
+            Wish::Propose { client, number, bytes, caller } => match self.replica.propose(client, number, &bytes) {
+                Ok(()) => self.waiting.entry((client, number)).or_default().push(caller),
+                Err(refused) => caller(Err(refused.into())),
             },
             Wish::Read(reader) => match self.replica.read() {
                 Ok(read) => drop(self.reads.insert(read, reader)),
@@ -170,9 +168,9 @@ impl<M: Machine> Driver<M> {
         }
     }
 
-    fn answer(&mut self, of: (u64, u64), result: &Result<Committed, GroupError>) {
+    fn answer(&mut self, of: (u64, u64), outcome: &Outcome) {
         let waiting = self.waiting.remove(&of).unwrap_or_default();
-        waiting.iter().for_each(|reply| tell(reply, result.clone()));
+        waiting.into_iter().for_each(|caller| caller(outcome.clone()));
     }
 
     fn close(mut self) {

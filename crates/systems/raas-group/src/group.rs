@@ -12,7 +12,8 @@ use std::time::Duration;
 use crate::committed::Committed;
 use crate::driver::Driver;
 use crate::error::GroupError;
-use crate::wish::{Inbox, Wish};
+use crate::proposal::{self, Proposal};
+use crate::wish::{Caller, Inbox, Wish};
 use agree::{Machine, Members, Role};
 
 /// A member of a group. Any number of threads may use it. Dropping it ends the member's part: its memory stays, and the
@@ -40,18 +41,30 @@ impl<M: Machine + Send + 'static> Group<M> {
     pub fn propose(&self, command: &[u8]) -> Result<Committed, GroupError> {
         let (client, number) = self.inbox.take_client();
         let result = self.propose_as(client, number, command);
-        // One of which nobody knows may still come: its client is not used again.
-        if !matches!(result, Err(GroupError::Unknown | GroupError::Closed)) {
-            self.inbox.give_client_back(client, number);
-        }
+        self.inbox.on_end(client, number, &result);
         result
+    }
+
+    /// As [`Group::propose`], for a task: it begins at once, and ends when the future does. Any number may be under way.
+    pub fn propose_async(&self, command: &[u8]) -> Proposal {
+        let (client, number) = self.inbox.take_client();
+        let (proposal, answerer) = proposal::pair();
+        let inbox = Arc::clone(&self.inbox);
+        let caller: Caller = Box::new(move |outcome| {
+            inbox.on_end(client, number, &outcome);
+            answerer.answer(outcome);
+        });
+        // One that nobody takes any more ends with its caller.
+        self.inbox.wish(Wish::Propose { client, number, bytes: command.to_vec(), caller });
+        proposal
     }
 
     /// As [`Group::propose`], under a name of the caller's: a command with the same `client` and `number` is the same one,
     /// wherever it is proposed, and is applied once. A client's numbers grow, and it has one command under way at a time.
     pub fn propose_as(&self, client: u64, number: u64, command: &[u8]) -> Result<Committed, GroupError> {
         let (reply, answer) = sync_channel(1);
-        let wish = Wish::Propose { client, number, bytes: command.to_vec(), reply };
+        let caller: Caller = Box::new(move |outcome| drop(reply.try_send(outcome)));
+        let wish = Wish::Propose { client, number, bytes: command.to_vec(), caller };
         if !self.inbox.wish(wish) {
             return Err(GroupError::Closed);
         }

@@ -10,15 +10,18 @@ use std::time::Duration;
 use agree::{Members, Role};
 use raas::{Region, RegionError};
 
-use crate::committed::Committed;
 use crate::error::GroupError;
+use crate::proposal::Outcome;
+
+/// Who waits for the end of a command. Dropped, it says that the group was closed.
+pub(crate) type Caller = Box<dyn FnOnce(Outcome) + Send>;
 
 /// A call with the machine, when it has everything that was committed.
 pub(crate) type Reader<M> = Box<dyn FnOnce(Result<&M, GroupError>) + Send>;
 
 /// What a caller wants.
 pub(crate) enum Wish<M> {
-    Propose { client: u64, number: u64, bytes: Vec<u8>, reply: SyncSender<Result<Committed, GroupError>> },
+    Propose { client: u64, number: u64, bytes: Vec<u8>, caller: Caller },
     Read(Reader<M>),
     Alter { id: u8, is_added: bool, reply: SyncSender<Result<(), GroupError>> },
     Close,
@@ -117,9 +120,11 @@ impl<M> Inbox<M> {
         (client, last + 1)
     }
 
-    /// Its command has ended.
-    pub(crate) fn give_client_back(&self, client: u64, number: u64) {
-        self.lock().clients.push((client, number));
+    /// Its command has ended. One of which nobody knows may still come: its client is not used again.
+    pub(crate) fn on_end(&self, client: u64, number: u64, outcome: &Outcome) {
+        if !matches!(outcome, Err(GroupError::Unknown | GroupError::Closed)) {
+            self.lock().clients.push((client, number));
+        }
     }
 
     pub(crate) fn show(&self, shown: Shown) {

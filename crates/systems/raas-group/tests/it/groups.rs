@@ -1,5 +1,6 @@
 //! Groups of three hosts, each a daemon of its own in this process.
 
+use std::future::Future as _;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -236,4 +237,46 @@ fn a_group_that_is_new_waits_for_all_and_says_who_is_missing() {
     let stranger = GroupBuilder::new("alone", KEY).members(&hosts.addresses).me(9);
     let error = stranger.open(hosts.daemon(1).session(), Journal::default()).expect_err("it is no member");
     assert!(matches!(error, GroupError::NoMember { me: 9 }));
+}
+
+/// Wakes a thread.
+struct Unpark(std::thread::Thread);
+
+impl std::task::Wake for Unpark {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+#[test]
+fn one_thread_has_many_commands_under_way() {
+    let hosts = Hosts::new(9, 3);
+    let groups = hosts.all();
+    let waker = std::task::Waker::from(std::sync::Arc::new(Unpark(std::thread::current())));
+    let mut cx = std::task::Context::from_waker(&waker);
+    let led = leader(&groups);
+    let mut under_way: Vec<_> = (0..100).map(|number| led.propose_async(&command(number))).collect();
+    let (begin, mut replies, mut lost) = (Instant::now(), Vec::new(), 0);
+    while !under_way.is_empty() {
+        assert!(begin.elapsed() < PATIENCE, "{} have no end", under_way.len());
+        under_way.retain_mut(|proposal| match std::pin::Pin::new(proposal).poll(&mut cx) {
+            std::task::Poll::Ready(Ok(committed)) => {
+                replies.push(committed.reply);
+                false
+            }
+            // On a busy machine somebody else may come to lead.
+            std::task::Poll::Ready(Err(error)) => {
+                assert!(matches!(error, GroupError::Unknown | GroupError::Refused(_)), "{error}");
+                lost += 1;
+                false
+            }
+            std::task::Poll::Pending => true,
+        });
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    let told = replies.len();
+    replies.sort();
+    replies.dedup();
+    assert_eq!((replies.len(), told + lost), (told, 100), "each once");
+    assert!((told..=100).contains(&read(&groups).len()));
 }
