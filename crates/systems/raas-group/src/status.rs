@@ -192,7 +192,11 @@ mod tests {
     use super::*;
     use agree::Members;
 
-    const HOSTS: [(u8, IpAddr); 3] = [1, 2, 3].map(|id| (id, IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, id))));
+    const fn host(id: u8) -> (u8, IpAddr) {
+        (id, IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, id)))
+    }
+
+    const HOSTS: [(u8, IpAddr); 3] = [host(1), host(2), host(3)];
 
     fn facts(id: u8, leads: Term, alive: bool) -> Facts {
         Facts { id, number: u64::from(id) * 10, leads, alive, led: 1 }
