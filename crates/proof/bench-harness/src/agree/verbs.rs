@@ -20,7 +20,8 @@ const TOLD: Duration = Duration::from_millis(100);
 /// How often the commit index is told by a WRITE to each other host, at most, where no command took it along.
 const PERIOD: Duration = Duration::from_millis(5);
 
-/// So many loads of one client, each between two looks at all counters.
+/// So many loads of one client, each between two looks at all counters. A memory that is slow gets several commands with one
+/// WRITE, so there may be less than one WRITE for each.
 pub(super) fn count(place: &Place, repo: &Repo, args: &Args, findings: &mut Findings) -> Result<()> {
     let hosts = ends(place);
     let mut cluster = Cluster::start(place, repo, Side::Raas)?;
@@ -50,11 +51,10 @@ pub(super) fn count(place: &Place, repo: &Repo, args: &Args, findings: &mut Find
             }));
         }
         let to = hosts.len() as u64 - 1;
-        ensure!(led >= total * to, "{led} WRITEs in {total} commits to {to} hosts");
         let periods = begin.elapsed().as_secs_f64() / PERIOD.as_secs_f64();
         findings.figures.push(json!({
             "case": format!("the leader's verbs, {} hosts", hosts.len()), "commits": total, "write": led,
-            "send": grown(leader, "send")?, "read": grown(leader, "read")?, "commit_words": led - total * to,
+            "send": grown(leader, "send")?, "read": grown(leader, "read")?,
         }));
         writes.push(led as f64 / total as f64);
         allowed.push(to as f64 * (1.0 + periods / total as f64));
