@@ -35,7 +35,12 @@ fn join(daemons: &[Daemon]) -> Vec<Group<Count>> {
     let hosts: Vec<(u8, IpAddr)> = (1..).zip(daemons.iter().map(|daemon| daemon.ip)).collect();
     let open = |(me, daemon): (u8, &Daemon)| {
         let key: RegionKey = KEY.parse().unwrap();
-        let group = GroupBuilder::new("orders", key).members(&hosts).me(me).log_lines(1024).founded_within(WATCHDOG);
+        let group = GroupBuilder::new("orders", key)
+            .members(&hosts)
+            .me(me)
+            .command_bytes_max(1024)
+            .log_lines(1024)
+            .founded_within(WATCHDOG);
         group.open(&daemon.session("member"), Count(0)).unwrap()
     };
     std::thread::scope(|scope| {
