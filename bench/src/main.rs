@@ -5,9 +5,9 @@
 //! relays, beside which a daemon with many peers is; the control connection of two sides; processor time; round trips;
 //! counting calls; a gRPC service; and choices that look random and come again. None of these uses a program.
 //!
-//! Owns the loads. It must never judge a figure. May use `netmodel`, `raas`, `raas-embedded`, `raas-rpc`,
-//! `raas-tonic`, `rdmacore`, `rmem`, `shm`, `softnic`, `tap`, `verbs`. Order of calls: none: each is a program, which
-//! `cargo xtask bench` starts.
+//! Owns the loads. It must never judge a figure. May use `netmodel`, `raas`, `raas-embedded`, `raas-group`,
+//! `raas-rpc`, `raas-tonic`, `rdmacore`, `rmem`, `shm`, `softnic`, `tap`, `verbs`. Order of calls: none: each is a
+//! program, which `cargo xtask bench` starts.
 #![forbid(unsafe_code)]
 
 mod bare;

@@ -2,8 +2,8 @@
 //! else exits the process in order.
 //!
 //! Owns the command line, and exit codes. It must never have a part of the product that a program could need. May use
-//! `control`, `demo`, `monitor`, `raas`, `raas-preload`, `raasd`, `rdmacore`, `shm`, `softnic`, `terminal`,
-//! `transport`, `verbs`. Order of calls: none: it is a program.
+//! `control`, `demo`, `monitor`, `raas`, `raas-group`, `raas-preload`, `raasd`, `rdmacore`, `shm`, `softnic`,
+//! `terminal`, `transport`, `verbs`. Order of calls: none: it is a program.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)] // see `terminal::out`
 

@@ -127,7 +127,7 @@ fn two_checkers_say_the_same_of_histories_of_groups() {
 #[test]
 fn two_checkers_say_the_same_of_histories_of_words_in_regions() {
     let story = |seed: u64| {
-        let kind = if seed % 2 == 0 { Kind::Words } else { Kind::Register };
+        let kind = if seed.is_multiple_of(2) { Kind::Words } else { Kind::Register };
         let deaths = 10 * (seed / 2 % 3) as u32;
         let scenario = Scenario { kind, seed, clients: 3, operations: 8, delayed: 50, deaths, node_dies_at: None };
         (format!("{scenario:?}"), scenario.record().unwrap().1)
