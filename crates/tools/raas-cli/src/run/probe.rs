@@ -32,7 +32,8 @@ fn ends(session: &Session) -> Option<Tried> {
     // In the daemon's namespace its own address; several daemons of one machine have loopback addresses.
     let addresses = session.addresses().iter().copied().chain([IpAddr::from(Ipv4Addr::LOCALHOST)]);
     let listener = addresses.filter_map(|ip| TcpListener::bind((ip, 0)).ok()).next()?;
-    let connects = TcpStream::connect(listener.local_addr().ok()?).ok()?;
+    // Where the loopback interface is down nothing answers.
+    let connects = TcpStream::connect_timeout(&listener.local_addr().ok()?, PATIENCE).ok()?;
     let (accepts, _) = listener.accept().ok()?;
     // Nobody connects to this place.
     let nowhere = TcpEnd::Accepted(Rendezvous { port: 1, token: 0 });
