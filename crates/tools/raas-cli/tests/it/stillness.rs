@@ -335,7 +335,7 @@ fn a_quorum_waits_for_no_host_that_stands_still() {
     let owned: Vec<_> = owned.collect();
     let session = user.session("user");
     let logs: Vec<Region> = owners.iter().map(|o| Region::open(&session, o.ip, "log", key).unwrap()).collect();
-    let (pauses, quorums) = (10, if std::env::var_os("RAAS_TEST_FULL").is_some() { 1_000_000 } else { 100_000 });
+    let (pauses, quorums) = (10, if std::env::var_os("RAAS_TEST_FULL").is_some() { 1_000_000 } else { 30_000 });
     let (mut round, mut counts) = (0, (0, 0));
     // How many submissions to the still host are taken in each pause, before its queue is full.
     let mut taken = Vec::new();
