@@ -351,6 +351,7 @@ mod tests {
     }
 
     /// The least of many times, which load does not change, to find whose turn is next when of so many regions one waits.
+    #[allow(clippy::disallowed_types)] // it measures
     fn least_time(regions: u32) -> std::time::Duration {
         let mut notices = Notices::default();
         for region in 0..u64::from(regions) {

@@ -82,6 +82,7 @@ fn all_programs_of_a_user_share_its_handles() {
 }
 
 /// The least of many times, which load does not change, of what one program does while another one has so many handles.
+#[allow(clippy::disallowed_types)] // it measures
 fn least_time(handles: u64) -> std::time::Duration {
     let mut foreign = Foreign::new(DirectoryConfig::default());
     let granted = |foreign: &mut Foreign, client: u64, request: u64| {
