@@ -109,7 +109,7 @@ pub fn run(socket: &Path, host: IpAddr, is_owner: bool, seed: u64, time: Duratio
     let end = Instant::now() + time;
     let mut deeds = Deeds::new();
     std::thread::scope(|scope| {
-        let looping = scope.spawn(|| loops(&region, end));
+        let looping = scope.spawn(|| loops(&region, seed, end));
         let mut done = quick(&region, seed, end)?;
         let looped = looping.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         deeds.append(&mut done);
@@ -142,12 +142,14 @@ fn judged(name: &str, result: Result<Vec<u8>, RegionError>, is_right: fn(&Failur
     }
 }
 
-fn loops(region: &Region, end: Instant) -> Result<Deeds> {
+fn loops(region: &Region, seed: u64, end: Instant) -> Result<Deeds> {
     let ring = Chain { order: Order::Nth(u64::MAX), ..Chain::list(RING_AT) };
     let mut deeds = Deeds::new();
     while Instant::now() < end {
         // On the region's own host a built-in kernel takes this program's time, and nobody else's.
-        let is_ring = deeds.get(LOOP.name) > deeds.get(RING);
+        // A slow machine has time for one of both: who begins with which is drawn.
+        let [loops, rings] = [LOOP.name, RING].map(|name| deeds.get(name).copied().unwrap_or(0));
+        let is_ring = if seed.is_multiple_of(2) { loops >= rings } else { loops > rings };
         let (name, result) = match is_ring {
             true => (RING, region.call(&ring).map(|_| Vec::new())),
             false => (LOOP.name, region.run(LOOP.name, &[])),
