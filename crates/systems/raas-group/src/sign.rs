@@ -91,7 +91,7 @@ pub(crate) fn led(region: &Region) -> Result<u64, RegionError> {
 
 /// It did once more.
 pub(crate) fn count_led(own: &Region) -> Result<(), RegionError> {
-    own.write(LED_AT, &(led(own)? + 1).to_le_bytes())
+    own.write(LED_AT, &led(own)?.saturating_add(1).to_le_bytes())
 }
 
 #[cfg(test)]

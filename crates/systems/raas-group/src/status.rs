@@ -17,6 +17,8 @@ use crate::sign::{self, Sign};
 /// A program whose beat stands still for so many periods is taken for dead, but for no less than the second.
 const STILL_PERIODS: u32 = 20;
 const STILL: Duration = Duration::from_millis(200);
+/// A memory that says that its program's periods are longer may be a liar's, and nobody waits for that.
+const PERIOD_MAX: Duration = Duration::from_secs(1);
 
 /// A group.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,7 +127,7 @@ fn facts(
         region.read(OWNER_AT, &mut bytes).ok()?;
         Beat::decode(&bytes)
     };
-    let period = Duration::from_micros(period_us);
+    let period = Duration::from_micros(period_us).min(PERIOD_MAX);
     let (first, begin) = (beat()?, Instant::now());
     let mut last = first;
     while last.beat == first.beat && begin.elapsed() < STILL.max(period * STILL_PERIODS) {
@@ -176,7 +178,7 @@ fn put_together(name: &str, hosts: &[(u8, IpAddr)], seen: &[(Facts, Sight)]) -> 
     };
     let members: Vec<MemberStatus> = members.into_iter().flat_map(|members| members.iter().map(member)).collect();
     let leader = members.iter().find(|member| member.role == MemberRole::Leader && member.alive);
-    let led: u64 = seen.iter().map(|(facts, _)| facts.led).sum();
+    let led = seen.iter().fold(0u64, |sum, (facts, _)| sum.saturating_add(facts.led));
     Status {
         name: name.to_owned(),
         term: term.round(),
@@ -235,5 +237,12 @@ mod tests {
         let roles: Vec<_> = status.members.iter().map(|member| (member.role.name(), member.lag_bytes)).collect();
         assert_eq!(roles, [("joining", Some(99 * 128)), ("leader", Some(0)), ("unreachable", None)]);
         assert_eq!(status.members[0].host, Some(HOSTS[0].1));
+    }
+
+    #[test]
+    fn counts_that_nobody_can_have_counted_are_only_large() {
+        let liar = |id| Facts { led: u64::MAX, ..facts(id, Term::NONE, true) };
+        let seen = [1, 2].map(|id| (liar(id), sight(Term::new(7, 2), 100, 99)));
+        assert_eq!(put_together("g", &HOSTS, &seen).fail_overs, u64::MAX - 1);
     }
 }

@@ -1,8 +1,9 @@
 //! The rest of a lane: when something last went over it, and whether the peer has it.
 //!
 //! Owns the last use, and what the ends say of it: an end cannot see what the other's READs and WRITEs of regions do, so
-//! who would rest asks (Unused), and the other one rests the lane if it does not use it either. What "nothing to send" means is the lane's ([`Lane::is_quiet`]): one with something to send, or with
-//! a message of which it is not known whether it arrived, is never at rest.
+//! who would rest asks (Unused), and the other one rests the lane if it does not use it either. What "nothing to send"
+//! means is the lane's ([`Lane::is_quiet`]): one with something to send, or with a message of which it is not known
+//! whether it arrived, is never at rest.
 //!
 //! [`Lane::is_quiet`]: super::Lane::is_quiet
 
