@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use closing::Closing;
 use harness::packages::{self, Need};
 use harness::repo::Repo;
-use harness::tally::Tally;
+use harness::tally::{Tally, fail};
 use std::process::ExitCode;
 
 /// What `cargo xtask test` takes.
@@ -114,12 +114,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     for stage in stages {
         println!("=== {}: {}", stage.name, stage.about);
         let tally = (stage.run)(&context).unwrap_or_else(|error| {
-            println!("FAIL {}: {error:#}", stage.name);
+            fail(&format!("{}: {error:#}", stage.name));
             Tally { failed: 1, ..Tally::default() }
         });
         let mut tally = tally.strict(ci);
         if tally == Tally::default() {
-            println!("FAIL {}: the stage counted no case", stage.name);
+            fail(&format!("{}: the stage counted no case", stage.name));
             tally.failed = 1;
         }
         println!("--- {}\n", closing.end_of(stage.name, tally));

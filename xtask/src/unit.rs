@@ -6,7 +6,7 @@ use anyhow::Result;
 use harness::child::{self, Stream};
 use harness::packages::{self, Need};
 use harness::result_lines::libtest_result;
-use harness::tally::{Tally, skip_line};
+use harness::tally::{Tally, fail, skip_line};
 use harness::{build, ledger};
 use std::process::Command;
 use std::time::Duration;
@@ -87,16 +87,20 @@ fn run_nextest(context: &Context) -> Result<Tally> {
         if let Some((name, took)) = passed_in(line) {
             ledger::case(name, took);
         }
+        // Each failure is said twice: when it happens, and after the summary.
+        if summary.is_none() && is_failure(line) {
+            ledger::failure(line.trim());
+        }
         if summary.is_some() || is_trouble(line) {
             println!("{line}");
         }
     })?;
     let Some(mut tally) = summary else {
-        println!("FAIL nextest: no summary ({})", ended.describe());
+        fail(&format!("nextest: no summary ({})", ended.describe()));
         return Ok(Tally { failed: 1, ..Tally::default() });
     };
     if !ended.success() && tally.failed == 0 {
-        println!("FAIL nextest: {}", ended.describe());
+        fail(&format!("nextest: {}", ended.describe()));
         tally.failed += 1;
     }
     if tally.skipped > 0 {
@@ -115,7 +119,12 @@ fn passed_in(line: &str) -> Option<(&str, Duration)> {
 
 fn is_trouble(line: &str) -> bool {
     let first = line.split_whitespace().next().unwrap_or_default();
-    matches!(first, "FAIL" | "SLOW" | "TIMEOUT" | "TERMINATING" | "LEAK" | "SIGSEGV" | "SIGABRT" | "SIGKILL" | "TRY")
+    is_failure(line) || matches!(first, "SLOW" | "TERMINATING" | "LEAK" | "TRY")
+}
+
+fn is_failure(line: &str) -> bool {
+    let first = line.split_whitespace().next().unwrap_or_default();
+    matches!(first, "FAIL" | "TIMEOUT" | "SIGSEGV" | "SIGABRT" | "SIGKILL")
 }
 
 fn run_libtest(context: &Context, name: &str, args: &[&str]) -> Result<Tally> {
@@ -130,7 +139,7 @@ fn run_libtest(context: &Context, name: &str, args: &[&str]) -> Result<Tally> {
     count_skips(lines.iter().filter_map(|line| skip_line(line)), &mut tally);
     if !ended.success() {
         println!("{}\n{}", ended.text(Stream::Err), ended.text(Stream::Out));
-        println!("FAIL {name}: {}", ended.describe());
+        fail(&format!("{name}: {}", ended.describe()));
         tally.failed = tally.failed.max(1);
     }
     println!("{name}: {tally} ({:.1} s)", ended.took.as_secs_f64());

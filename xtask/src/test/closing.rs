@@ -1,5 +1,5 @@
-//! The closing table of the test command: where the seconds of each stage went, and which cases were slowest. Owns the
-//! clock of the stages.
+//! The closing table of the test command: where the seconds of each stage went, which cases were slowest, and which
+//! failed. Owns the clock of the stages.
 //!
 //! *Compiling* is the wall time of builds and of clippy, *installing* that of apt. *Waiting* is the time in which the
 //! processors had nothing to do, on the average of all; what is left is *running*.
@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 /// Cases that are named as the slowest.
 const SLOWEST: usize = 12;
+/// Letters of what a failed case said; the rest stands where it ran.
+const SAID_MAX: usize = 300;
 
 struct Row {
     name: &'static str,
@@ -66,6 +68,9 @@ impl Closing {
         println!();
         table(&self.rows).iter().for_each(|line| println!("{line}"));
         println!();
+        for said in ledger::failures() {
+            println!("failed: {}", said.replace('\n', " ").chars().take(SAID_MAX).collect::<String>());
+        }
         total
     }
 }

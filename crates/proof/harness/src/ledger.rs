@@ -1,5 +1,5 @@
-//! Where the time of a run goes: seconds of builds, of installing, and of processors that had nothing to do; and which
-//! cases were slowest. Owns the sums of this process; the test command prints them at its end.
+//! Where the time of a run goes: seconds of builds, of installing, and of processors that had nothing to do; which
+//! cases were slowest, and which failed. Owns the sums of this process; the test command prints them at its end.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -19,9 +19,11 @@ struct Sums {
     compiling: Duration,
     installing: Duration,
     cases: Vec<(String, Duration)>,
+    failures: Vec<String>,
 }
 
-static SUMS: Mutex<Sums> = Mutex::new(Sums { compiling: Duration::ZERO, installing: Duration::ZERO, cases: vec![] });
+static SUMS: Mutex<Sums> =
+    Mutex::new(Sums { compiling: Duration::ZERO, installing: Duration::ZERO, cases: vec![], failures: vec![] });
 
 fn sums() -> std::sync::MutexGuard<'static, Sums> {
     SUMS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -42,6 +44,19 @@ pub fn case(name: &str, took: Duration) {
     if sums.cases.len() < CASES_MAX {
         sums.cases.push((name.to_owned(), took));
     }
+}
+
+/// A case failed; what is said of it.
+pub fn failure(said: &str) {
+    let mut sums = sums();
+    if sums.failures.len() < CASES_MAX {
+        sums.failures.push(said.to_owned());
+    }
+}
+
+/// What is said of the cases that failed.
+pub fn failures() -> Vec<String> {
+    sums().failures.clone()
 }
 
 /// The sum since the last call.
@@ -82,5 +97,7 @@ mod tests {
         case("long", Duration::from_secs(100_000));
         assert_eq!(slowest(1), [("long".to_owned(), Duration::from_secs(100_000))]);
         assert!(idle().is_some());
+        failure("it broke");
+        assert!(failures().contains(&"it broke".to_owned()));
     }
 }

@@ -33,6 +33,7 @@ impl Tally {
         }
         self.failed += 1;
         println!("FAIL {name} ({:.1} s)", took.as_secs_f64());
+        ledger::failure(&format!("{name}: {}", findings.join("; ")));
         for finding in findings {
             println!("     {finding}");
         }
@@ -57,11 +58,20 @@ impl std::fmt::Display for Tally {
     }
 }
 
+/// Says that something failed that is no case with findings.
+pub fn fail(said: &str) {
+    println!("FAIL {said}");
+    ledger::failure(said);
+}
+
 /// Counts a line that another process printed for a case: `ok   name (1.2 s)`, `FAIL name ...`, `SKIP name: reason`.
 pub fn count_line(line: &str, tally: &mut Tally) {
     tally.passed += u64::from(line.starts_with("ok   "));
     tally.failed += u64::from(line.starts_with("FAIL "));
     tally.skipped += u64::from(skip_line(line).is_some());
+    if let Some(said) = line.strip_prefix("FAIL ") {
+        ledger::failure(said);
+    }
     if let Some((name, took)) = timed(line) {
         ledger::case(name, took);
     }

@@ -126,8 +126,11 @@ fn command(number: u64) -> Vec<u8> {
 fn what_is_committed_is_applied_by_all_in_one_order_and_read_at_once() {
     let hosts = Hosts::new(1, 3);
     let groups = hosts.all();
-    let refused = groups.iter().map(|group| group.propose(b"x")).filter(Result::is_err).count();
-    assert!(refused >= 2, "one leads at most");
+    let begin = Instant::now();
+    // Once is not enough: on a busy machine somebody else may come to lead between two of them.
+    while groups.iter().map(|group| group.propose(b"x")).filter(Result::is_err).count() < 2 {
+        assert!(begin.elapsed() < PATIENCE, "one leads at most");
+    }
     for number in 1..=200 {
         commit(&groups, 7, number, &command(number));
         if number % 50 == 0 {
