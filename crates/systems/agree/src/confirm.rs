@@ -21,10 +21,13 @@ pub(crate) struct Confirm {
     /// The number of the round under way, or of the last one.
     number: u64,
     round: Option<Round>,
+    /// When the last round began that a majority answered.
+    confirmed: Option<u64>,
 }
 
 #[derive(Debug)]
 struct Round {
+    begun: u64,
     reads: Vec<u64>,
     /// As of its begin: nobody else can have led with others before.
     members: Members,
@@ -37,14 +40,20 @@ impl Confirm {
         self.waiting.push(read);
     }
 
-    /// Begins a round, if reads wait or one is due, and none is under way.
-    pub(crate) fn begin(&mut self, is_due: bool, members: &Members, outbox: &mut Outbox) {
+    /// When the last round began that a majority answered, since this was asked.
+    pub(crate) fn take_confirmed(&mut self) -> Option<u64> {
+        self.confirmed.take()
+    }
+
+    /// Begins a round, if reads wait or one is due, and none is under way. It is `now` or later.
+    pub(crate) fn begin(&mut self, is_due: bool, members: &Members, (now, outbox): (u64, &mut Outbox)) {
         if self.round.is_some() || self.waiting.is_empty() && !is_due {
             return;
         }
         self.number += 1;
         let (seen, missing, members_then) = (BTreeSet::new(), BTreeSet::new(), members.clone());
-        self.round = Some(Round { reads: std::mem::take(&mut self.waiting), members: members_then, seen, missing });
+        let reads = std::mem::take(&mut self.waiting);
+        self.round = Some(Round { begun: now, reads, members: members_then, seen, missing });
         for member in members.iter() {
             outbox.read(Use::Confirm(member.id, self.number), member.id, (HEAD_AT, HEAD_WORDS_BYTES));
         }
@@ -76,6 +85,7 @@ impl Confirm {
             None => round.missing.insert(id),
         };
         if round.seen.len() >= round.members.majority() {
+            self.confirmed = Some(round.begun);
             let reads = self.round.take().map(|round| round.reads).unwrap_or_default();
             outbox.events.extend(reads.into_iter().map(|read| Event::Readable { read }));
         } else if round.seen.len() + round.missing.len() == round.members.len() {

@@ -93,6 +93,7 @@ impl Glance {
             command_bytes_max,
             piece_bytes_max: PIECE_BYTES,
             period_us: 1,
+            lease_us: 0,
             seed: 0,
         };
         let (offset, bytes) = Scan::HEAD;

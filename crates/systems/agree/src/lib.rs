@@ -40,6 +40,7 @@ mod glance;
 mod held;
 mod layout;
 mod learner;
+mod lease;
 mod log;
 mod look;
 mod machine;

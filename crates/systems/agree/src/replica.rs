@@ -106,17 +106,16 @@ impl<M: Machine> Replica<M> {
     }
 
     /// Begins a read that is linearizable: at [`Event::Readable`] with the number that this returns,
-    /// [`Replica::machine`] has everything that was committed now.
-    pub fn read(&mut self) -> Result<u64, Refused> {
+    /// [`Replica::machine`] has everything that was committed now. The clock must be asked for `now_us` after the user asked
+    /// for the read: under a lease that is all that is looked at.
+    pub fn read(&mut self, now_us: u64) -> Result<u64, Refused> {
         let hint = self.leader();
+        self.now = self.now.max(now_us);
         self.last_read += 1;
         let read = self.last_read;
-        let Some((reign, cx)) = self.reign() else { return Err(Refused::NotLeader { hint }) };
+        let Some((reign, mut cx)) = self.reign() else { return Err(Refused::NotLeader { hint }) };
         let Phase::Leading(leading) = &mut reign.phase else { return Err(Refused::NotLeader { hint }) };
-        leading.confirm.ask(read);
-        if leading.is_whole() {
-            leading.confirm.begin(false, &reign.members, cx.outbox);
-        }
+        leading.read(read, &reign.members, &mut cx);
         Ok(read)
     }
 
@@ -364,12 +363,9 @@ impl<M: Machine> Replica<M> {
     }
 
     fn on_confirm(&mut self, (member, round): (u8, u64), answer: &Answer) {
-        let Some((reign, cx)) = self.reign() else { return };
+        let Some((reign, mut cx)) = self.reign() else { return };
         let Phase::Leading(leading) = &mut reign.phase else { return };
-        let result = leading.confirm.on_answer((member, round), answer, reign.term, cx.outbox);
-        if result.is_ok() && matches!(answer, Answer::Read { .. }) {
-            leading.confirm.begin(false, &reign.members, cx.outbox);
-        }
+        let result = leading.on_confirm((member, round), answer, (reign.term, &reign.members), &mut cx);
         self.after(result.map_err(End::Superseded));
     }
 

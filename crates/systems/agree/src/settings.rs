@@ -28,6 +28,9 @@ pub(crate) const WRITES_MAX: usize = 64;
 /// The same of those that could take more.
 pub(crate) const SMALL_WRITES_MAX: usize = 4;
 
+/// Microseconds of a lease, at most.
+const LEASE_US_MAX: u64 = 4 * 3_600_000_000;
+
 /// See the head of this file.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -45,6 +48,10 @@ pub struct Settings {
     pub piece_bytes_max: usize,
     /// How often the leader is looked at, and the own memory: microseconds, from 1.
     pub period_us: u64,
+    /// For how long a leader answers reads by itself after a look at a majority: microseconds, the same in all programs, 0 for
+    /// never, else from four periods on. A new leader waits for as long, and a 64th more, before it does anything. That
+    /// must be more than the clocks of two hosts run apart in this time.
+    pub lease_us: u64,
     /// Of all that is left to chance.
     pub seed: u64,
 }
@@ -57,6 +64,9 @@ impl Settings {
         range("the members of the group", self.members.len() as u64, 1, MEMBERS_MAX as u64)?;
         range("the hosts of the group's members", self.first().len() as u64, self.members.len() as u64, 9)?;
         range("the period in microseconds", self.period_us, 1, 3_600_000_000)?;
+        if self.lease_us > 0 {
+            range("the lease in microseconds", self.lease_us, 4 * self.period_us, LEASE_US_MAX)?;
+        }
         let piece = self.piece_bytes_max.next_multiple_of(LINE_BYTES) as u64;
         range("the bytes of a READ or WRITE (a multiple of 64)", self.piece_bytes_max as u64, piece.max(64), 1 << 30)?;
         let lines = lines_of(self.command_bytes_max);

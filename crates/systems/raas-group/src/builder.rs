@@ -37,6 +37,7 @@ pub struct GroupBuilder {
     ring_lines: u64,
     snapshot_bytes: u64,
     period: Duration,
+    read_lease: Duration,
     founded_within: Duration,
 }
 
@@ -53,6 +54,7 @@ impl GroupBuilder {
             ring_lines: RING_LINES,
             snapshot_bytes: SNAPSHOT_BYTES,
             period: PERIOD,
+            read_lease: Duration::ZERO,
             founded_within: FOUNDED_WITHIN,
         }
     }
@@ -101,6 +103,19 @@ impl GroupBuilder {
         self
     }
 
+    /// For how long a leader answers reads by itself after a look at a majority of memories; it looks again four times in
+    /// this time. None unless given, else from four periods to four hours, and the same in all programs: another length
+    /// than the founder's is refused. A new leader waits for as long, and a 64th more, before it answers anything, so the
+    /// group stands still for that time longer when a leader is lost.
+    ///
+    /// **It trusts clocks**: in this time the boot-time clocks (`CLOCK_BOOTTIME`) of two hosts must not run apart by more
+    /// than a 64th of it. Reads without a lease trust none.
+    #[must_use]
+    pub fn read_lease(mut self, time: Duration) -> Self {
+        self.read_lease = time;
+        self
+    }
+
     /// How long [`open`](Self::open) waits for the memories of all members when the group is new: a minute unless given.
     #[must_use]
     pub fn founded_within(mut self, time: Duration) -> Self {
@@ -119,8 +134,9 @@ impl GroupBuilder {
         let region = region_name(&self.name);
         let own = own_memory(session, &region, self.key, layout.bytes())?;
         let places = Places { session: session.clone(), region, key: self.key, me: self.me, hosts: self.hosts };
-        let members = founding::members(&places, &own, &self.name, self.founded_within)?;
-        let period_us = u64::try_from(self.period.as_micros()).unwrap_or(u64::MAX);
+        let [period_us, lease_us] =
+            [self.period, self.read_lease].map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+        let members = founding::members(&places, &own, (&self.name, lease_us), self.founded_within)?;
         let hosts = places.hosts.clone();
         Sign { layout, command_bytes_max: self.command_bytes_max, period_us, hosts }.write(&own)?;
         let mut seed = [0; 16];
@@ -135,6 +151,7 @@ impl GroupBuilder {
             command_bytes_max: self.command_bytes_max,
             piece_bytes_max: PIECE_BYTES_MAX,
             period_us,
+            lease_us,
             seed: number(seed),
         };
         let replica = Replica::new(settings, machine)?;

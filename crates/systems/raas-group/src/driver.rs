@@ -8,6 +8,7 @@ use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use agree::{Event, Machine, Refused, Replica, Role};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::committed::Committed;
 use crate::error::GroupError;
@@ -28,7 +29,6 @@ pub(crate) struct Driver<M> {
     memories: Memories,
     inbox: Arc<Inbox<M>>,
     period: Duration,
-    begin: Instant,
     role: Role,
     applied: u64,
     waiting: BTreeMap<(u64, u64), Vec<Caller>>,
@@ -44,7 +44,6 @@ impl<M: Machine> Driver<M> {
             memories,
             inbox: Arc::clone(inbox),
             period,
-            begin: Instant::now(),
             role: Role::Follower { leader: None },
             applied: 0,
             waiting: BTreeMap::new(),
@@ -69,7 +68,7 @@ impl<M: Machine> Driver<M> {
             }
             news.into_iter().for_each(|news| self.memories.on_news(news));
             if Instant::now() >= next {
-                self.replica.tick(u64::try_from(self.begin.elapsed().as_micros()).unwrap_or(u64::MAX));
+                self.replica.tick(now_us());
                 next = Instant::now() + self.period;
             }
             self.pump();
@@ -106,7 +105,7 @@ impl<M: Machine> Driver<M> {
                 Ok(()) => self.waiting.entry((client, number)).or_default().push(caller),
                 Err(refused) => caller(Err(refused.into())),
             },
-            Wish::Read(reader) => match self.replica.read() {
+            Wish::Read(reader) => match self.replica.read(now_us()) {
                 Ok(read) => drop(self.reads.insert(read, reader)),
                 Err(refused) => reader(Err(refused.into())),
             },
@@ -182,6 +181,12 @@ impl<M: Machine> Driver<M> {
         // Those who came between the two have no answer, and find that nobody has their end.
         drop(self.inbox.take(Duration::ZERO));
     }
+}
+
+/// The clock of leases goes on while the machine sleeps.
+fn now_us() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    u64::try_from(now.tv_sec * 1_000_000 + now.tv_nsec / 1000).unwrap_or(0)
 }
 
 /// A caller that has gone wants nothing.

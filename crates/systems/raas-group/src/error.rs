@@ -43,6 +43,19 @@ pub enum GroupError {
         /// How long it was waited for them.
         waited: Duration,
     },
+    /// The group was founded with leases of another length.
+    #[error(
+        "the group `{group}` was founded with a lease of {its:?}, not of {given:?} (zero is none): give \
+         `GroupBuilder::read_lease` the same in all programs"
+    )]
+    OtherLease {
+        /// The group.
+        group: String,
+        /// As it was founded.
+        its: Duration,
+        /// What this program gave.
+        given: Duration,
+    },
     /// A host has the group's region, and no program has opened the group there.
     #[error("no program has opened the group `{group}` on {host} yet: look again when it has")]
     NotOpened {

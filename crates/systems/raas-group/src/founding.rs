@@ -1,6 +1,6 @@
-//! Who the members of a group were when it began.
+//! Who the members of a group were when it began, and how long its leases are.
 //!
-//! Owns the list in each member's memory, behind the words of its owner's page. A memory that lost its bytes must never be
+//! Owns the list of both in each member's memory, behind the words of its owner's page. A memory that lost its bytes must never be
 //! taken for one of a founder: so a list that anybody has counts, and a new one is made only when all memories are there
 //! and none has any, by the member with the lowest number.
 
@@ -16,13 +16,40 @@ use crate::memories::Places;
 const LIST_AT: u64 = OWNER_AT + 2048;
 const MEMBERS_MAX: usize = 9;
 /// What begins a list.
-const MAGIC: u64 = 0x7261_6173_6772_7031;
-/// Begin, count, number and memory of each, checksum.
-const LIST_WORDS: usize = 2 + 2 * MEMBERS_MAX + 1;
+const MAGIC: u64 = 0x7261_6173_6772_7033;
+/// Begin, lease, count, number and memory of each, checksum.
+const LIST_WORDS: usize = 3 + 2 * MEMBERS_MAX + 1;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The members, as whoever knows them says, or as they are founded now.
-pub(crate) fn members(places: &Places, own: &Region, group: &str, within: Duration) -> Result<Vec<Member>, GroupError> {
+/// What all programs of a group must have alike.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Founded {
+    pub(crate) members: Vec<Member>,
+    pub(crate) lease_us: u64,
+}
+
+/// The members, as whoever knows them says, or as they are founded now. Leases of another length than the founder's are
+/// refused: a leader that believes for longer than another one waits would answer what was.
+pub(crate) fn members(
+    places: &Places,
+    own: &Region,
+    (group, lease_us): (&str, u64),
+    within: Duration,
+) -> Result<Vec<Member>, GroupError> {
+    let founded = found(places, own, (group, lease_us), within)?;
+    if founded.lease_us == lease_us {
+        return Ok(founded.members);
+    }
+    let [its, given] = [founded.lease_us, lease_us].map(Duration::from_micros);
+    Err(GroupError::OtherLease { group: group.to_owned(), its, given })
+}
+
+fn found(
+    places: &Places,
+    own: &Region,
+    (group, lease_us): (&str, u64),
+    within: Duration,
+) -> Result<Founded, GroupError> {
     let begin = Instant::now();
     loop {
         if let Some(list) = list_of(own)? {
@@ -47,9 +74,10 @@ pub(crate) fn members(places: &Places, own: &Region, group: &str, within: Durati
         let is_founder = places.hosts.iter().all(|(id, _)| *id >= places.me);
         if missing.is_empty() && is_founder {
             all.sort_unstable();
-            write(own, &all)?;
-            tracing::info!(group, members = all.len(), "the group begins");
-            return Ok(all);
+            let founded = Founded { members: all, lease_us };
+            write(own, &founded)?;
+            tracing::info!(group, members = founded.members.len(), "the group begins");
+            return Ok(founded);
         }
         if begin.elapsed() >= within {
             let missing = if missing.is_empty() { vec![places.founder()] } else { missing };
@@ -59,21 +87,21 @@ pub(crate) fn members(places: &Places, own: &Region, group: &str, within: Durati
     }
 }
 
-fn write(own: &Region, list: &[Member]) -> Result<(), RegionError> {
-    own.write(LIST_AT, &encode(list))
+fn write(own: &Region, founded: &Founded) -> Result<(), RegionError> {
+    own.write(LIST_AT, &encode(founded))
 }
 
 /// The list in a memory; none if it has none.
-pub(crate) fn list_of(region: &Region) -> Result<Option<Vec<Member>>, RegionError> {
+pub(crate) fn list_of(region: &Region) -> Result<Option<Founded>, RegionError> {
     let mut bytes = [0; LIST_WORDS * 8];
     region.read(LIST_AT, &mut bytes)?;
     Ok(decode(&bytes))
 }
 
-fn encode(list: &[Member]) -> Vec<u8> {
+fn encode(Founded { members, lease_us }: &Founded) -> Vec<u8> {
     let mut words = [0u64; LIST_WORDS];
-    (words[0], words[1]) = (MAGIC, list.len() as u64);
-    for (place, member) in words[2..].chunks_exact_mut(2).zip(list) {
+    (words[0], words[1], words[2]) = (MAGIC, *lease_us, members.len() as u64);
+    for (place, member) in words[3..].chunks_exact_mut(2).zip(members) {
         (place[0], place[1]) = (u64::from(member.id), member.number);
     }
     let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -83,11 +111,12 @@ fn encode(list: &[Member]) -> Vec<u8> {
     bytes
 }
 
-fn decode(bytes: &[u8]) -> Option<Vec<Member>> {
+fn decode(bytes: &[u8]) -> Option<Founded> {
     let words: Vec<u64> =
         bytes.chunks_exact(8).filter_map(|word| Some(u64::from_le_bytes(*word.first_chunk()?))).collect();
     let (&sum, rest) = words.split_last()?;
     let (&magic, rest) = rest.split_first()?;
+    let (&lease_us, rest) = rest.split_first()?;
     let (&count, rest) = rest.split_first()?;
     let summed = bytes.len().checked_sub(8).and_then(|at| bytes.get(..at))?;
     if magic != MAGIC || u64::from(crc32c::crc32c(summed)) != sum {
@@ -95,7 +124,8 @@ fn decode(bytes: &[u8]) -> Option<Vec<Member>> {
     }
     let count = usize::try_from(count).ok().filter(|count| (1..=MEMBERS_MAX).contains(count))?;
     let member = |pair: &[u64]| Some(Member { id: u8::try_from(pair[0]).ok()?, number: pair[1] });
-    rest.chunks_exact(2).take(count).map(member).collect()
+    let members = rest.chunks_exact(2).take(count).map(member).collect::<Option<_>>()?;
+    Some(Founded { members, lease_us })
 }
 
 #[cfg(test)]
@@ -104,7 +134,8 @@ mod tests {
 
     #[test]
     fn a_list_is_read_as_it_was_written_and_nothing_else_is_one() {
-        let list = vec![Member { id: 1, number: 10 }, Member { id: 200, number: u64::MAX }];
+        let members = vec![Member { id: 1, number: 10 }, Member { id: 200, number: u64::MAX }];
+        let list = Founded { members, lease_us: 20_000 };
         let bytes = encode(&list);
         assert_eq!(bytes.len(), LIST_WORDS * 8);
         assert_eq!(decode(&bytes), Some(list));

@@ -72,7 +72,8 @@ impl<M: Machine + Send + 'static> Group<M> {
     }
 
     /// Looks at the machine when it has everything that was committed before this call, whoever committed it: one READ of
-    /// a few bytes at a majority of members, and no program of theirs takes part. The look is taken on the group's thread.
+    /// a few bytes at a majority of members, or of none under a [lease](crate::GroupBuilder::read_lease), and no program of
+    /// theirs takes part. The look is taken on the group's thread.
     pub fn read<T: Send + 'static>(&self, look: impl FnOnce(&M) -> T + Send + 'static) -> Result<T, GroupError> {
         let (reply, answer) = sync_channel(1);
         let reader = Box::new(move |machine: Result<&M, GroupError>| {

@@ -97,7 +97,7 @@ struct Facts {
 /// Looks at a group's memories, beginning with that of `host`, which says who the others are.
 pub fn status(session: &Session, host: IpAddr, name: &str, key: RegionKey) -> Result<Status, GroupError> {
     let first = Region::open_for(session, host, &region_name(name), key, RegionAccess::READ)?;
-    let founders = founding::list_of(&first)?;
+    let founders = founding::list_of(&first)?.map(|founded| founded.members);
     let (Some(sign), Some(founders)) = (Sign::read(&first)?, founders) else {
         return Err(GroupError::NotOpened { group: name.to_owned(), host });
     };

@@ -232,6 +232,7 @@ impl Pending {
     }
 
     /// One look for a task: `waker` is woken when there is more to see. Whether they have ended.
+    #[cfg(feature = "tokio")]
     pub(super) fn poll_ended(&mut self, waker: &Waker) -> Result<bool, SessionError> {
         if let State::Later { attachment, later } = &self.0 {
             attachment.check_fork()?;

@@ -88,9 +88,10 @@ impl Stage {
         let client = &mut clients[which];
         let target = client.target;
         let (Some(doing), program) = (&mut client.doing, &mut programs[target]) else { return };
+        let clock = program.clock(now);
         let Some(replica) = program.replica.as_mut().filter(|_| program.paused_until <= now) else { return };
         let refused = if matches!(doing.act, Act::Read(_)) {
-            let read = replica.read();
+            let read = replica.read(clock);
             doing.read = read.as_ref().ok().map(|read| (target, program.life, *read));
             read.err()
         } else {

@@ -57,6 +57,8 @@ pub struct GroupPlan {
     pub lasts: u64,
     /// How often a host is to join or to be removed. Then there are two more hosts than members at first.
     pub changes: u64,
+    /// Periods of a lease for reads. 0: there is none.
+    pub lease: u64,
 }
 
 /// What came out of a story in which nothing was wrong.
@@ -198,7 +200,8 @@ impl Stage {
         let seed = self.world.below(u64::MAX);
         // So that many entries go with one WRITE, or each alone.
         let piece = [64, 256, 4096][self.plan.seed as usize % 3];
-        self.programs[program].start(&self.first, (self.period_us, piece), seed, &self.chronicle);
+        let lease = (self.plan.lease * self.period_us, self.world.below(3) as i64 - 1);
+        self.programs[program].start(&self.first, (self.period_us, piece), lease, seed, &self.chronicle);
     }
 
     fn wrong(&self, words: String) {
@@ -254,8 +257,9 @@ impl Stage {
                 let now = self.world.now_us();
                 let next = now + self.period_us / 2 + self.world.below(self.period_us / 2);
                 self.programs[program].tick_at = next;
+                let clock = self.programs[program].clock(now);
                 if let Some(replica) = &mut self.programs[program].replica {
-                    replica.tick(now);
+                    replica.tick(clock);
                 }
                 self.drain(program);
             }

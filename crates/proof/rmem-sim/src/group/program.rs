@@ -18,6 +18,9 @@ const RING_LINES: u64 = 48;
 const SNAPSHOT_BYTES: u64 = 1024;
 /// Bytes of a command, at most.
 pub(super) const COMMAND_BYTES_MAX: usize = 120;
+/// A clock is fast or slow by one in so many.
+const CLOCK_SHARE: u64 = 130;
+const CLOCKS_APART_US: u64 = 1 << 40;
 const GROUP: u64 = 0x61_6772_6565;
 
 /// The program of one member, in one life after the other.
@@ -33,6 +36,8 @@ pub(super) struct Program {
     pub(super) tick_at: u64,
     /// It leads, or wants to.
     pub(super) reigns: bool,
+    /// Its host's clock is fast, right or slow: 1, 0, -1.
+    rate: i64,
     /// The grants that it has: fence, and the model's number of the grant.
     grants: BTreeMap<u8, (u64, u64)>,
 }
@@ -70,7 +75,22 @@ fn words(bytes: &[u8]) -> Vec<u64> {
 
 impl Program {
     pub(super) fn new(me: usize) -> Self {
-        Self { me, replica: None, life: 0, paused_until: 0, tick_at: 0, reigns: false, grants: BTreeMap::new() }
+        Self {
+            me,
+            replica: None,
+            life: 0,
+            paused_until: 0,
+            tick_at: 0,
+            reigns: false,
+            rate: 0,
+            grants: BTreeMap::new(),
+        }
+    }
+
+    /// What its host's clock says. Two hosts' go apart by less than a 64th.
+    pub(super) fn clock(&self, now: u64) -> u64 {
+        let apart = (now / CLOCK_SHARE) as i64 * self.rate;
+        (now + self.me as u64 * CLOCKS_APART_US).saturating_add_signed(apart)
     }
 
     /// It is started, and knows the members as the group began.
@@ -78,6 +98,7 @@ impl Program {
         &mut self,
         members: &[Member],
         (period_us, piece_bytes_max): (u64, usize),
+        (lease_us, rate): (u64, i64),
         seed: u64,
         chronicle: &Arc<Mutex<Chronicle>>,
     ) {
@@ -90,10 +111,11 @@ impl Program {
             command_bytes_max: COMMAND_BYTES_MAX,
             piece_bytes_max,
             period_us,
+            lease_us,
             seed,
         };
         self.replica = Replica::new(settings, Registers::new(chronicle)).ok();
-        self.life += 1;
+        (self.life, self.rate) = (self.life + 1, rate);
         self.grants.clear();
     }
 

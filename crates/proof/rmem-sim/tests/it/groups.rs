@@ -31,6 +31,7 @@ fn calm(seed: u64) -> GroupPlan {
         cuts: 0,
         lasts: 30,
         changes: 0,
+        lease: 0,
     }
 }
 
@@ -96,6 +97,17 @@ fn a_leader_that_was_cut_off_or_stood_still_answers_no_read_of_what_was() {
     let apart = |seed| GroupPlan { pauses: 20, cuts: 20, calls: 80, ..calm(seed) };
     let sum = play_all(apart);
     assert!(sum.leaders as u64 > 2 * seeds(), "{sum:?}");
+}
+
+/// Clocks of hosts are days apart, and go as fast or slow as a lease allows.
+#[test]
+fn a_leader_with_a_lease_answers_no_read_of_what_was() {
+    let leased =
+        |seed| GroupPlan { lease: 16_u64 << (seed % 4), pauses: 30, cuts: 10, lasts: 90, calls: 80, ..calm(seed) };
+    let sum = play_all(leased);
+    assert!(sum.leaders as u64 > seeds(), "{sum:?}");
+    let changing = |seed| GroupPlan { lease: 80, pauses: 20, lasts: 60, changes: 200, restarts: 6, ..calm(seed) };
+    play_all(changing);
 }
 
 #[test]

@@ -116,6 +116,7 @@ fn two_checkers_say_the_same_of_histories_of_groups() {
             cuts: 10,
             lasts: 30,
             changes: 0,
+            lease: 6 * (seed % 2),
         };
         (format!("{plan:?}"), plan.record().unwrap().1)
     };

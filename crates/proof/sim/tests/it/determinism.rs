@@ -4,8 +4,6 @@ use std::collections::BTreeSet;
 
 use sim::{Trace, run_seed, trace_seed};
 
-/// Seeds that every run of the tests goes through, with debug assertions and overflow checks on.
-const FIXED: std::ops::Range<u64> = 1..31;
 
 #[test]
 fn the_same_seed_gives_the_same_trace() {
@@ -37,7 +35,8 @@ fn a_limit_of_steps_ends_the_run_without_a_finding() {
 fn fixed_seeds_hold_every_promise() {
     let mut hashes = BTreeSet::new();
     let (mut bytes, mut lost, mut failures) = (0, 0, BTreeSet::new());
-    for seed in FIXED {
+    // Stage `sim` runs hundreds of them, optimised.
+    for seed in 1..=crate::size(10, 30) {
         let outcome = run_seed(seed, None);
         assert_eq!(outcome.violations, [], "cargo run --release -p sim -- --seed {seed}");
         assert!(hashes.insert(outcome.trace_hash), "seed {seed} does what another does");
@@ -46,7 +45,7 @@ fn fixed_seeds_hold_every_promise() {
         failures.extend(outcome.failures.into_keys());
     }
     // A swarm that breaks nothing would find nothing.
-    assert!(bytes > 2_000_000 && lost > 150, "{bytes} bytes, {lost} packets lost");
+    assert!(bytes > 500_000 && lost > 50, "{bytes} bytes, {lost} packets lost");
     for reason in ["reset-by-peer", "peer-app-died", "peer-lost", "no-listener", "backlog-full", "peer-limit"] {
         assert!(failures.contains(reason), "no seed led to {reason}: {failures:?}");
     }

@@ -6,7 +6,7 @@ use sim::{Plan, Trace, World};
 #[test]
 fn messages_that_may_be_lost_are_sent_in_drawn_seeds_and_some_are_lost() {
     let (mut sent, mut came, mut seeds) = (0, 0, 0);
-    for plan in (1..=200).map(Plan::from_seed).filter(|plan| plan.has_unreliable()).take(crate::size(10, 40)) {
+    for plan in (1..=200).map(Plan::from_seed).filter(|plan| plan.has_unreliable()).take(crate::size(5, 40)) {
         let seed = plan.seed;
         let mut world = World::new(plan, Trace::silent());
         world.run();
@@ -14,6 +14,6 @@ fn messages_that_may_be_lost_are_sent_in_drawn_seeds_and_some_are_lost() {
         (sent, came) = (sent + world.checks().messages_sent, came + world.checks().messages_received);
         seeds += 1;
     }
-    assert_eq!(seeds, crate::size(10, 40));
-    assert!(came > 100 && came < sent, "{came} of {sent}");
+    assert_eq!(seeds, crate::size(5, 40));
+    assert!(came > 50 && came < sent, "{came} of {sent}");
 }

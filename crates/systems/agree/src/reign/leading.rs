@@ -7,13 +7,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::action::{Event, Use};
+use crate::action::{Answer, Event, Use};
 use crate::confirm::Confirm;
 use crate::context::Context;
 use crate::entry::{Draft, Kind, lines_of};
 use crate::error::Refused;
 use crate::held::{Held, Snapshot};
 use crate::layout::Mark;
+use crate::lease::Lease;
 use crate::log::Log;
 use crate::machine::{Known, Machine, crc_of_snapshot};
 use crate::members::{MEMBERS_MAX, Member, Members};
@@ -43,6 +44,7 @@ pub(crate) struct Leading {
     /// Hosts that are to become members.
     joining: BTreeSet<u8>,
     pub(crate) confirm: Confirm,
+    lease: Lease,
     check_at: u64,
 }
 
@@ -59,6 +61,7 @@ impl Leading {
             try_from: 0,
             joining: BTreeSet::new(),
             confirm: Confirm::default(),
+            lease: Lease::new(cx.settings.lease_us),
             check_at: cx.now,
             log,
         };
@@ -78,8 +81,36 @@ impl Leading {
         self.commit >= self.first
     }
 
+    /// A read begins.
+    pub(crate) fn read<M>(&mut self, read: u64, members: &Members, cx: &mut Context<'_, M>) {
+        if self.is_whole() && self.lease.holds(cx.now) {
+            return cx.outbox.events.push_back(Event::Readable { read });
+        }
+        self.confirm.ask(read);
+        if self.is_whole() {
+            self.confirm.begin(false, members, (cx.now, cx.outbox));
+        }
+    }
+
+    /// A head was read, or not.
+    pub(crate) fn on_confirm<M>(
+        &mut self,
+        (id, number): (u8, u64),
+        answer: &Answer,
+        (term, members): (Term, &Members),
+        cx: &mut Context<'_, M>,
+    ) -> Result<(), Term> {
+        self.confirm.on_answer((id, number), answer, term, cx.outbox)?;
+        self.confirm.take_confirmed().into_iter().for_each(|begun| self.lease.extend(begun));
+        if matches!(answer, Answer::Read { .. }) {
+            self.confirm.begin(false, members, (cx.now, cx.outbox));
+        }
+        Ok(())
+    }
+
     fn commit_to<M: Machine>(&mut self, commit: u64, term: Term, cx: &mut Context<'_, M>) {
-        if commit > self.commit && self.log.get(commit).is_some_and(|entry| entry.tail.term == term) {
+        let may_commit = commit > self.commit && self.lease.may_commit(cx.now);
+        if may_commit && self.log.get(commit).is_some_and(|entry| entry.tail.term == term) {
             self.apply_to(commit, cx);
         }
     }
@@ -268,12 +299,13 @@ impl Reign {
                 }
             }
         }
+        leading.lease.on_time(cx.now);
         let is_due = cx.now >= leading.check_at;
         if is_due {
-            leading.check_at = cx.after(CHECK_PERIODS);
+            leading.check_at = cx.now + leading.lease.look_again_in(CHECK_PERIODS * cx.settings.period_us);
         }
         if leading.is_whole() {
-            leading.confirm.begin(is_due, &self.members, cx.outbox);
+            leading.confirm.begin(is_due, &self.members, (cx.now, cx.outbox));
         }
         self.settle(cx)
     }

@@ -43,7 +43,7 @@ fn a_linearizable_read_is_one_read_of_a_head_for_each_memory_whoever_else_asks()
     let mut world = World::new(3);
     let leader = world.elect();
     let cost = world.cost(|world| {
-        let reads: Vec<u64> = (0..5).map(|_| world.programs[leader].read().unwrap()).collect();
+        let reads: Vec<u64> = (0..5).map(|_| world.programs[leader].read(0).unwrap()).collect();
         world.settle(leader);
         for read in reads {
             assert!(world.events.contains(&(leader, Event::Readable { read })));

@@ -57,6 +57,15 @@ impl World {
 
     /// READs and WRITEs have so many bytes at most.
     pub(crate) fn with_pieces(members: u8, piece_bytes_max: usize) -> Self {
+        Self::of(members, (piece_bytes_max, 0))
+    }
+
+    /// Leaders have leases.
+    pub(crate) fn with_lease(members: u8, lease_us: u64) -> Self {
+        Self::of(members, (4096, lease_us))
+    }
+
+    fn of(members: u8, (piece_bytes_max, lease_us): (usize, u64)) -> Self {
         let layout = Layout::new(1024, 64).unwrap();
         let list: Vec<Member> = (0..members).map(|id| Member { id, number: 100 + u64::from(id) }).collect();
         let settings = |me| Settings {
@@ -67,6 +76,7 @@ impl World {
             command_bytes_max: 200,
             piece_bytes_max,
             period_us: PERIOD_US,
+            lease_us,
             seed: me.into(),
         };
         Self {

@@ -14,7 +14,7 @@ fn only_the_leader_takes_commands_and_others_say_who_he_is() {
     let refused = world.programs[other].propose(1, 1, b"x").unwrap_err();
     assert_eq!(refused, Refused::NotLeader { hint: Some(leader as u8) });
     assert_eq!(refused.to_string(), format!("this member does not lead; ask member {leader}"));
-    assert_eq!(world.programs[other].read(), Err(refused));
+    assert_eq!(world.programs[other].read(0), Err(refused));
 }
 
 #[test]
@@ -77,6 +77,7 @@ fn settings_that_cannot_be_are_refused() {
         command_bytes_max: 200,
         piece_bytes_max: 64,
         period_us: 1,
+        lease_us: 0,
         seed: 0,
     };
     assert!(Replica::new(good.clone(), Sum::default()).is_ok());
@@ -85,6 +86,7 @@ fn settings_that_cannot_be_are_refused() {
         Settings { members: vec![Member { id: 0, number: 1 }; 2], ..good.clone() },
         Settings { command_bytes_max: 201, ..good.clone() },
         Settings { piece_bytes_max: 100, ..good.clone() },
+        Settings { lease_us: 3, ..good.clone() },
         Settings { period_us: 0, ..good },
     ];
     for settings in bad {

@@ -9,12 +9,12 @@ use raas_embedded::Embedded;
 use raas_group::{BadSnapshot, Group, GroupBuilder, GroupError, Machine, Refused, Role};
 
 /// Longer than anything takes on a loaded machine; only a hang reaches it.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 const KEY: RegionKey = RegionKey::new([5; 16]);
 
 /// All commands, in their order.
 #[derive(Default)]
-struct Journal(Vec<Vec<u8>>);
+pub(crate) struct Journal(pub(crate) Vec<Vec<u8>>);
 
 impl Machine for Journal {
     fn apply(&mut self, _index: u64, command: &[u8]) -> Vec<u8> {
@@ -40,13 +40,13 @@ impl Machine for Journal {
     }
 }
 
-struct Hosts {
+pub(crate) struct Hosts {
     addresses: Vec<(u8, IpAddr)>,
     daemons: Vec<Option<Embedded>>,
 }
 
 impl Hosts {
-    fn new(group: u8, count: u8) -> Self {
+    pub(crate) fn new(group: u8, count: u8) -> Self {
         let [.., b, c] = std::process::id().to_be_bytes();
         let address = |id: u8| (id, IpAddr::from([127, 128 | b, c, group * 16 + id]));
         let addresses: Vec<_> = (1..=count).map(address).collect();
@@ -54,12 +54,20 @@ impl Hosts {
         Self { addresses, daemons }
     }
 
+    pub(crate) fn end(&mut self, at: usize) {
+        self.daemons[at] = None;
+    }
+
     fn daemon(&self, id: u8) -> &Embedded {
         self.daemons[usize::from(id) - 1].as_ref().expect("its daemon runs")
     }
 
     fn join(&self, id: u8) -> Result<Group<Journal>, GroupError> {
-        let builder = GroupBuilder::new("journal", KEY).members(&self.addresses).me(id);
+        self.join_with(id, Duration::ZERO)
+    }
+
+    pub(crate) fn join_with(&self, id: u8, read_lease: Duration) -> Result<Group<Journal>, GroupError> {
+        let builder = GroupBuilder::new("journal", KEY).members(&self.addresses).me(id).read_lease(read_lease);
         builder
             .log_lines(512)
             .snapshot_bytes_max(64 << 10)
@@ -70,8 +78,13 @@ impl Hosts {
 
     /// All members, which found the group together.
     fn all(&self) -> Vec<Group<Journal>> {
+        self.all_with(Duration::ZERO)
+    }
+
+    pub(crate) fn all_with(&self, read_lease: Duration) -> Vec<Group<Journal>> {
         std::thread::scope(|scope| {
-            let joins: Vec<_> = self.addresses.iter().map(|(id, _)| scope.spawn(|| self.join(*id))).collect();
+            let join = |id| scope.spawn(move || self.join_with(id, read_lease));
+            let joins: Vec<_> = self.addresses.iter().map(|(id, _)| join(*id)).collect();
             joins.into_iter().map(|join| join.join().expect("no panic").expect("it joins")).collect()
         })
     }
@@ -82,7 +95,7 @@ fn daemon(host: IpAddr) -> Embedded {
 }
 
 /// Whoever leads, sooner or later.
-fn leader<'g>(groups: impl IntoIterator<Item = &'g Group<Journal>> + Clone) -> &'g Group<Journal> {
+pub(crate) fn leader<'g>(groups: impl IntoIterator<Item = &'g Group<Journal>> + Clone) -> &'g Group<Journal> {
     let begin = Instant::now();
     loop {
         let found = groups.clone().into_iter().find(|group| matches!(group.role(), Role::Leader { .. }));
@@ -95,7 +108,12 @@ fn leader<'g>(groups: impl IntoIterator<Item = &'g Group<Journal>> + Clone) -> &
 }
 
 /// Has a command committed by whoever leads; its number makes it one command whatever happens.
-fn commit<'g>(groups: impl IntoIterator<Item = &'g Group<Journal>> + Clone, client: u64, number: u64, command: &[u8]) {
+pub(crate) fn commit<'g>(
+    groups: impl IntoIterator<Item = &'g Group<Journal>> + Clone,
+    client: u64,
+    number: u64,
+    command: &[u8],
+) {
     let begin = Instant::now();
     loop {
         match leader(groups.clone()).propose_as(client, number, command) {
@@ -108,7 +126,7 @@ fn commit<'g>(groups: impl IntoIterator<Item = &'g Group<Journal>> + Clone, clie
     }
 }
 
-fn read<'g>(groups: impl IntoIterator<Item = &'g Group<Journal>> + Clone) -> Vec<Vec<u8>> {
+pub(crate) fn read<'g>(groups: impl IntoIterator<Item = &'g Group<Journal>> + Clone) -> Vec<Vec<u8>> {
     let begin = Instant::now();
     loop {
         if let Ok(found) = leader(groups.clone()).read(|journal| journal.0.clone()) {

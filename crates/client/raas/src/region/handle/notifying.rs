@@ -3,6 +3,7 @@
 //! Owns when the owner's ring is opened: with the first call that would take something, and again with each daemon. It
 //! must never have a task wait for the daemon.
 
+#[cfg(feature = "tokio")]
 use std::sync::Arc;
 #[cfg(feature = "tokio")]
 use std::task::{Context, Poll};
