@@ -6,6 +6,8 @@
 
 mod clients;
 mod hub;
+pub mod liar;
+mod lies;
 pub mod member;
 mod nemesis;
 mod place;
@@ -13,7 +15,7 @@ mod place;
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
-use std::process::{Child, ChildStdin, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -102,6 +104,8 @@ struct Field<'a> {
     says: Receiver<Said>,
     heard: Sender<Said>,
     lives: u64,
+    /// Who lies now.
+    liar: Option<Child>,
     clients: Clients,
     rng: SmallRng,
     leader: Option<usize>,
@@ -126,6 +130,7 @@ impl<'a> Field<'a> {
             says,
             heard,
             lives: 0,
+            liar: None,
             clients: Clients::new(seed),
             rng: SmallRng::seed_from_u64(seed),
             leader: None,
@@ -153,11 +158,7 @@ impl<'a> Field<'a> {
     fn join(&mut self, host: usize) -> Result<Member> {
         self.lives += 1;
         let life = self.lives;
-        let socket = self.dir.join(format!("{}.sock", self.place.ips[host]));
-        let mut command = self.place.command(host, std::env::current_exe()?);
-        command.arg("member").arg("--socket").arg(socket).args(["--me", &(host + 1).to_string()]);
-        self.place.ips.iter().for_each(|ip| _ = command.args(["--host", &ip.to_string()]));
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut child = self.member_command(host, "member")?.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take().context("its output")?);
         let heard = self.heard.clone();
         std::thread::spawn(move || {
@@ -169,6 +170,15 @@ impl<'a> Field<'a> {
         });
         self.applied[host] = (0, String::new());
         Ok(Member { life, child, stdin })
+    }
+
+    /// A program of this one's on a member's host, which learns who the members are.
+    fn member_command(&self, host: usize, what: &str) -> Result<Command> {
+        let socket = self.dir.join(format!("{}.sock", self.place.ips[host]));
+        let mut command = self.place.command(host, std::env::current_exe()?);
+        command.arg(what).arg("--socket").arg(socket).args(["--me", &(host + 1).to_string()]);
+        self.place.ips.iter().for_each(|ip| _ = command.args(["--host", &ip.to_string()]));
+        Ok(command)
     }
 
     /// So many faults of a kind.
@@ -300,10 +310,20 @@ impl<'a> Field<'a> {
     }
 }
 
+impl Drop for Field<'_> {
+    fn drop(&mut self) {
+        self.liar.iter_mut().for_each(kill_now);
+    }
+}
+
 impl Drop for Member {
     fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        kill_now(&mut self.child);
     }
+}
+
+fn kill_now(child: &mut Child) {
+    // It may have ended.
+    let _ = child.kill();
+    let _ = child.wait();
 }

@@ -147,6 +147,24 @@ enum Task {
         #[arg(long)]
         host: Vec<IpAddr>,
     },
+    /// Somebody in a member's place, who lies.
+    Liar {
+        /// Control socket of its daemon.
+        #[arg(long)]
+        socket: PathBuf,
+        /// In which member's.
+        #[arg(long)]
+        me: u8,
+        /// The hosts of all of them, in their order.
+        #[arg(long)]
+        host: Vec<IpAddr>,
+        /// Which lie.
+        #[arg(long)]
+        lie: hostile::groups::liar::Lie,
+        /// Decides the rest.
+        #[arg(long)]
+        seed: u64,
+    },
     /// Regions with one writer, taken over from writers that run or stand still.
     Writers {
         #[command(flatten)]
@@ -335,6 +353,10 @@ fn main() -> Result<ExitCode> {
         }
         Task::Member { socket, me, host } => {
             hostile::groups::member::run(&socket, me, &host)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::Liar { socket, me, host, lie, seed } => {
+            hostile::groups::liar::run(&socket, me, &host, lie, seed)?;
             Ok(ExitCode::SUCCESS)
         }
         Task::Writers { judge, count } => {

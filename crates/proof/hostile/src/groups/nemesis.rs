@@ -44,6 +44,8 @@ pub enum Kind {
     Lossy,
     /// A member is removed, and added again.
     Churn,
+    /// A program with the group's key lies in a member's place.
+    Lies,
     /// Several of these at once.
     Together,
 }
@@ -69,10 +71,11 @@ pub(super) enum Whose {
 
 /// What was done, until it is mended.
 #[derive(Debug, Clone, Copy)]
-enum Fault {
+pub(super) enum Fault {
     Process(Kind, usize),
     Links,
     Removed(usize),
+    Liar(usize),
 }
 
 impl Field<'_> {
@@ -85,6 +88,10 @@ impl Field<'_> {
                 let time = Duration::from_millis(self.rng.random_range(TOGETHER_MS));
                 self.pass(time)?;
                 (faults, String::new())
+            }
+            Kind::Lies => {
+                let (fault, told) = self.begin_lies()?;
+                (vec![fault], told)
             }
             Kind::Churn => (vec![self.remove()?], String::new()),
             Kind::Cut | Kind::OneWay | Kind::Slow | Kind::Lossy => (vec![self.tear(kind)?], String::new()),
@@ -112,7 +119,7 @@ impl Field<'_> {
         self.place.hub.as_ref().map_or(0, Hub::struck)
     }
 
-    fn other_than(&mut self, not: &[usize]) -> Result<usize> {
+    pub(super) fn other_than(&mut self, not: &[usize]) -> Result<usize> {
         let others: Vec<usize> = (0..self.place.ips.len()).filter(|host| !not.contains(host)).collect();
         others.get(self.rng.random_range(0..others.len().max(1))).copied().context("another host")
     }
@@ -135,7 +142,7 @@ impl Field<'_> {
         }
     }
 
-    fn hit(&mut self, kind: Kind, at: usize) -> Result<Fault> {
+    pub(super) fn hit(&mut self, kind: Kind, at: usize) -> Result<Fault> {
         match kind {
             Kind::Killed => {
                 let mut member = self.members[at].take().context("a member")?;
@@ -220,6 +227,7 @@ impl Field<'_> {
                 self.members[at] = Some(member);
             }
             Fault::Links => self.place.hub.iter().for_each(Hub::heal),
+            Fault::Liar(host) => self.end_lies(host)?,
             Fault::Removed(host) => self.alter(host, true)?,
         }
         Ok(())
