@@ -229,6 +229,11 @@ impl Outbox {
         self.uses.retain(|_, what| !which(what));
     }
 
+    /// Answers that are waited for.
+    pub(crate) fn asked(&self) -> usize {
+        self.uses.len()
+    }
+
     pub(crate) fn waits_for(&self, which: impl Fn(&Use) -> bool) -> bool {
         self.uses.values().any(which)
     }

@@ -14,28 +14,35 @@ const GONE_BELOW: u32 = 3;
 pub(crate) struct Detector {
     score: u32,
     beat: Option<u64>,
+    /// Misses that have not cost anything yet.
+    missed: u32,
 }
 
 impl Detector {
     /// Somebody new leads.
     pub(crate) const fn fresh() -> Self {
-        Self { score: MOST, beat: None }
+        Self { score: MOST, beat: None, missed: 0 }
     }
 
     /// Nobody leads.
     pub(crate) const fn nobody() -> Self {
-        Self { score: 0, beat: None }
+        Self { score: 0, beat: None, missed: 0 }
     }
 
-    /// A look at his beat.
-    pub(crate) fn on_beat(&mut self, beat: u64) {
-        let goes_on = self.beat.replace(beat) != Some(beat);
-        self.score = if goes_on { (self.score + RISE).min(MOST) } else { self.score.saturating_sub(FALL) };
+    /// A look at his beat; of so many doublings of the time that he is given.
+    pub(crate) fn on_beat(&mut self, beat: u64, doublings: u32) {
+        if self.beat.replace(beat) == Some(beat) {
+            return self.on_none(doublings);
+        }
+        (self.score, self.missed) = ((self.score + RISE).min(MOST), 0);
     }
 
     /// The look has not come back yet.
-    pub(crate) fn on_none(&mut self) {
-        self.score = self.score.saturating_sub(FALL);
+    pub(crate) fn on_none(&mut self, doublings: u32) {
+        self.missed += 1;
+        if self.missed >> doublings > 0 {
+            (self.score, self.missed) = (self.score.saturating_sub(FALL), 0);
+        }
     }
 
     /// He cannot be reached, or does not lead.
@@ -55,14 +62,23 @@ mod tests {
     #[test]
     fn a_row_of_misses_or_a_lost_link_is_the_end_and_one_miss_is_not() {
         let mut detector = Detector::fresh();
-        (0..20).for_each(|beat| detector.on_beat(beat));
-        (0..9).for_each(|_| detector.on_beat(19));
+        (0..20).for_each(|beat| detector.on_beat(beat, 0));
+        (0..9).for_each(|_| detector.on_beat(19, 0));
         assert!(!detector.is_gone());
-        detector.on_none();
+        detector.on_none(0);
         assert!(detector.is_gone());
-        detector.on_beat(20);
+        detector.on_beat(20, 0);
         assert!(!detector.is_gone(), "back at once");
         detector.on_gone();
+        assert!(detector.is_gone());
+    }
+
+    #[test]
+    fn a_doubling_takes_twice_as_many_misses() {
+        let mut detector = Detector::fresh();
+        (0..79).for_each(|_| detector.on_none(3));
+        assert!(!detector.is_gone());
+        detector.on_none(3);
         assert!(detector.is_gone());
     }
 }

@@ -84,6 +84,13 @@ impl Held {
         })
     }
 
+    /// For people.
+    pub(crate) fn describe(&self) -> String {
+        let (matched, next, under_way) = (self.matched, self.next, self.sent.len());
+        let copying = if self.copying.is_some() { ", a snapshot is written" } else { "" };
+        format!("held, matched {matched}, next {next}, {under_way} WRITEs under way{copying}, told {}", self.told)
+    }
+
     /// Whether the log cannot bring it up any more.
     pub(crate) fn is_below(&self, log: &Log) -> bool {
         self.next <= log.base.index

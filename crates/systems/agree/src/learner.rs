@@ -23,6 +23,17 @@ pub(crate) enum Learner {
 }
 
 impl Learner {
+    /// For people.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Head => "reads its head",
+            Self::Log(_) => "reads its log",
+            Self::Load(_) => "reads a snapshot",
+            Self::Stopped => "stopped",
+        }
+    }
+
     /// Looks, unless it does already.
     pub(crate) fn begin<M>(&mut self, cx: &mut Context<'_, M>) {
         if matches!(self, Self::Idle) {

@@ -33,6 +33,7 @@
 mod action;
 mod confirm;
 mod context;
+mod describe;
 mod detector;
 mod entry;
 mod error;
@@ -46,6 +47,7 @@ mod look;
 mod machine;
 mod members;
 mod memory;
+mod pace;
 mod reign;
 mod replica;
 mod scan;

@@ -40,7 +40,7 @@ impl Look {
             cx.outbox.read(Use::Look(*id), *id, Scan::HEAD);
         }
         let scans = ids.iter().map(|id| (*id, Scan::default())).collect();
-        Self { scans, found: BTreeMap::new(), waiting: ids.clone(), until: cx.after(LOOK_PERIODS) }
+        Self { scans, found: BTreeMap::new(), waiting: ids.clone(), until: cx.patiently_after(LOOK_PERIODS) }
     }
 
     pub(crate) fn on_answer<M>(&mut self, id: u8, answer: Answer, cx: &mut Context<'_, M>) {

@@ -8,6 +8,7 @@ use crate::entry::{Entry, Kind};
 use crate::error::BadSnapshot;
 use crate::layout::{Mark, Tail};
 use crate::members::{MEMBERS_BYTES, Members};
+use crate::term::Term;
 use crate::words::{put, word};
 
 /// Clients whose last number is kept. One that was silent while so many others wrote may have a command done twice.
@@ -51,6 +52,8 @@ pub(crate) struct State<M> {
     /// The members as of the last applied entry.
     pub(crate) members: Members,
     pub(crate) applied: Tail,
+    /// The term of the last command that was applied as an entry.
+    pub(crate) commanded: Term,
 }
 
 pub(crate) fn crc_of_snapshot(bytes: &[u8]) -> u32 {
@@ -59,7 +62,7 @@ pub(crate) fn crc_of_snapshot(bytes: &[u8]) -> u32 {
 
 impl<M: Machine> State<M> {
     pub(crate) fn new(machine: M, group: u64, members: Members) -> Self {
-        Self { machine, clients: BTreeMap::new(), members, applied: Tail::start(group) }
+        Self { machine, clients: BTreeMap::new(), members, applied: Tail::start(group), commanded: Term::NONE }
     }
 
     pub(crate) fn known(&self, client: u64, number: u64) -> Known<'_> {
@@ -79,7 +82,10 @@ impl<M: Machine> State<M> {
                 self.members = Members::decode(entry.bytes()).unwrap_or_else(|| self.members.clone());
                 None
             }
-            Kind::Command => Some(self.command(entry)),
+            Kind::Command => {
+                self.commanded = entry.tail.term;
+                Some(self.command(entry))
+            }
         }
     }
 

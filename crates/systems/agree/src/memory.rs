@@ -88,6 +88,10 @@ impl Memory {
         self.attempt >= ATTEMPTS_MAX
     }
 
+    pub(crate) fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
     pub(crate) fn writer(&self, term: Term) -> (u8, u64) {
         (self.id, term.fence(self.attempt))
     }

@@ -58,7 +58,7 @@ impl Reign {
     pub(crate) fn begin<M>(term: Term, members: Members, hosts: &BTreeSet<u8>, cx: &mut Context<'_, M>) -> Self {
         let ask = |id: &u8| (*id, Memory::ask(*id, term, cx.outbox));
         let memories = hosts.iter().map(ask).collect();
-        Self { term, members, memories, phase: Phase::Gathering, until: cx.after(CAMPAIGN_PERIODS) }
+        Self { term, members, memories, phase: Phase::Gathering, until: cx.patiently_after(CAMPAIGN_PERIODS) }
     }
 
     pub(crate) fn leading(&self) -> Option<&Leading> {
@@ -119,7 +119,7 @@ impl Reign {
         }
         let held = self.counted(|stage| matches!(stage, Stage::Held(_)));
         if self.leading().is_some() && held >= self.members.majority() {
-            self.until = cx.after(PATIENCE_PERIODS);
+            self.until = cx.patiently_after(PATIENCE_PERIODS);
         }
         if cx.now >= self.until || self.memories.values().any(Memory::is_worn) {
             return Err(End::NoMajority);
@@ -170,7 +170,7 @@ impl Reign {
             return Err(End::NoMajority);
         }
         self.phase = Phase::Leading(Box::new(Leading::new(log, self.term, cx)));
-        self.until = cx.after(PATIENCE_PERIODS);
+        self.until = cx.patiently_after(PATIENCE_PERIODS);
         self.settle(cx)
     }
 

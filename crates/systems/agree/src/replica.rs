@@ -17,6 +17,7 @@ use crate::learner::Learner;
 use crate::look::Look;
 use crate::machine::{Machine, State};
 use crate::members::Members;
+use crate::pace::Pace;
 use crate::reign::{End, Phase, Reign};
 use crate::settings::{JITTER_PERIODS, Settings};
 use crate::term::{ROUND_MAX, Term};
@@ -38,6 +39,7 @@ pub struct Replica<M> {
     /// The greatest round that anybody was seen to try.
     round: u64,
     detector: Detector,
+    pace: Pace,
     campaign_at: Option<u64>,
     /// The members by the log that was furthest on.
     members: Members,
@@ -51,7 +53,7 @@ pub struct Replica<M> {
 }
 
 #[derive(Debug)]
-enum What {
+pub(crate) enum What {
     Learning(Learner),
     Looking(Look),
     Reigning(Box<Reign>),
@@ -72,6 +74,7 @@ impl<M: Machine> Replica<M> {
             known: Term::NONE,
             round: 0,
             detector: Detector::nobody(),
+            pace: Pace::default(),
             campaign_at: None,
             members,
             what: What::Learning(Learner::Idle),
@@ -89,6 +92,9 @@ impl<M: Machine> Replica<M> {
         if self.now >= self.period_at {
             self.period_at = self.now + self.settings.period_us;
             self.beat += 1;
+            if matches!(self.what, What::Reigning(_)) || !self.detector.is_gone() {
+                self.pace.on_period(self.state.applied.term, self.state.commanded);
+            }
             self.publish();
             self.on_period();
         }
@@ -208,6 +214,22 @@ impl<M: Machine> Replica<M> {
         &self.state.members
     }
 
+    pub(crate) fn what(&self) -> &What {
+        &self.what
+    }
+
+    pub(crate) fn known(&self) -> Term {
+        self.known
+    }
+
+    pub(crate) fn doublings(&self) -> u32 {
+        self.pace.doublings()
+    }
+
+    pub(crate) fn asked(&self) -> usize {
+        self.outbox.asked()
+    }
+
     /// Who leads, as far as is known.
     pub fn leader(&self) -> Option<u8> {
         match &self.what {
@@ -217,8 +239,8 @@ impl<M: Machine> Replica<M> {
     }
 
     fn parts(&mut self) -> (&mut What, Context<'_, M>) {
-        let Self { settings, state, outbox, now, what, .. } = self;
-        (what, Context { settings, state, outbox, now: *now })
+        let Self { settings, state, outbox, now, what, pace, .. } = self;
+        (what, Context { settings, state, outbox, now: *now, doublings: pace.doublings() })
     }
 
     fn reign(&mut self) -> Option<(&mut Reign, Context<'_, M>)> {
@@ -259,6 +281,8 @@ impl<M: Machine> Replica<M> {
             return self.after(result);
         }
         match self.parts() {
+            // Its state may be any, so it must not lead.
+            (What::Learning(Learner::Stopped), _) => {}
             (What::Looking(look), cx) if cx.now >= look.until => self.decide(),
             (What::Learning(learner), mut cx) => {
                 learner.begin(&mut cx);
@@ -274,7 +298,7 @@ impl<M: Machine> Replica<M> {
         if known == Term::NONE || known.member() == me {
             self.detector.on_gone();
         } else if self.outbox.waits_for(|what| *what == Use::Beat(known)) {
-            self.detector.on_none();
+            self.detector.on_none(self.pace.doublings());
         } else {
             self.outbox.read(Use::Beat(known), known.member(), (OWNER_AT, OWNER_BYTES));
         }
@@ -282,7 +306,7 @@ impl<M: Machine> Replica<M> {
             self.campaign_at = None;
             return;
         }
-        let jitter = self.rng.random_range(0..=JITTER_PERIODS) * self.settings.period_us;
+        let jitter = self.rng.random_range(0..=JITTER_PERIODS << self.pace.doublings()) * self.settings.period_us;
         let at = *self.campaign_at.get_or_insert(self.now + jitter);
         if self.now >= at {
             self.look();
@@ -310,7 +334,7 @@ impl<M: Machine> Replica<M> {
     fn decide(&mut self) {
         self.outbox.forget(|what| matches!(what, Use::Look(_)));
         let (What::Looking(look), cx) = self.parts() else { return };
-        let seen = look.seen(&cx);
+        let (seen, is_over) = (look.seen(&cx), look.is_over());
         self.what = What::Learning(Learner::Idle);
         self.outbox.events.extend(seen.wild.iter().map(|member| Event::Wild { member: *member }));
         self.round = self.round.max(seen.term.round());
@@ -319,12 +343,16 @@ impl<M: Machine> Replica<M> {
         }
         // The next look goes to them too.
         self.members = seen.members.clone();
+        if !seen.is_majority && !is_over {
+            self.pace.on_late();
+        }
         let is_over = self.round >= ROUND_MAX;
         if !seen.is_majority || !seen.members.has_host(self.settings.me) || is_over {
             return;
         }
         self.round += 1;
         let term = Term::new(self.round, self.settings.me);
+        self.pace.on_term(term);
         let hosts = seen.members.iter().map(|member| member.id).collect();
         let (what, mut cx) = self.parts();
         *what = What::Reigning(Box::new(Reign::begin(term, seen.members, &hosts, &mut cx)));
@@ -335,6 +363,7 @@ impl<M: Machine> Replica<M> {
     fn follow(&mut self, term: Term) {
         if term > self.known {
             self.known = term;
+            self.pace.on_term(term);
             self.detector = Detector::fresh();
             self.campaign_at = None;
         }
@@ -350,7 +379,7 @@ impl<M: Machine> Replica<M> {
             _ => None,
         };
         match owner.filter(|owner| owner.leads == term) {
-            Some(owner) => self.detector.on_beat(owner.beat),
+            Some(owner) => self.detector.on_beat(owner.beat, self.pace.doublings()),
             None => self.detector.on_gone(),
         }
     }

@@ -43,6 +43,8 @@ pub struct GroupPlan {
     pub calls: u64,
     /// Of 1000 operations on memory, those that are delayed, for longer than a leader is waited for.
     pub delayed: u32,
+    /// By how much everything takes longer, measured in periods.
+    pub slowness: u64,
     /// How often a program dies.
     pub deaths: u64,
     /// How often a program stands still.
@@ -167,7 +169,7 @@ impl GroupPlan {
 
 impl Stage {
     fn new(plan: GroupPlan) -> Self {
-        let period_us = STEPS_OF_PERIOD * plan.hosts() as u64;
+        let period_us = STEPS_OF_PERIOD * plan.hosts() as u64 / plan.slowness;
         let lease_us = DELAY_PERIODS * period_us;
         let faults = Faults { delayed: plan.delayed, deaths: 0, node_dies_at: None, lease_us };
         let hosts = plan.hosts();

@@ -24,6 +24,7 @@ fn calm(seed: u64) -> GroupPlan {
         clients,
         calls: 40,
         delayed: 0,
+        slowness: 1,
         deaths: 0,
         pauses: 0,
         restarts: 0,
@@ -65,6 +66,13 @@ fn a_group_in_peace_agrees_and_its_ring_goes_round() {
 fn delays_longer_than_detection_lose_nothing() {
     let sum = play_all(|seed| GroupPlan { delayed: 120, ..calm(seed) });
     assert!(sum.leaders as u64 > seeds() && sum.fenced > 0, "{sum:?}");
+}
+
+/// Nothing takes as long as a campaign or a leader's silence may, measured in periods, unless members become patient.
+#[test]
+fn on_machines_that_are_too_slow_for_the_period_a_group_goes_on() {
+    let sum = play_all(|seed| GroupPlan { slowness: 30 + seed % 80, ..calm(seed) });
+    assert!(sum.calls as u64 > 80 * seeds(), "{sum:?}");
 }
 
 #[test]

@@ -109,6 +109,7 @@ fn two_checkers_say_the_same_of_histories_of_groups() {
             clients: 2 + seed % 3,
             calls: 20,
             delayed: 20,
+            slowness: 1,
             deaths: 6,
             pauses: 6,
             restarts: 8,

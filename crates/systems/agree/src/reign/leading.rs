@@ -76,6 +76,16 @@ impl Leading {
         self.log.append(Draft { term, kind, client, number, commit: self.commit, bytes }).index
     }
 
+    /// For people.
+    pub(crate) fn describe(&self) -> String {
+        let (tail, commit, pending) = (self.log.tail().index, self.commit, self.pending.len());
+        let joining: Vec<&u8> = self.joining.iter().collect();
+        let changed = self.changed;
+        format!(
+            "leads, log to {tail}, commit {commit}, members changed at {changed}, joining {joining:?}, {pending} pending"
+        )
+    }
+
     /// Whether its log has all that was ever committed, and its state too.
     pub(crate) fn is_whole(&self) -> bool {
         self.commit >= self.first
