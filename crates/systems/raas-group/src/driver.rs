@@ -113,6 +113,9 @@ impl<M: Machine> Driver<M> {
                 let altered = if is_added { self.replica.add(id) } else { self.replica.remove(id) };
                 tell(&reply, altered.map_err(Refused::into));
             }
+            Wish::Describe(reply) => {
+                tell(&reply, format!("{}; {}", self.replica.describe(), self.memories.describe()));
+            }
             Wish::Close => {}
         }
     }

@@ -123,6 +123,15 @@ impl<M: Machine + Send + 'static> Group<M> {
         self.alter(member, false)
     }
 
+    /// What this member is, and what it knows of the others' memories, for people who ask why a group does not go on.
+    pub fn describe(&self) -> Result<String, GroupError> {
+        let (reply, answer) = sync_channel(1);
+        if !self.inbox.wish(Wish::Describe(reply)) {
+            return Err(GroupError::Closed);
+        }
+        answer.recv().map_err(|_| GroupError::Closed)
+    }
+
     fn alter(&self, id: u8, is_added: bool) -> Result<(), GroupError> {
         let (reply, answer) = sync_channel(1);
         if !self.inbox.wish(Wish::Alter { id, is_added, reply }) {

@@ -19,6 +19,10 @@ use crate::worker::{self, Job, Target};
 /// A memory that could not be opened is tried again after this long.
 const OPEN_AGAIN: Duration = Duration::from_millis(50);
 
+/// READs of one member's memory that are under way, at most: a host that stands still answers none, and is looked at again
+/// and again.
+const READS_MAX: usize = 32;
+
 /// Where the memories are.
 pub(crate) struct Places {
     pub(crate) session: Session,
@@ -38,8 +42,13 @@ impl Places {
 /// What an answer is made of.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
-    Read { number: u64 },
-    Write,
+    Read {
+        number: u64,
+    },
+    /// By the handle of this fence.
+    Write {
+        fence: u64,
+    },
 }
 
 #[derive(Debug)]
@@ -139,6 +148,10 @@ impl Memories {
             self.open(member);
             return self.outcomes.answers.push((id, Answer::Lost));
         };
+        let is_read = |flight: &&Flight| flight.member == member && matches!(flight.kind, Kind::Read { .. });
+        if self.flights.iter().filter(is_read).count() >= READS_MAX {
+            return self.outcomes.answers.push((id, Answer::Lost));
+        }
         let mut batch = Batch::new();
         batch.read(region, offset, bytes);
         self.submit(id, member, Kind::Read { number: region.id() }, batch);
@@ -150,7 +163,7 @@ impl Memories {
         };
         let mut batch = Batch::new();
         batch.write_as(region, offset, bytes, Completion::Acked);
-        self.submit(id, member, Kind::Write, batch);
+        self.submit(id, member, Kind::Write { fence }, batch);
     }
 
     fn submit(&mut self, id: u64, member: u8, kind: Kind, batch: Batch) {
@@ -163,12 +176,17 @@ impl Memories {
     fn fail(&mut self, id: u64, member: u8, kind: Kind, error: &RegionError) {
         tracing::debug!(member, ?kind, %error, "an operation on a member's memory failed");
         let answer = match (kind, error) {
-            (Kind::Write, RegionError::Superseded { term, .. }) => Answer::Superseded { fence: *term },
-            (Kind::Write, RegionError::TooManyPending { .. }) => Answer::Unknown,
+            (Kind::Write { .. }, RegionError::Superseded { term, .. }) => Answer::Superseded { fence: *term },
+            (Kind::Write { .. }, RegionError::TooManyPending { .. }) => Answer::Unknown,
             _ => lost(error),
         };
         match kind {
-            Kind::Write => drop(self.writers.remove(&member)),
+            // What was written by an older handle says nothing of the one that came since.
+            Kind::Write { fence } => {
+                if self.writers.get(&member).is_some_and(|(held, _)| *held == fence) {
+                    self.writers.remove(&member);
+                }
+            }
             Kind::Read { .. } => {
                 self.readers.remove(&member);
                 self.opening.insert(member, Some(Instant::now() + OPEN_AGAIN));
@@ -238,7 +256,7 @@ impl Memories {
 
     fn end(&mut self, id: u64, member: u8, kind: Kind, mut ended: Ended) {
         let answer = match kind {
-            Kind::Write => ended.check().map(|()| Answer::Done),
+            Kind::Write { .. } => ended.check().map(|()| Answer::Done),
             Kind::Read { number } => ended.take_bytes(0).map(|bytes| Answer::Read { number, bytes }),
         };
         match answer {
@@ -252,6 +270,19 @@ impl Memories {
         if let Err(error) = sign::count_led(&self.own) {
             tracing::debug!(%error, "this host's memory cannot be written");
         }
+    }
+
+    /// For people: handles by member, and what is under way.
+    pub(crate) fn describe(&self) -> String {
+        let readers: Vec<&u8> = self.readers.keys().collect();
+        let opening: Vec<(&u8, bool)> = self.opening.iter().map(|(id, until)| (id, until.is_none())).collect();
+        let writers: Vec<(&u8, u64)> = self.writers.iter().map(|(id, (fence, _))| (id, *fence)).collect();
+        let flights: Vec<String> = self
+            .flights
+            .iter()
+            .map(|Flight { id, member, kind, pending }| format!("{id} at {member} {kind:?} {pending:?}"))
+            .collect();
+        format!("readers {readers:?}, opening {opening:?}, writers {writers:?}, under way {flights:?}")
     }
 
     pub(crate) fn is_idle(&self) -> bool {

@@ -24,6 +24,7 @@ pub(crate) enum Wish<M> {
     Propose { client: u64, number: u64, bytes: Vec<u8>, caller: Caller },
     Read(Reader<M>),
     Alter { id: u8, is_added: bool, reply: SyncSender<Result<(), GroupError>> },
+    Describe(SyncSender<String>),
     Close,
 }
 
