@@ -33,12 +33,14 @@ use place::Place;
 const BETWEEN: u32 = 10;
 /// The group goes on within that, on however busy a machine.
 const GOES_ON: Duration = Duration::from_secs(240);
+/// Longest wait for members to say what they know.
+const STATES: Duration = Duration::from_secs(10);
 /// Longest wait for a line: clients ask again as often.
 const TURN: Duration = Duration::from_millis(2);
 /// Between two requests to change the members.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 const LIMITS: &str = "[limits]\npeer_return_ms = 3600000\nconnect_timeout_ms = 60000\n";
-/// Numbers of calls that are no client's.
+/// Numbers of calls that are no client's begin behind this one.
 const OPERATORS: u64 = 1 << 60;
 
 /// What is done to how large a group.
@@ -109,12 +111,20 @@ struct Field<'a> {
     clients: Clients,
     rng: SmallRng,
     leader: Option<usize>,
+    /// The term in which it leads: round and member.
+    led: (u64, u64),
     /// Who said that it is a candidate, since this was looked at.
     candidates: Vec<usize>,
     /// Who leads in a term, in which life.
     terms: BTreeMap<String, (usize, u64)>,
     /// By member, as of this life: what it has applied, and the members that it knows.
     applied: Vec<(u64, String)>,
+    /// Requests to change the members that have not ended, by their numbers: of which life they were asked.
+    requests: BTreeMap<u64, u64>,
+    /// The last one.
+    request: u64,
+    /// By member: what it said when it was asked why.
+    states: BTreeMap<usize, String>,
 }
 
 impl<'a> Field<'a> {
@@ -134,9 +144,13 @@ impl<'a> Field<'a> {
             clients: Clients::new(seed),
             rng: SmallRng::seed_from_u64(seed),
             leader: None,
+            led: (0, 0),
             candidates: vec![],
             terms: BTreeMap::new(),
             applied: vec![(0, String::new()); count],
+            requests: BTreeMap::new(),
+            request: OPERATORS,
+            states: BTreeMap::new(),
         };
         for host in 0..count {
             let daemon = field.start_daemon(host)?;
@@ -186,7 +200,10 @@ impl<'a> Field<'a> {
         let (before, mut whose) = (self.terms.len(), BTreeMap::<String, u32>::new());
         for number in 0..count {
             self.clients.turn();
-            let told = self.suffer(kind).with_context(|| format!("fault {number}, {kind:?}{}", self.words()))?;
+            let told = self.suffer(kind).map_err(|why| {
+                let states = self.states();
+                why.context(format!("fault {number}, {kind:?}{}\n{states}", self.words()))
+            })?;
             *whose.entry(told).or_default() += 1;
         }
         let told = whose.iter().map(|(told, count)| format!("{count}{told}")).collect::<Vec<_>>().join(", ");
@@ -196,6 +213,19 @@ impl<'a> Field<'a> {
     fn words(&self) -> String {
         let of = |host: &Option<Host>| host.as_ref().map(Host::words).unwrap_or_default();
         self.daemons.iter().map(|host| format!("\n{}", of(host))).collect()
+    }
+
+    /// What each member knows, in its own words.
+    fn states(&mut self) -> String {
+        self.states.clear();
+        (0..self.members.len()).for_each(|member| self.tell(member, "describe 0"));
+        let begin = Instant::now();
+        while self.states.len() < self.members.len() && begin.elapsed() < STATES {
+            if self.turn().is_err() {
+                break;
+            }
+        }
+        self.states.iter().map(|(member, state)| format!("\nmember {}: {state}", member + 1)).collect()
     }
 
     /// Clients ask what is due, and a line is heard if one comes.
@@ -225,6 +255,9 @@ impl<'a> Field<'a> {
             // One that joins now is not among them yet.
             member.as_ref().is_some_and(|member| member.life == said.life)
         });
+        if matches!(what, "found" | "unknown" | "refused") && self.requests.remove(&first.parse()?).is_some() {
+            return Ok(());
+        }
         match (what, first) {
             ("found", call) => self.clients.on_found(call.parse()?, second.parse()?),
             ("unknown" | "refused", call) => self.clients.on_refused(call.parse()?),
@@ -232,10 +265,15 @@ impl<'a> Field<'a> {
                 let who = (said.member, said.life);
                 let first = *self.terms.entry(second.to_owned()).or_insert(who);
                 ensure!(first == who, "{first:?} and {who:?} lead in term {second}");
-                self.leader = Some(said.member).filter(|_| is_alive).or(self.leader);
+                // What one says late of a term that is over changes nothing.
+                let term = round_and_member(second)?;
+                if is_alive && term > self.led {
+                    (self.leader, self.led) = (Some(said.member), term);
+                }
             }
             ("role", "candidate") if is_alive => self.candidates.push(said.member),
             ("members", _) if is_alive => rest.clone_into(&mut self.applied[said.member].1),
+            ("state", _) if is_alive => _ = self.states.insert(said.member, second.to_owned()),
             ("applied", index) if is_alive => self.applied[said.member].0 = index.parse()?,
             _ => {}
         }
@@ -263,43 +301,70 @@ impl<'a> Field<'a> {
         self.until("calls end", |field| field.clients.since_mark() >= BETWEEN)
     }
 
+    fn last_applied(&self) -> u64 {
+        self.applied.iter().map(|(applied, _)| *applied).max().unwrap_or(0)
+    }
+
     /// Until every memory has what is committed now: then another may be lost.
     fn become_whole(&mut self) -> Result<()> {
         let all: String = (1..=self.place.ips.len()).map(|id| format!("{id} ")).collect();
-        let last = self.applied.iter().map(|(applied, _)| *applied).max().unwrap_or(0);
+        let last = self.last_applied();
         let is_there = |(applied, members): &(u64, String)| *applied > last && members == all.trim_end();
         self.until("all members have the same", |field| field.applied.iter().all(is_there))
     }
 
+    /// One that campaigns, or has done so with success meanwhile: another may have led already.
     fn wait_candidate(&mut self, but: usize) -> Result<usize> {
         self.candidates.clear();
         let mut found = None;
         self.until("somebody campaigns", |field| {
-            found = field.candidates.drain(..).find(|candidate| *candidate != but);
+            let leader = field.leader.filter(|leader| *leader != but);
+            found = field.candidates.drain(..).find(|candidate| *candidate != but).or(leader);
             found.is_some()
         })?;
         found.context("a candidate")
     }
 
-    /// Adds or removes a member, whoever leads. Done it is when most say so: one that has just begun knows the members of
-    /// old.
+    /// Adds or removes a member, whoever leads. Done it is when most say so of an entry that came later: one that has just
+    /// begun, and one that was removed, know the members of old. No request is left that somebody could carry out later.
     fn alter(&mut self, host: usize, is_added: bool) -> Result<()> {
         let id = (host + 1).to_string();
-        let line = format!("{} {OPERATORS} {id}", if is_added { "add" } else { "remove" });
+        let last = self.last_applied();
         let mut asked: Option<Instant> = None;
         self.until("the members change", |field| {
-            let says = |(_, members): &&(u64, String)| members.split(' ').any(|member| member == id) == is_added;
-            let is_done = field.applied.iter().filter(says).count() > field.applied.len() / 2;
+            let is_done = say_so(&field.applied, last, (&id, is_added));
             if !is_done && asked.is_none_or(|asked| asked.elapsed() >= ASK_AGAIN) {
                 asked = Some(Instant::now());
-                (0..field.members.len()).for_each(|member| field.tell(member, &line));
+                field.ask_all(&id, is_added);
             }
             is_done
-        })
+        })?;
+        self.until("requests to change the members end", |field| field.is_answered())
+    }
+
+    /// Each has one request at a time.
+    fn ask_all(&mut self, id: &str, is_added: bool) {
+        let what = if is_added { "add" } else { "remove" };
+        for member in 0..self.members.len() {
+            let life = self.members[member].as_ref().map(|member| member.life);
+            if let Some(life) = life.filter(|life| !self.requests.values().any(|asked| asked == life)) {
+                self.request += 1;
+                self.requests.insert(self.request, life);
+                self.tell(member, &format!("{what} {} {id}", self.request));
+            }
+        }
+    }
+
+    /// Whether all requests have ended, those of the dead with them.
+    fn is_answered(&mut self) -> bool {
+        let lives: Vec<u64> = self.members.iter().flatten().map(|member| member.life).collect();
+        self.requests.retain(|_, life| lives.contains(life));
+        self.requests.is_empty()
     }
 
     /// Has every call end, and judges all.
     fn end(&mut self) -> Result<String> {
+        self.wake_all();
         self.clients.finish();
         self.until("all calls end", |field| field.clients.is_over())?;
         for mut member in std::mem::take(&mut self.members).into_iter().flatten() {
@@ -308,6 +373,19 @@ impl<'a> Field<'a> {
         }
         self.clients.judge()
     }
+}
+
+/// Of a term as it is printed.
+fn round_and_member(term: &str) -> Result<(u64, u64)> {
+    let (round, member) = term.split_once('/').with_context(|| format!("`{term}` is no term"))?;
+    Ok((round.parse()?, member.parse()?))
+}
+
+/// Whether most have applied more than `last`, and say by this that a host is a member, or is none.
+fn say_so(applied: &[(u64, String)], last: u64, (id, is_added): (&str, bool)) -> bool {
+    let says =
+        |(index, members): &&(u64, String)| *index > last && members.split(' ').any(|member| member == id) == is_added;
+    applied.iter().filter(says).count() > applied.len() / 2
 }
 
 impl Drop for Field<'_> {
@@ -326,4 +404,28 @@ fn kill_now(child: &mut Child) {
     // It may have ended.
     let _ = child.kill();
     let _ = child.wait();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terms_are_compared_by_their_rounds() {
+        assert_eq!(round_and_member("10/2").unwrap(), (10, 2));
+        assert!(
+            round_and_member("10/2").unwrap() > round_and_member("9/5").unwrap() && round_and_member("10").is_err()
+        );
+    }
+
+    #[test]
+    fn members_of_old_are_said_by_one_that_has_just_begun_and_by_one_that_was_removed() {
+        let said = |index, members: &str| (index, members.to_owned());
+        let mut all = [said(90, "1 3"), said(70, "1 2 3"), said(0, "1 2 3")];
+        assert!(!say_so(&all, 90, ("2", true)), "the second was removed, and the third has just begun");
+        all[0] = said(95, "1 2 3");
+        assert!(!say_so(&all, 90, ("2", true)));
+        all[1] = said(93, "1 2 3");
+        assert!(say_so(&all, 90, ("2", true)) && !say_so(&all, 90, ("2", false)));
+    }
 }

@@ -1,9 +1,9 @@
 //! A member of a group in a process of its own: it does what its standard input says, and says what came of it.
 //!
 //! Owns its machine, registers. Lines that it takes: `propose CALL CLIENT NUMBER REGISTER add|write VALUE`,
-//! `read CALL CLIENT REGISTER`, `add CALL MEMBER`, `remove CALL MEMBER`. Lines that it says: `found CALL VALUE`, `unknown CALL`,
-//! `refused CALL WHY`, `role leader|candidate TERM`, `role follower`, `members ID ...`, `applied INDEX`. Each client
-//! has a thread, so one that waits keeps no other waiting.
+//! `read CALL CLIENT REGISTER`, `add CALL MEMBER`, `remove CALL MEMBER`, `describe CALL`. Lines that it says: `found CALL VALUE`,
+//! `unknown CALL`, `refused CALL WHY`, `state CALL WORDS`, `role leader|candidate TERM`, `role follower`, `members ID ...`,
+//! `applied INDEX`. Each client has a thread, so one that waits keeps no other waiting.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, Write as _};
@@ -29,6 +29,8 @@ pub(super) const DAEMON_WAIT: Duration = Duration::from_secs(3600);
 const LOOK: Duration = Duration::from_millis(20);
 /// The client that changes members.
 const OPERATOR: u64 = 0;
+/// The client that wants to know why.
+const ONLOOKER: u64 = u64::MAX;
 const COMMAND_BYTES: usize = 24;
 
 /// Registers by their numbers; one that was not written is 0.
@@ -75,6 +77,7 @@ enum Job {
     Propose { call: u64, client: u64, number: u64, command: [u8; COMMAND_BYTES] },
     Read { call: u64, register: u64 },
     Alter { call: u64, member: u8, is_added: bool },
+    Describe { call: u64 },
 }
 
 impl Job {
@@ -93,6 +96,7 @@ impl Job {
             what @ ("add" | "remove") => {
                 Ok((OPERATOR, Self::Alter { call, member: u8::try_from(word(2)?)?, is_added: what == "add" }))
             }
+            "describe" => Ok((ONLOOKER, Self::Describe { call })),
             other => bail!("nobody knows `{other}`"),
         }
     }
@@ -106,6 +110,7 @@ impl Job {
             Self::Read { call, register } => {
                 (call, group.read(move |registers| registers.0.get(&register).copied().unwrap_or(0)))
             }
+            Self::Describe { call } => return say(&format!("state {call} {}", group.describe()?)),
             Self::Alter { call, member, is_added } => {
                 let result = if is_added { group.add(member) } else { group.remove(member) };
                 (call, result.map(|()| 0))
@@ -162,12 +167,13 @@ fn watch(group: &Group<Registers>) -> Result<()> {
                 Role::Follower { .. } => "role follower".to_owned(),
             })?;
         }
+        // First this one, so that whoever hears an index has heard the members by it, or by a later entry.
+        let index = group.applied();
         let list = group.members().iter().map(|member| format!(" {}", member.id)).collect::<String>();
         if list != members {
             say(&format!("members{list}"))?;
             members = list;
         }
-        let index = group.applied();
         if index != applied {
             say(&format!("applied {index}"))?;
             applied = index;

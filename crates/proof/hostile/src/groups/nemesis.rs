@@ -163,6 +163,14 @@ impl Field<'_> {
         pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)).context("its process")
     }
 
+    /// Whoever still stands still goes on: a fault that never ended must not keep the judge from its end.
+    pub(super) fn wake_all(&self) {
+        for at in 0..self.place.ips.len() {
+            let pids = [Kind::Still, Kind::DaemonStill].into_iter().filter_map(|kind| self.pid(kind, at).ok());
+            pids.for_each(|pid| _ = kill_process(pid, Signal::CONT));
+        }
+    }
+
     fn tear(&mut self, kind: Kind) -> Result<Fault> {
         let leader = self.leader.context("nobody has led")?;
         let victim = if self.rng.random_range(0..3) > 0 { leader } else { self.other_than(&[leader])? };
