@@ -1,8 +1,8 @@
 //! What a replica refuses, and what it says of it.
 
-use agree::{Event, Layout, Member, Refused, Replica, Settings};
+use agree::{Event, Layout, Member, Refused, Replica, Role, Settings};
 
-use crate::memories::{Sum, World};
+use crate::memories::{IS_IGNORANT, Sum, World};
 
 #[test]
 fn only_the_leader_takes_commands_and_others_say_who_he_is() {
@@ -92,4 +92,29 @@ fn settings_that_cannot_be_are_refused() {
     for settings in bad {
         assert!(Replica::new(settings.clone(), Sum::default()).is_err(), "{settings:?}");
     }
+}
+
+#[test]
+fn a_machine_that_does_not_know_a_snapshot_neither_learns_nor_leads() {
+    let mut world = World::new(3);
+    let leader = world.elect();
+    for number in 1..=80 {
+        world.programs[leader].propose(1, number, &[1; 100]).unwrap();
+        world.settle(leader);
+        world.period();
+    }
+    assert_eq!(world.committed(), 80, "the ring of 64 lines has gone round");
+    let other = (leader + 1) % 3;
+    IS_IGNORANT.set(true);
+    world.restart(other);
+    world.periods(20);
+    // Everybody else is gone.
+    world.awake = vec![other];
+    world.periods(1000);
+    let its = || world.events.iter().filter(|(program, _)| *program == other).map(|(_, event)| event);
+    assert_eq!(its().filter(|event| **event == Event::BadSnapshot).count(), 1, "it says so once");
+    let campaigns = |event: &&Event| matches!(event, Event::Role(Role::Candidate { .. } | Role::Leader { .. }));
+    assert_eq!(its().skip_while(|event| **event != Event::BadSnapshot).find(campaigns), None);
+    assert_eq!(world.programs[other].applied(), 0);
+    IS_IGNORANT.set(false);
 }
