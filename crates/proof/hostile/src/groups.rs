@@ -20,8 +20,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use rand::SeedableRng as _;
 use rand::rngs::SmallRng;
+use rand::{RngExt as _, SeedableRng as _};
 
 use crate::host::{Host, Program};
 use crate::verdict::Verdict;
@@ -40,6 +40,8 @@ const TURN: Duration = Duration::from_millis(2);
 /// Between two requests to change the members.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 const LIMITS: &str = "[limits]\npeer_return_ms = 3600000\nconnect_timeout_ms = 60000\n";
+/// Leases of two groups of three, in milliseconds.
+const LEASE_MS: std::ops::Range<u64> = 20..400;
 /// Numbers of calls that are no client's begin behind this one.
 const OPERATORS: u64 = 1 << 60;
 
@@ -70,6 +72,7 @@ pub fn run(raas: Program<'_>, seed: u64, plan: &Plan, verdict: &mut Verdict) -> 
     let has_links = place.hub.is_some();
     let clocks = if place.has_clocks() { "clocks that are days apart" } else { "one clock" };
     let mut field = Field::start(raas, dir.path(), place, seed)?;
+    let lease = format!("leases of {} ms", field.lease_ms);
     for kind in plan.kinds.iter().copied().filter(|kind| has_links || !kind.is_of_links()) {
         let went_on = field.all_of(kind, plan.count);
         let is_over = went_on.is_err();
@@ -78,7 +81,7 @@ pub fn run(raas: Program<'_>, seed: u64, plan: &Plan, verdict: &mut Verdict) -> 
             break;
         }
     }
-    let told = field.end().map(|told| format!("{told}, {} hosts with {clocks}", plan.hosts));
+    let told = field.end().map(|told| format!("{told}, {} hosts with {clocks}, {lease}", plan.hosts));
     verdict.case("one order explains what all clients saw: nothing lost, doubled or stale", told);
     Ok(())
 }
@@ -106,6 +109,8 @@ struct Field<'a> {
     says: Receiver<Said>,
     heard: Sender<Said>,
     lives: u64,
+    /// For how long a leader answers reads by itself, in milliseconds. 0: it does not.
+    lease_ms: u64,
     /// Who lies now.
     liar: Option<Child>,
     clients: Clients,
@@ -131,6 +136,8 @@ impl<'a> Field<'a> {
     fn start(raas: Program<'a>, dir: &'a Path, place: Place, seed: u64) -> Result<Self> {
         let (heard, says) = channel();
         let count = place.ips.len();
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let lease_ms = if rng.random_range(0..3) == 0 { 0 } else { rng.random_range(LEASE_MS) };
         let mut field = Self {
             raas,
             dir,
@@ -140,9 +147,10 @@ impl<'a> Field<'a> {
             says,
             heard,
             lives: 0,
+            lease_ms,
             liar: None,
             clients: Clients::new(seed),
-            rng: SmallRng::seed_from_u64(seed),
+            rng,
             leader: None,
             led: (0, 0),
             candidates: vec![],
@@ -172,7 +180,9 @@ impl<'a> Field<'a> {
     fn join(&mut self, host: usize) -> Result<Member> {
         self.lives += 1;
         let life = self.lives;
-        let mut child = self.member_command(host, "member")?.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut command = self.member_command(host, "member")?;
+        command.args(["--lease-ms", &self.lease_ms.to_string()]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take().context("its output")?);
         let heard = self.heard.clone();
         std::thread::spawn(move || {

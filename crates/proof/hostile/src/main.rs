@@ -146,6 +146,9 @@ enum Task {
         /// The hosts of all of them, in their order.
         #[arg(long)]
         host: Vec<IpAddr>,
+        /// For how long a leader answers reads by itself.
+        #[arg(long)]
+        lease_ms: u64,
     },
     /// Somebody in a member's place, who lies.
     Liar {
@@ -349,8 +352,8 @@ fn main() -> Result<ExitCode> {
             let plan = hostile::groups::Plan { hosts: hosts.into(), kinds, count, no_namespaces };
             judged(&judge, |raas, seed, verdict| hostile::groups::run(raas, seed, &plan, verdict))
         }
-        Task::Member { socket, me, host } => {
-            hostile::groups::member::run(&socket, me, &host)?;
+        Task::Member { socket, me, host, lease_ms } => {
+            hostile::groups::member::run(&socket, me, &host, Duration::from_millis(lease_ms))?;
             Ok(ExitCode::SUCCESS)
         }
         Task::Liar { socket, me, host, lie, seed } => {

@@ -125,10 +125,10 @@ impl Job {
 }
 
 /// Runs it until its standard input ends.
-pub fn run(socket: &Path, me: u8, hosts: &[IpAddr]) -> Result<()> {
+pub fn run(socket: &Path, me: u8, hosts: &[IpAddr], read_lease: Duration) -> Result<()> {
     let session = Session::builder().socket(socket).daemon_wait(DAEMON_WAIT).background(true).connect()?;
     let members: Vec<(u8, IpAddr)> = (1..).zip(hosts.iter().copied()).collect();
-    let builder = GroupBuilder::new(NAME, KEY).members(&members).me(me).log_lines(LOG_LINES);
+    let builder = GroupBuilder::new(NAME, KEY).members(&members).me(me).log_lines(LOG_LINES).read_lease(read_lease);
     let group = Arc::new(builder.snapshot_bytes_max(SNAPSHOT_BYTES).open(&session, Registers::default())?);
     let watched = Arc::clone(&group);
     std::thread::spawn(move || watch(&watched));
