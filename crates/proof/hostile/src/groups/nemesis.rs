@@ -38,7 +38,7 @@ pub enum Kind {
     Cut,
     /// Links of a host are cut in one direction.
     OneWay,
-    /// Links of a host are slow.
+    /// Links of a host are slow, or all links are and the leader's program is killed.
     Slow,
     /// Links of a host, or all, lose frames.
     Lossy,
@@ -94,6 +94,7 @@ impl Field<'_> {
                 (vec![fault], told)
             }
             Kind::Churn => (vec![self.remove()?], String::new()),
+            Kind::Slow if self.rng.random_range(0..3) == 0 => (self.lengthen()?, " of all".to_owned()),
             Kind::Cut | Kind::OneWay | Kind::Slow | Kind::Lossy => (vec![self.tear(kind)?], String::new()),
             _ => {
                 let whose = [Whose::Leader, Whose::Leader, Whose::Follower, Whose::Candidate];
@@ -193,6 +194,17 @@ impl Field<'_> {
         let hub = self.place.hub.as_ref().context("a network")?;
         ways.iter().for_each(|way| hub.set(*way, shape));
         Ok(Fault::Links)
+    }
+
+    /// All hosts are far from each other, and somebody has to lead over these links.
+    fn lengthen(&mut self) -> Result<Vec<Fault>> {
+        let delay = Duration::from_millis(self.rng.random_range(DELAY_MS));
+        let hub = self.place.hub.as_ref().context("a network")?;
+        let all = 0..self.place.ips.len();
+        let ways = all.clone().flat_map(|from| all.clone().map(move |to| (from, to)));
+        ways.filter(|(from, to)| from != to).for_each(|way| hub.set(way, Shape { delay, ..Shape::default() }));
+        let leader = self.leader.context("nobody has led")?;
+        Ok(vec![Fault::Links, self.hit(Kind::Killed, leader)?])
     }
 
     fn remove(&mut self) -> Result<Fault> {
