@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use raas::{Region, RegionAccess, RegionKey, RegionOptions, Session};
+use raas::{Batch, Completion, Region, RegionAccess, RegionKey, RegionOptions, Session};
 use raas_group::{BadSnapshot, Group, GroupBuilder, Machine, Role};
 use serde_json::json;
 
@@ -42,7 +42,8 @@ impl Machine for Count {
 
 /// Runs it until its standard input ends.
 pub(super) fn run(name: &str, me: u8, hosts: &[IpAddr]) -> Result<()> {
-    let session = Session::builder().daemon_wait(DAEMON_WAIT).background(true).connect()?;
+    // The group follows it.
+    let session = Session::builder().daemon_wait(DAEMON_WAIT).led_elsewhere(true).connect()?;
     let access = RegionAccess::READ | RegionAccess::WRITE;
     let fenced = RegionOptions::new().key(KEY).access(access).single_writer(true);
     // Another program of this host may have made it.
@@ -69,6 +70,12 @@ pub(super) fn run(name: &str, me: u8, hosts: &[IpAddr]) -> Result<()> {
             "fence" => {
                 let (host, count) = rest.split_once(' ').context("`fence` takes a host and a count")?;
                 println!("fenced {}", json!({ "p50_us": fence(host.parse()?, count.parse()?)? }));
+            }
+            "write" => {
+                let (seconds, hosts) = rest.split_once(' ').context("`write` takes seconds and hosts")?;
+                let hosts = hosts.split_whitespace().map(str::parse).collect::<Result<Vec<_>, _>>()?;
+                let load = Load::parse(&format!("1 {seconds} 0"))?;
+                println!("wrote {}", load.told(vec![write(&hosts, load)?]));
             }
             _ => anyhow::bail!("no such order: {line}"),
         }
@@ -133,6 +140,27 @@ fn first(group: &Group<Count>, token: u64, asked: &AtomicU64) {
             return;
         }
     }
+}
+
+/// Acknowledged WRITEs of a command's bytes by one thread in a session of its own, one at each of these hosts at a time.
+fn write(hosts: &[IpAddr], load: Load) -> Result<Times> {
+    let session = Session::builder().connect()?;
+    let term = u64::try_from(now_ns())?;
+    let open = |host: &IpAddr| Region::take_over(&session, *host, FENCED, KEY, term).map(|(region, _)| region);
+    let regions = hosts.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    let mut times = load.begin();
+    while times.wait().is_some() {
+        let begin = Instant::now();
+        let write = |region| {
+            let mut batch = Batch::new();
+            batch.write_as(region, 0, [7; COMMAND_BYTES], Completion::Acked);
+            batch.submit()
+        };
+        let pending = regions.iter().map(write).collect::<Result<Vec<_>, _>>()?;
+        pending.into_iter().try_for_each(|pending| pending.wait()?.check())?;
+        times.on_end(begin);
+    }
+    Ok(times)
 }
 
 /// Two sessions take a region of another host from each other, and write it.

@@ -169,7 +169,8 @@ impl Reign {
         if !log.holds(&cx.state.applied) {
             return Err(End::NoMajority);
         }
-        self.phase = Phase::Leading(Box::new(Leading::new(log, self.term, cx)));
+        let snapshot_bytes = best.head.mark.snapshot_bytes;
+        self.phase = Phase::Leading(Box::new(Leading::new(log, snapshot_bytes, self.term, cx)));
         self.until = cx.patiently_after(PATIENCE_PERIODS);
         self.settle(cx)
     }

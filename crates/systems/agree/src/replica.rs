@@ -199,6 +199,11 @@ impl<M: Machine> Replica<M> {
         self.outbox.events.pop_front()
     }
 
+    /// Whether it needs no answer before the next [`Replica::tick`]: it follows, and looks once in a period.
+    pub fn is_patient(&self) -> bool {
+        matches!(self.what, What::Learning(_))
+    }
+
     /// The user's machine. Unless an [`Event::Readable`] was just taken it may be behind.
     pub fn machine(&self) -> &M {
         &self.state.machine

@@ -23,6 +23,11 @@ pub(crate) const PATIENCE_PERIODS: u64 = 30;
 pub(crate) const CHECK_PERIODS: u64 = 8;
 /// Of the ring's lines, those that commands leave to leaders' own entries: one in so many.
 pub(crate) const RESERVED_SHARE: u64 = 4;
+/// A snapshot is due when the log behind the last one has so many times its lines, and at least so many: whoever takes
+/// over reads that log, and snapshots cost no more than a part of what the log does.
+pub(crate) const LOG_PER_SNAPSHOT: u64 = 4;
+/// See [`LOG_PER_SNAPSHOT`]: 128 KiB.
+pub(crate) const LOG_LINES_MIN: u64 = 2048;
 /// WRITEs of entries to one memory that are under way at a time, at most.
 pub(crate) const WRITES_MAX: usize = 64;
 /// The same of those that could take more.

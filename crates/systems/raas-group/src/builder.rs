@@ -3,11 +3,13 @@
 //! Owns the defaults, and what is checked before anything is made.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use agree::{Layout, Machine, Replica, Settings};
 use raas::{Region, RegionAccess, RegionError, RegionKey, RegionOptions, RegionRefusal, Session};
 
+use crate::drive::Drive;
 use crate::driver::Driver;
 use crate::error::GroupError;
 use crate::founding;
@@ -158,7 +160,8 @@ impl GroupBuilder {
         let inbox = Inbox::new(number(client));
         let memories = Memories::new(places, own, &inbox);
         let driver = Driver::new(replica, memories, &inbox, self.period);
-        Group::start(driver, inbox).map_err(|e| system("starting a thread", &e))
+        let drive = Drive::new(driver, Arc::clone(&inbox), self.period);
+        Group::start(drive, inbox).map_err(|e| system("starting a thread", &e))
     }
 }
 

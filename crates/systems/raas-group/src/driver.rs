@@ -1,4 +1,4 @@
-//! The thread that drives a replica: it gives it time and answers, and does what it asks for.
+//! What drives a replica: it gives it time and answers, and does what it asks for.
 //!
 //! Owns the replica. It must answer every caller once, also when the group is closed.
 
@@ -29,6 +29,9 @@ pub(crate) struct Driver<M> {
     memories: Memories,
     inbox: Arc<Inbox<M>>,
     period: Duration,
+    /// The next period begins.
+    next: Instant,
+    is_over: bool,
     role: Role,
     applied: u64,
     waiting: BTreeMap<(u64, u64), Vec<Caller>>,
@@ -39,44 +42,69 @@ pub(crate) struct Driver<M> {
 
 impl<M: Machine> Driver<M> {
     pub(crate) fn new(replica: Replica<M>, memories: Memories, inbox: &Arc<Inbox<M>>, period: Duration) -> Self {
-        Self {
+        let role = Role::Follower { leader: None };
+        let driver = Self {
             replica,
             memories,
             inbox: Arc::clone(inbox),
             period,
-            role: Role::Follower { leader: None },
+            next: Instant::now(),
+            is_over: false,
+            role,
             applied: 0,
             waiting: BTreeMap::new(),
             reads: BTreeMap::new(),
             wild: BTreeMap::new(),
-        }
+        };
+        driver.show();
+        driver
     }
 
-    /// Until the group is closed.
-    pub(crate) fn run(mut self) {
-        self.show(false);
-        let mut next = Instant::now();
-        loop {
-            let left = next.saturating_duration_since(Instant::now());
-            let wait = if self.memories.is_idle() { left } else { Duration::ZERO };
-            let (wishes, news) = self.inbox.take(wait);
-            for wish in wishes {
-                if matches!(wish, Wish::Close) {
-                    return self.close();
-                }
-                self.on_wish(wish);
+    /// One round: what was left here, time, and what ends. It waits for an operation under way, but not for long.
+    pub(crate) fn round(&mut self) {
+        let (wishes, news) = self.inbox.take();
+        for wish in wishes {
+            if matches!(wish, Wish::Close) {
+                return self.close();
             }
-            news.into_iter().for_each(|news| self.memories.on_news(news));
-            if Instant::now() >= next {
-                self.replica.tick(now_us());
-                next = Instant::now() + self.period;
-            }
-            self.pump();
-            let Outcomes { answers, lost } = self.memories.collect(LOOK.min(left));
-            lost.into_iter().for_each(|member| self.replica.link_lost(member));
-            answers.into_iter().for_each(|(id, answer)| self.replica.answer(id, answer));
-            self.pump();
+            self.on_wish(wish);
         }
+        news.into_iter().for_each(|news| self.memories.on_news(news));
+        self.hear(Duration::ZERO);
+        if Instant::now() >= self.next {
+            self.memories.follow();
+            self.replica.tick(now_us());
+            self.next = Instant::now() + self.period;
+        }
+        self.pump();
+        if self.rest().is_zero() {
+            self.hear(LOOK.min(self.next.saturating_duration_since(Instant::now())));
+        }
+        self.inbox.wakes.finish();
+    }
+
+    /// Gives the replica what has ended; waits for it at most so long.
+    fn hear(&mut self, wait: Duration) {
+        let Outcomes { answers, lost } = self.memories.collect(wait);
+        lost.into_iter().for_each(|member| self.replica.link_lost(member));
+        answers.into_iter().for_each(|(id, answer)| self.replica.answer(id, answer));
+        self.pump();
+    }
+
+    /// For how long there is nothing to do, unless something is left here.
+    pub(crate) fn rest(&self) -> Duration {
+        let is_idle = self.memories.is_idle(self.replica.is_patient());
+        if is_idle { self.next.saturating_duration_since(Instant::now()) } else { Duration::ZERO }
+    }
+
+    /// Whether callers wait for an answer.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        !self.waiting.is_empty() || !self.reads.is_empty()
+    }
+
+    /// The group was closed.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over
     }
 
     /// Begins what the replica asks for, and tells callers what it says.
@@ -88,15 +116,20 @@ impl<M: Machine> Driver<M> {
         while let Some(event) = self.replica.event() {
             has_news |= self.on_event(event);
         }
-        if has_news || self.applied != self.replica.applied() {
-            self.show(false);
+        self.inbox.wakes.begin();
+        let has_applied = self.applied != self.replica.applied();
+        self.applied = self.replica.applied();
+        if has_news {
+            self.show();
+        } else if has_applied {
+            self.inbox.show_applied(self.applied);
         }
     }
 
-    fn show(&mut self, is_over: bool) {
-        self.applied = self.replica.applied();
+    fn show(&self) {
         let members = self.replica.members().clone();
-        self.inbox.show(Shown { role: self.role, members, applied: self.applied, is_over });
+        let (role, applied, is_over) = (self.role, self.applied, self.is_over);
+        self.inbox.show(Shown { role, members, applied, is_over });
     }
 
     fn on_wish(&mut self, wish: Wish<M>) {
@@ -175,14 +208,17 @@ impl<M: Machine> Driver<M> {
         waiting.into_iter().for_each(|caller| caller(outcome.clone()));
     }
 
-    fn close(mut self) {
-        self.show(true);
+    /// Answers everybody who waits, and nobody drives from here on.
+    pub(crate) fn close(&mut self) {
+        self.is_over = true;
+        self.show();
         for of in self.waiting.keys().copied().collect::<Vec<_>>() {
             self.answer(of, &Err(GroupError::Unknown));
         }
         std::mem::take(&mut self.reads).into_values().for_each(|reader| reader(Err(GroupError::Closed)));
+        self.inbox.wakes.finish();
         // Those who came between the two have no answer, and find that nobody has their end.
-        drop(self.inbox.take(Duration::ZERO));
+        drop(self.inbox.take());
     }
 }
 

@@ -1,6 +1,6 @@
 //! A group, as a program holds it.
 //!
-//! Owns the thread that drives it. It must not leave a caller without an answer.
+//! Owns the thread that drives it while no caller does. It must not leave a caller without an answer.
 
 use std::fmt;
 use std::io;
@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::committed::Committed;
-use crate::driver::Driver;
+use crate::drive::Drive;
 use crate::error::GroupError;
 use crate::proposal::{self, Proposal};
 use crate::wish::{Caller, Inbox, Wish};
@@ -20,6 +20,7 @@ use agree::{Machine, Members, Role};
 /// others go on with it.
 pub struct Group<M: Machine> {
     inbox: Arc<Inbox<M>>,
+    drive: Arc<Drive<M>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -30,9 +31,11 @@ impl<M: Machine> fmt::Debug for Group<M> {
 }
 
 impl<M: Machine + Send + 'static> Group<M> {
-    pub(crate) fn start(driver: Driver<M>, inbox: Arc<Inbox<M>>) -> io::Result<Self> {
-        let thread = std::thread::Builder::new().name("raas-group".into()).spawn(move || driver.run())?;
-        Ok(Self { inbox, thread: Some(thread) })
+    pub(crate) fn start(drive: Drive<M>, inbox: Arc<Inbox<M>>) -> io::Result<Self> {
+        let drive = Arc::new(drive);
+        let driven = Arc::clone(&drive);
+        let thread = std::thread::Builder::new().name("raas-group".into()).spawn(move || driven.run())?;
+        Ok(Self { inbox, drive, thread: Some(thread) })
     }
 
     /// Has a command applied by all members, once. It returns when a majority's memories have it and this member has
@@ -48,14 +51,16 @@ impl<M: Machine + Send + 'static> Group<M> {
     /// As [`Group::propose`], for a task: it begins at once, and ends when the future does. Any number may be under way.
     pub fn propose_async(&self, command: &[u8]) -> Proposal {
         let (client, number) = self.inbox.take_client();
-        let (proposal, answerer) = proposal::pair();
+        let (proposal, answerer) = proposal::pair(&self.inbox.wakes);
         let inbox = Arc::clone(&self.inbox);
         let caller: Caller = Box::new(move |outcome| {
             inbox.on_end(client, number, &outcome);
             answerer.answer(outcome);
         });
         // One that nobody takes any more ends with its caller.
-        self.inbox.wish(Wish::Propose { client, number, bytes: command.to_vec(), caller });
+        if self.inbox.wish(Wish::Propose { client, number, bytes: command.to_vec(), caller }) {
+            self.drive.call();
+        }
         proposal
     }
 
@@ -68,12 +73,13 @@ impl<M: Machine + Send + 'static> Group<M> {
         if !self.inbox.wish(wish) {
             return Err(GroupError::Closed);
         }
-        answer.recv().unwrap_or(Err(GroupError::Closed))
+        self.drive.wait(&answer)?
     }
 
     /// Looks at the machine when it has everything that was committed before this call, whoever committed it: one READ of
     /// a few bytes at a majority of members, or of none under a [lease](crate::GroupBuilder::read_lease), and no program of
-    /// theirs takes part. The look is taken on the group's thread.
+    /// theirs takes part. The look is taken by the thread that drives the group at that moment: this one, another caller's,
+    /// or the group's own.
     pub fn read<T: Send + 'static>(&self, look: impl FnOnce(&M) -> T + Send + 'static) -> Result<T, GroupError> {
         let (reply, answer) = sync_channel(1);
         let reader = Box::new(move |machine: Result<&M, GroupError>| {
@@ -82,7 +88,7 @@ impl<M: Machine + Send + 'static> Group<M> {
         if !self.inbox.wish(Wish::Read(reader)) {
             return Err(GroupError::Closed);
         }
-        answer.recv().unwrap_or(Err(GroupError::Closed))
+        self.drive.wait(&answer)?
     }
 
     /// What this member is now.
@@ -137,13 +143,14 @@ impl<M: Machine + Send + 'static> Group<M> {
         if !self.inbox.wish(Wish::Alter { id, is_added, reply }) {
             return Err(GroupError::Closed);
         }
-        answer.recv().unwrap_or(Err(GroupError::Closed))
+        self.drive.wait(&answer)?
     }
 }
 
 impl<M: Machine> Drop for Group<M> {
     fn drop(&mut self) {
         self.inbox.wish(Wish::Close);
+        self.inbox.ring();
         if let Some(thread) = self.thread.take() {
             // What it panicked with it has said.
             let _ = thread.join();

@@ -50,6 +50,7 @@
 
 mod builder;
 mod committed;
+mod drive;
 mod driver;
 mod error;
 mod founding;

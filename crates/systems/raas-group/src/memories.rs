@@ -10,6 +10,7 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use agree::{Action, Answer};
+use raas::elsewhere::Sleeper;
 use raas::{Batch, Completion, Ended, Pending, Region, RegionError, RegionKey, RegionRefusal, Session};
 
 use crate::sign;
@@ -68,6 +69,7 @@ pub(crate) struct Outcomes {
 
 /// See the head of this file.
 pub(crate) struct Memories {
+    session: Session,
     me: u8,
     own: Region,
     readers: BTreeMap<u8, Region>,
@@ -87,6 +89,7 @@ impl Memories {
             (member, worker::start(target, Arc::clone(inbox) as _))
         };
         let mut memories = Self {
+            session: session.clone(),
             me,
             own,
             readers: BTreeMap::new(),
@@ -114,6 +117,11 @@ impl Memories {
         if due && self.work(member, Job::Open) {
             self.opening.insert(member, None);
         }
+    }
+
+    /// Takes the news of the session, which nobody else may follow while no thread waits in it.
+    pub(crate) fn follow(&self) {
+        Sleeper::new(&self.session).hear(true);
     }
 
     /// Begins an action.
@@ -232,7 +240,8 @@ impl Memories {
     pub(crate) fn collect(&mut self, wait: Duration) -> Outcomes {
         // This host's memory is the quickest, and alone is no majority: it wakes nobody if others are under way.
         let far = self.flights.iter().position(|flight| flight.member != self.me).unwrap_or(0);
-        if self.outcomes.answers.is_empty()
+        if !wait.is_zero()
+            && self.outcomes.answers.is_empty()
             && let Some(first) = self.flights.get_mut(far)
         {
             // What it ended with is taken below, unless this took it.
@@ -285,8 +294,9 @@ impl Memories {
         format!("readers {readers:?}, opening {opening:?}, writers {writers:?}, under way {flights:?}")
     }
 
-    pub(crate) fn is_idle(&self) -> bool {
-        self.flights.is_empty() && self.outcomes.answers.is_empty()
+    /// Whether nothing is under way that hastens: if the replica is patient nothing does but what has come.
+    pub(crate) fn is_idle(&self, is_patient: bool) -> bool {
+        (is_patient || self.flights.is_empty()) && self.outcomes.answers.is_empty()
     }
 }
 

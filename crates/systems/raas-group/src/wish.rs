@@ -11,7 +11,7 @@ use agree::{Members, Role};
 use raas::{Region, RegionError};
 
 use crate::error::GroupError;
-use crate::proposal::Outcome;
+use crate::proposal::{Outcome, Wakes};
 
 /// Who waits for the end of a command. Dropped, it says that the group was closed.
 pub(crate) type Caller = Box<dyn FnOnce(Outcome) + Send>;
@@ -50,6 +50,11 @@ struct State<M> {
     /// Clients of this program that have nothing under way, and their last numbers.
     clients: Vec<(u64, u64)>,
     last_client: u64,
+    /// The group's thread is to look: it sleeps, or was called since it last did.
+    is_asleep: bool,
+    is_rung: bool,
+    /// Threads that wait for what is shown.
+    watchers: u32,
 }
 
 /// See the head of this file.
@@ -58,6 +63,8 @@ pub(crate) struct Inbox<M> {
     bell: Condvar,
     /// Rung when what is shown has changed.
     changed: Condvar,
+    /// Of tasks whose commands have ended.
+    pub(crate) wakes: Arc<Wakes>,
 }
 
 /// What workers know of it.
@@ -68,7 +75,7 @@ pub(crate) trait Mailbox: Send + Sync {
 impl<M: Send> Mailbox for Inbox<M> {
     fn tell(&self, news: News) {
         self.lock().news.push_back(news);
-        self.bell.notify_one();
+        self.ring();
     }
 }
 
@@ -83,31 +90,60 @@ impl<M> Inbox<M> {
             shown,
             clients: Vec::new(),
             last_client: first_client,
+            is_asleep: false,
+            is_rung: false,
+            watchers: 0,
         };
-        Arc::new(Self { state: Mutex::new(state), bell: Condvar::new(), changed: Condvar::new() })
+        Arc::new(Self {
+            state: Mutex::new(state),
+            bell: Condvar::new(),
+            changed: Condvar::new(),
+            wakes: Arc::default(),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, State<M>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A caller leaves a wish. False: nobody takes it any more.
+    /// A caller leaves a wish, and sees to it that somebody looks. False: nobody takes it any more.
     pub(crate) fn wish(&self, wish: Wish<M>) -> bool {
         let mut state = self.lock();
         let is_open = !state.shown.is_over;
         if is_open {
             state.wishes.push_back(wish);
-            self.bell.notify_one();
         }
         is_open
     }
 
-    /// What is there, after a wait of at most `wait` if there is nothing.
-    pub(crate) fn take(&self, wait: Duration) -> (VecDeque<Wish<M>>, VecDeque<News>) {
+    /// Calls the group's thread.
+    pub(crate) fn ring(&self) {
         let mut state = self.lock();
-        if state.wishes.is_empty() && state.news.is_empty() && !wait.is_zero() {
-            state = self.bell.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
+        state.is_rung = true;
+        if std::mem::take(&mut state.is_asleep) {
+            drop(state);
+            self.bell.notify_one();
         }
+    }
+
+    pub(crate) fn has_wishes(&self) -> bool {
+        !self.lock().wishes.is_empty()
+    }
+
+    /// The group's thread sleeps until it is called, at most for so long.
+    pub(crate) fn rest(&self, most: Duration) {
+        let mut state = self.lock();
+        if !state.is_rung && !most.is_zero() {
+            state.is_asleep = true;
+            state = self.bell.wait_timeout(state, most).unwrap_or_else(PoisonError::into_inner).0;
+            state.is_asleep = false;
+        }
+        state.is_rung = false;
+    }
+
+    /// What is there.
+    pub(crate) fn take(&self) -> (VecDeque<Wish<M>>, VecDeque<News>) {
+        let mut state = self.lock();
         (std::mem::take(&mut state.wishes), std::mem::take(&mut state.news))
     }
 
@@ -129,9 +165,20 @@ impl<M> Inbox<M> {
     }
 
     pub(crate) fn show(&self, shown: Shown) {
+        self.change(|state| state.shown = shown);
+    }
+
+    pub(crate) fn show_applied(&self, applied: u64) {
+        self.change(|state| state.shown.applied = applied);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State<M>)) {
         let mut state = self.lock();
-        state.shown = shown;
-        self.changed.notify_all();
+        change(&mut state);
+        if state.watchers > 0 {
+            drop(state);
+            self.changed.notify_all();
+        }
     }
 
     pub(crate) fn shown(&self) -> Shown {
@@ -140,10 +187,12 @@ impl<M> Inbox<M> {
 
     /// Waits until what is shown is as wanted, or for so long: whether it is.
     pub(crate) fn wait_until(&self, within: Duration, wanted: &dyn Fn(&Shown) -> bool) -> bool {
-        let state = self.lock();
+        let mut state = self.lock();
+        state.watchers += 1;
         let waits = |state: &mut State<M>| !wanted(&state.shown);
         let waited = self.changed.wait_timeout_while(state, within, waits);
-        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.watchers -= 1;
         wanted(&state.shown)
     }
 }

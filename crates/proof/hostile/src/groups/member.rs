@@ -126,7 +126,9 @@ impl Job {
 
 /// Runs it until its standard input ends.
 pub fn run(socket: &Path, me: u8, hosts: &[IpAddr], read_lease: Duration) -> Result<()> {
-    let session = Session::builder().socket(socket).daemon_wait(DAEMON_WAIT).background(true).connect()?;
+    // The group's own thread follows the session of every other member, and the session's watcher those of the others.
+    let builder = Session::builder().socket(socket).daemon_wait(DAEMON_WAIT).background(true);
+    let session = builder.led_elsewhere(me.is_multiple_of(2)).connect()?;
     let members: Vec<(u8, IpAddr)> = (1..).zip(hosts.iter().copied()).collect();
     let builder = GroupBuilder::new(NAME, KEY).members(&members).me(me).log_lines(LOG_LINES).read_lease(read_lease);
     let group = Arc::new(builder.snapshot_bytes_max(SNAPSHOT_BYTES).open(&session, Registers::default())?);

@@ -13,14 +13,14 @@ use crate::context::Context;
 use crate::entry::{Draft, Kind, lines_of};
 use crate::error::Refused;
 use crate::held::{Held, Snapshot};
-use crate::layout::Mark;
+use crate::layout::{LINE_BYTES, Mark};
 use crate::lease::Lease;
 use crate::log::Log;
 use crate::machine::{Known, Machine, crc_of_snapshot};
 use crate::members::{MEMBERS_MAX, Member, Members};
 use crate::memory::{Memory, Stage};
 use crate::reign::{End, Phase, Reign};
-use crate::settings::{CHECK_PERIODS, RESERVED_SHARE};
+use crate::settings::{CHECK_PERIODS, LOG_LINES_MIN, LOG_PER_SNAPSHOT, RESERVED_SHARE};
 use crate::term::Term;
 
 /// See the head of this file.
@@ -39,6 +39,8 @@ pub(crate) struct Leading {
     snapshot: Option<Arc<Snapshot>>,
     /// Where the ring begins for all who have the latest mark.
     begin: u64,
+    /// Lines of the latest snapshot.
+    snapshot_lines: u64,
     /// No snapshot is tried before the log is this far.
     try_from: u64,
     /// Hosts that are to become members.
@@ -49,7 +51,7 @@ pub(crate) struct Leading {
 }
 
 impl Leading {
-    pub(crate) fn new<M: Machine>(log: Log, term: Term, cx: &mut Context<'_, M>) -> Self {
+    pub(crate) fn new<M: Machine>(log: Log, snapshot_bytes: u64, term: Term, cx: &mut Context<'_, M>) -> Self {
         let mut leading = Self {
             commit: cx.state.applied.index,
             first: log.tail().index + 1,
@@ -58,6 +60,7 @@ impl Leading {
             pending: BTreeMap::new(),
             snapshot: None,
             begin: log.base.line,
+            snapshot_lines: snapshot_bytes.div_ceil(LINE_BYTES as u64),
             try_from: 0,
             joining: BTreeSet::new(),
             confirm: Confirm::default(),
@@ -136,13 +139,15 @@ impl Leading {
         }
     }
 
-    /// Takes a snapshot if half of the ring is in use, or a memory can be brought up by nothing else.
+    /// Takes a snapshot if the log is long beside the last one, or half of the ring is in use, or a memory can be brought up
+    /// by nothing else.
     fn recycle<'m, M: Machine>(&mut self, mut held: impl Iterator<Item = &'m Held>, cx: &mut Context<'_, M>) {
         let (applied, tail, lines) = (cx.state.applied, self.log.tail(), cx.settings.layout.ring_lines());
-        let is_half = (tail.line - self.begin) * 2 > lines && applied.line > self.begin;
+        let most = self.snapshot_lines.saturating_mul(LOG_PER_SNAPSHOT).max(LOG_LINES_MIN).min(lines / 2);
+        let is_long = tail.line - self.begin > most && applied.line > self.begin;
         let latest = self.snapshot.as_ref().map_or(0, |snapshot| snapshot.mark.tail.index);
         let is_needed = held.any(|held| held.waits_for_snapshot(&self.log, (latest, applied.index), lines));
-        if !(is_half || is_needed) || tail.line < self.try_from {
+        if !(is_long || is_needed) || tail.line < self.try_from {
             return;
         }
         let bytes = cx.state.save();
@@ -153,6 +158,7 @@ impl Leading {
             return;
         }
         let (snapshot_bytes, snapshot_crc) = (bytes.len() as u64, crc_of_snapshot(&bytes));
+        self.snapshot_lines = snapshot_bytes.div_ceil(LINE_BYTES as u64);
         let mark = Mark { tail: applied, snapshot_bytes, snapshot_crc, members: cx.state.members.clone() };
         self.snapshot = Some(Arc::new(Snapshot { mark, bytes }));
         self.begin = applied.line;

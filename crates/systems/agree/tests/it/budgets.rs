@@ -78,3 +78,22 @@ fn a_memory_that_does_not_answer_is_not_waited_for() {
         assert_eq!(world.committed() as u64, number);
     });
 }
+
+#[test]
+fn whoever_takes_over_reads_a_short_log_however_many_commands_there_were() {
+    let mut world = World::with_ring(3, 4096, 16 << 10);
+    let leader = world.elect();
+    for number in 1..=7000 {
+        propose(&mut world, leader, number);
+        world.settle(leader);
+        if number % 100 == 0 {
+            world.period();
+        }
+    }
+    assert_eq!(world.committed(), 7000);
+    world.events.clear();
+    world.awake.retain(|program| *program != leader);
+    let cost = world.cost(|world| assert_ne!(world.elect(), leader));
+    // Three memories, a look and a campaign: each reads the head, and at most 2,048 lines and what one READ has more.
+    assert!(cost.read_bytes < 6 * (2048 * 64 + 4096 + 1024) + 100_000, "{cost:?}");
+}

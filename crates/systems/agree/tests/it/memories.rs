@@ -67,16 +67,21 @@ impl World {
 
     /// READs and WRITEs have so many bytes at most.
     pub(crate) fn with_pieces(members: u8, piece_bytes_max: usize) -> Self {
-        Self::of(members, (piece_bytes_max, 0))
+        Self::of(members, (piece_bytes_max, 64), 0)
+    }
+
+    /// And logs have so many lines.
+    pub(crate) fn with_ring(members: u8, piece_bytes_max: usize, lines: u64) -> Self {
+        Self::of(members, (piece_bytes_max, lines), 0)
     }
 
     /// Leaders have leases.
     pub(crate) fn with_lease(members: u8, lease_us: u64) -> Self {
-        Self::of(members, (4096, lease_us))
+        Self::of(members, (4096, 64), lease_us)
     }
 
-    fn of(members: u8, (piece_bytes_max, lease_us): (usize, u64)) -> Self {
-        let layout = Layout::new(1024, 64).unwrap();
+    fn of(members: u8, (piece_bytes_max, lines): (usize, u64), lease_us: u64) -> Self {
+        let layout = Layout::new(1024, lines).unwrap();
         let list: Vec<Member> = (0..members).map(|id| Member { id, number: 100 + u64::from(id) }).collect();
         let settings = |me| Settings {
             group: GROUP,
