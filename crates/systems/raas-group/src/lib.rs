@@ -61,6 +61,7 @@ mod sign;
 mod status;
 mod wish;
 mod worker;
+mod writers;
 
 pub use agree::{BadSnapshot, Machine, Members, Refused, Role, Term};
 pub use builder::GroupBuilder;

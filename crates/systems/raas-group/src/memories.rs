@@ -16,6 +16,7 @@ use raas::{Batch, Completion, Ended, Pending, Region, RegionError, RegionKey, Re
 use crate::sign;
 use crate::wish::{Inbox, News};
 use crate::worker::{self, Job, Target};
+use crate::writers::Writers;
 
 /// A memory that could not be opened is tried again after this long.
 const OPEN_AGAIN: Duration = Duration::from_millis(50);
@@ -75,7 +76,7 @@ pub(crate) struct Memories {
     readers: BTreeMap<u8, Region>,
     /// Memories that a worker opens, or that are to be opened at this moment.
     opening: BTreeMap<u8, Option<Instant>>,
-    writers: BTreeMap<u8, (u64, Region)>,
+    writers: Writers<Region>,
     workers: BTreeMap<u8, Sender<Job>>,
     flights: Vec<Flight>,
     outcomes: Outcomes,
@@ -94,7 +95,7 @@ impl Memories {
             own,
             readers: BTreeMap::new(),
             opening: BTreeMap::new(),
-            writers: BTreeMap::new(),
+            writers: Writers::default(),
             workers: hosts.into_iter().map(worker).collect(),
             flights: Vec::new(),
             outcomes: Outcomes::default(),
@@ -166,7 +167,7 @@ impl Memories {
     }
 
     fn write(&mut self, id: u64, (member, fence): (u8, u64), offset: u64, bytes: Vec<u8>) {
-        let Some((_, region)) = self.writers.get(&member).filter(|(held, _)| *held == fence) else {
+        let Some(region) = self.writers.get(member, fence) else {
             return self.outcomes.answers.push((id, Answer::Unknown));
         };
         let mut batch = Batch::new();
@@ -189,12 +190,7 @@ impl Memories {
             _ => lost(error),
         };
         match kind {
-            // What was written by an older handle says nothing of the one that came since.
-            Kind::Write { fence } => {
-                if self.writers.get(&member).is_some_and(|(held, _)| *held == fence) {
-                    self.writers.remove(&member);
-                }
-            }
+            Kind::Write { fence } => self.writers.remove(member, fence),
             Kind::Read { .. } => {
                 self.readers.remove(&member);
                 self.opening.insert(member, Some(Instant::now() + OPEN_AGAIN));
@@ -219,10 +215,7 @@ impl Memories {
                 let answer = match result {
                     Ok((region, last)) => {
                         let number = region.id();
-                        let is_newest = self.writers.get(&member).is_none_or(|(held, _)| *held < fence);
-                        if is_newest {
-                            self.writers.insert(member, (fence, region));
-                        }
+                        self.writers.add(member, fence, region);
                         Answer::Granted { number, last }
                     }
                     Err(RegionError::Superseded { term, .. }) => Answer::Superseded { fence: term },
@@ -285,7 +278,7 @@ impl Memories {
     pub(crate) fn describe(&self) -> String {
         let readers: Vec<&u8> = self.readers.keys().collect();
         let opening: Vec<(&u8, bool)> = self.opening.iter().map(|(id, until)| (id, until.is_none())).collect();
-        let writers: Vec<(&u8, u64)> = self.writers.iter().map(|(id, (fence, _))| (id, *fence)).collect();
+        let writers: Vec<(u8, u64)> = self.writers.fences().collect();
         let flights: Vec<String> = self
             .flights
             .iter()
