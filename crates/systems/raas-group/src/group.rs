@@ -91,6 +91,16 @@ impl<M: Machine + Send + 'static> Group<M> {
         self.drive.wait(&answer)?
     }
 
+    /// The machine's state, as [`Machine::save`] writes it, with everything that was committed before this call: a copy to
+    /// keep, from which [`Machine::load`] makes a machine that a new group begins with.
+    pub fn snapshot(&self) -> Result<Vec<u8>, GroupError> {
+        self.read(|machine| {
+            let mut bytes = Vec::new();
+            machine.save(&mut bytes);
+            bytes
+        })
+    }
+
     /// What this member is now.
     #[must_use]
     pub fn role(&self) -> Role {
@@ -100,6 +110,11 @@ impl<M: Machine + Send + 'static> Group<M> {
     /// Waits until this member is what is wanted, at most for so long. Whether it is.
     pub fn wait_role(&self, within: Duration, wanted: impl Fn(Role) -> bool) -> bool {
         self.inbox.wait_until(within, &|shown| shown.is_over || wanted(shown.role)) && wanted(self.role())
+    }
+
+    /// For a task: waits until this member is something else than `was`, or the group is closed. What it is then.
+    pub async fn role_after(&self, was: Role) -> Role {
+        std::future::poll_fn(|context| self.inbox.poll_role(was, context.waker())).await
     }
 
     /// The members, as of the last command that this one has applied.
@@ -135,7 +150,7 @@ impl<M: Machine + Send + 'static> Group<M> {
         if !self.inbox.wish(Wish::Describe(reply)) {
             return Err(GroupError::Closed);
         }
-        answer.recv().map_err(|_| GroupError::Closed)
+        self.drive.wait(&answer)
     }
 
     fn alter(&self, id: u8, is_added: bool) -> Result<(), GroupError> {

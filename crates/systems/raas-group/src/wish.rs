@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use agree::{Members, Role};
@@ -55,6 +56,8 @@ struct State<M> {
     is_rung: bool,
     /// Threads that wait for what is shown.
     watchers: u32,
+    /// Tasks that wait for another role.
+    role_watchers: Vec<Waker>,
 }
 
 /// See the head of this file.
@@ -93,6 +96,7 @@ impl<M> Inbox<M> {
             is_asleep: false,
             is_rung: false,
             watchers: 0,
+            role_watchers: Vec::new(),
         };
         Arc::new(Self {
             state: Mutex::new(state),
@@ -174,11 +178,28 @@ impl<M> Inbox<M> {
 
     fn change(&self, change: impl FnOnce(&mut State<M>)) {
         let mut state = self.lock();
+        let role = state.shown.role;
         change(&mut state);
-        if state.watchers > 0 {
-            drop(state);
+        let has_changed = state.shown.role != role || state.shown.is_over;
+        let tasks = if has_changed { std::mem::take(&mut state.role_watchers) } else { Vec::new() };
+        let is_watched = state.watchers > 0;
+        drop(state);
+        if is_watched {
             self.changed.notify_all();
         }
+        tasks.into_iter().for_each(Waker::wake);
+    }
+
+    /// What the role is, if it is another one than `was` or the last one; else `waker` is woken when it may be.
+    pub(crate) fn poll_role(&self, was: Role, waker: &Waker) -> Poll<Role> {
+        let mut state = self.lock();
+        if state.shown.role != was || state.shown.is_over {
+            return Poll::Ready(state.shown.role);
+        }
+        if !state.role_watchers.iter().any(|other| other.will_wake(waker)) {
+            state.role_watchers.push(waker.clone());
+        }
+        Poll::Pending
     }
 
     pub(crate) fn shown(&self) -> Shown {

@@ -1,6 +1,6 @@
 //! Groups of three hosts, each a daemon of its own in this process.
 
-use std::future::Future as _;
+use std::future::Future;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -300,4 +300,33 @@ fn one_thread_has_many_commands_under_way() {
     replies.dedup();
     assert_eq!((replies.len(), told + lost), (told, 100), "each once");
     assert!((told..=100).contains(&read(&groups).len()));
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let mut future = std::pin::pin!(future);
+    let waker = std::task::Waker::from(std::sync::Arc::new(Unpark(std::thread::current())));
+    let begin = Instant::now();
+    loop {
+        if let std::task::Poll::Ready(value) = future.as_mut().poll(&mut std::task::Context::from_waker(&waker)) {
+            return value;
+        }
+        // A waker that is never called shows.
+        std::thread::park_timeout(PATIENCE);
+        assert!(begin.elapsed() < PATIENCE, "nobody wakes the task");
+    }
+}
+
+#[test]
+fn a_task_hears_of_another_role_and_a_copy_has_what_was_committed() {
+    let hosts = Hosts::new(12, 1);
+    let groups = hosts.all();
+    let mut role = Role::Follower { leader: None };
+    while !matches!(role, Role::Leader { .. }) {
+        role = block_on(groups[0].role_after(role));
+    }
+    commit(&groups, 1, 1, b"kept");
+    let mut copy = Journal::default();
+    copy.load(&groups[0].snapshot().expect("it leads")).expect("its own bytes");
+    assert_eq!(copy.0, [b"kept"]);
+    assert!(groups[0].describe().expect("it is open").contains("leads"));
 }
