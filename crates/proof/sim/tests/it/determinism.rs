@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use sim::{Trace, run_seed, trace_seed};
 
-
 #[test]
 fn the_same_seed_gives_the_same_trace() {
     for seed in [3, 17, 1720, 103_379] {
