@@ -221,6 +221,7 @@ fn rows(rounds: &[Vec<(Side, Shown)>]) -> Vec<Row> {
     use Better::{Higher, Lower};
     use Side::{Etcd, OpenRaft, Raas};
     type Of = fn(&Shown) -> f64;
+    type Own = (&'static str, &'static str, Of, &'static str, Of, Option<f64>);
     let p99: Of = |shown| shown.one["p99_us"].as_f64().unwrap_or(f64::NAN);
     let rate: Of = |shown| shown.many["rate"].as_f64().unwrap_or(f64::NAN);
     let beside = [
@@ -248,7 +249,7 @@ fn rows(rounds: &[Vec<(Side, Shown)>]) -> Vec<Row> {
         .collect();
     let commit: Of = commit_us;
     let (one_write, case) = ("one acknowledged WRITE", "commit of 64 B, one client, p50");
-    let own: [(&str, &str, Of, &str, Of, Option<f64>); 5] = [
+    let own: [Own; 5] = [
         (case, "us", commit, one_write, |shown| shown.write_us, None),
         (case, "us", commit, "a WRITE to each other host at a time", |shown| shown.writes_us, None),
         (
