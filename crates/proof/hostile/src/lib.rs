@@ -4,8 +4,8 @@
 //! polite tenants beside it and counts what the daemons do and hold. Nothing here ships. It must never touch a daemon
 //! that it did not start, and must send only to loopback.
 //!
-//! Owns the misdeeds, the polite programs beside them, and the counts. May use `control`, `histories`,
-//! `raas`, `raas-group`, `roce`, `shm`, `tap`, `verbs`. Order of calls: none: each judge starts and ends its daemons.
+//! Owns the misdeeds, the polite programs beside them, and the counts. May use `agree`, `control`,
+//! `histories`, `raas`, `raas-group`, `roce`, `shm`, `tap`, `verbs`. Order of calls: none: each judge starts and ends its daemons.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
