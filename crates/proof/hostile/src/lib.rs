@@ -5,7 +5,8 @@
 //! that it did not start, and must send only to loopback.
 //!
 //! Owns the misdeeds, the polite programs beside them, and the counts. May use `agree`, `control`,
-//! `histories`, `raas`, `raas-group`, `roce`, `shm`, `tap`, `verbs`. Order of calls: none: each judge starts and ends its daemons.
+//! `histories`, `raas`, `raas-group`, `roce`, `shm`, `tap`, `verbs`. Order of calls: none: each judge starts
+//! and ends its daemons.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
