@@ -10,6 +10,7 @@ use raas::{Batch, Completion, Region, RegionAccess, RegionKey, RegionOptions, Se
 use raas_group::{BadSnapshot, Group, GroupBuilder, Machine, Role};
 use serde_json::json;
 
+use super::ballots;
 use super::load::{COMMAND_BYTES, Load, Times, now_ns};
 use crate::load::median_us;
 
@@ -48,6 +49,7 @@ pub(super) fn run(name: &str, me: u8, hosts: &[IpAddr]) -> Result<()> {
     let fenced = RegionOptions::new().key(KEY).access(access).single_writer(true);
     // Another program of this host may have made it.
     let _fenced = fenced.create(&session, FENCED, FENCED_BYTES);
+    let _balloted = ballots::offer(&session, KEY);
     let members: Vec<(u8, IpAddr)> = (1..).zip(hosts.iter().copied()).collect();
     let group = Arc::new(GroupBuilder::new(name, KEY).members(&members).me(me).open(&session, Count::default())?);
     println!("ready");
@@ -71,11 +73,16 @@ pub(super) fn run(name: &str, me: u8, hosts: &[IpAddr]) -> Result<()> {
                 let (host, count) = rest.split_once(' ').context("`fence` takes a host and a count")?;
                 println!("fenced {}", json!({ "p50_us": fence(host.parse()?, count.parse()?)? }));
             }
-            "write" => {
-                let (seconds, hosts) = rest.split_once(' ').context("`write` takes seconds and hosts")?;
+            "write" | "accept" | "prepare" => {
+                let (seconds, hosts) =
+                    rest.split_once(' ').with_context(|| format!("`{what}` takes seconds and hosts"))?;
                 let hosts = hosts.split_whitespace().map(str::parse).collect::<Result<Vec<_>, _>>()?;
                 let load = Load::parse(&format!("1 {seconds} 0"))?;
-                println!("wrote {}", load.told(vec![write(&hosts, load)?]));
+                let times = match what {
+                    "write" => write(&hosts, load)?,
+                    _ => ballots::steps(&hosts, KEY, load, what == "accept")?,
+                };
+                println!("ended {}", load.told(vec![times]));
             }
             _ => anyhow::bail!("no such order: {line}"),
         }

@@ -11,7 +11,8 @@
 //! of the leader's process, by SIGKILL, up to the first commit of another member, which proposes as soon as it leads.
 //! With ours also: 10,000 commits a second by 16 clients, and what the programs then take of the processors; a fence
 //! alone, `take_over` of a region by another session while the one before it holds it; and what no commit can be quicker
-//! than, an acknowledged WRITE of 64 bytes by a thread that does nothing else, to one other host and to both at a time.
+//! than, an acknowledged WRITE of 64 bytes by a thread that does nothing else, to one other host and to both at a time; and
+//! the steps of a proposer that fences nobody: a WRITE with a compare-and-swap behind it, and one alone, at both hosts.
 //!
 //! **What is counted.** Two processors carry all of it, so times are the scheduler's too. What does not depend on them are
 //! the verbs: the daemons' counters before and after a load, with three hosts and with five.
@@ -71,6 +72,9 @@ struct Shown {
     /// Of ours: one acknowledged WRITE of a command's bytes to one other host, and to each other host at a time.
     write_us: f64,
     writes_us: f64,
+    /// Of ours: the steps of a proposer without a fence, at each other host at a time.
+    accept_us: f64,
+    prepare_us: f64,
     followers: f64,
     leader: f64,
     paced_rate: f64,
@@ -167,8 +171,10 @@ fn measure(place: &Place, repo: &Repo, side: Side, args: &Args) -> Result<Shown>
         shown.paced_rate = paced["rate"].as_f64().unwrap_or_default();
         (shown.leader, shown.followers) = (after[0] - before[0], after[1] - before[1]);
         let p50 = |load: Value| load["p50_us"].as_f64().context("the time of a WRITE");
-        shown.write_us = p50(cluster.write(1, seconds)?)?;
-        shown.writes_us = p50(cluster.write(MEMBERS - 1, seconds)?)?;
+        shown.write_us = p50(cluster.verbs("write", 1, seconds)?)?;
+        shown.writes_us = p50(cluster.verbs("write", MEMBERS - 1, seconds)?)?;
+        shown.accept_us = p50(cluster.verbs("accept", MEMBERS - 1, seconds)?)?;
+        shown.prepare_us = p50(cluster.verbs("prepare", MEMBERS - 1, seconds)?)?;
         shown.fence_us = cluster.fence(FENCES)?["p50_us"].as_f64().context("the time of a fence")?;
         for number in 0..FAIL_OVERS {
             if number > 0 {
@@ -249,9 +255,12 @@ fn rows(rounds: &[Vec<(Side, Shown)>]) -> Vec<Row> {
         .collect();
     let commit: Of = commit_us;
     let (one_write, case) = ("one acknowledged WRITE", "commit of 64 B, one client, p50");
-    let own: [Own; 5] = [
+    let (accept, prepare) = ("WRITE and swap of a ballot there", "swap of a ballot at each other host");
+    let own: [Own; 7] = [
         (case, "us", commit, one_write, |shown| shown.write_us, None),
         (case, "us", commit, "a WRITE to each other host at a time", |shown| shown.writes_us, None),
+        ("a WRITE to each other host", "us", |shown| shown.writes_us, accept, |shown| shown.accept_us, None),
+        ("fence alone", "us", |shown| shown.fence_us, prepare, |shown| shown.prepare_us, None),
         (
             "fail-over in commits",
             "us",

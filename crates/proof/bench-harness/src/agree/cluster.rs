@@ -158,11 +158,12 @@ impl<'a> Cluster<'a> {
         self.order(&format!("fence {} {count}", self.place.address(other)), "fenced ", Duration::ZERO)
     }
 
-    /// A thread of the leader's program writes to regions of so many other members' hosts at a time, for so long.
-    pub(super) fn write(&mut self, hosts: usize, seconds: f64) -> Result<Value> {
+    /// A thread of the leader's program does verbs at regions of so many other members' hosts at a time, for so long:
+    /// `write`, `accept`, `prepare`.
+    pub(super) fn verbs(&mut self, what: &str, hosts: usize, seconds: f64) -> Result<Value> {
         let others = self.leader_and_others().1;
         let hosts: Vec<&str> = others.iter().take(hosts).map(|end| self.place.address(*end)).collect();
-        self.order(&format!("write {seconds} {}", hosts.join(" ")), "wrote ", Duration::from_secs_f64(seconds))
+        self.order(&format!("{what} {seconds} {}", hosts.join(" ")), "ended ", Duration::from_secs_f64(seconds))
     }
 
     fn order(&mut self, order: &str, answer: &str, takes: Duration) -> Result<Value> {

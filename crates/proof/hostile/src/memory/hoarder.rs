@@ -92,7 +92,7 @@ impl Thing {
         match self {
             Regions => &[Kernels],
             Runs => &[Messages],
-            Handles => &[Messages, Runs, Regions, Leases],
+            Handles => &[Messages, Runs, Kernels, Regions, Leases],
             _ => &[],
         }
     }
