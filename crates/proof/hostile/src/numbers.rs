@@ -31,7 +31,7 @@ const ROUND: Duration = Duration::from_millis(400);
 const TIMES: u64 = 3;
 /// A turn of a thread that serves others is not called long below this, nor a pause: of programs that are not
 /// optimised, on a machine that has other things to do.
-const TURN_LEAST_US: u64 = 2_000;
+const TURN_LEAST_US: u64 = 5_000;
 const PAUSE_LEAST_US: u64 = 20_000;
 
 /// Threads that a message and its answer wake, one after the other. Each may come as late as one that only sleeps: attackers
