@@ -1,6 +1,7 @@
 //! Reading what judges print: `PASS name`, `FAIL name: reason` and `SKIP name: reason`, and the closing lines of Rust's
 //! own test runner.
 
+use crate::ledger;
 use crate::tally::{Tally, skip_line};
 
 /// Result lines of a suite, its own or those of Rust test binaries.
@@ -9,7 +10,8 @@ pub fn counted<'l>(lines: impl Iterator<Item = &'l str>) -> Tally {
     for line in lines {
         if line.starts_with("PASS ") {
             tally.passed += 1;
-        } else if line.starts_with("FAIL ") {
+        } else if let Some(said) = line.strip_prefix("FAIL ") {
+            ledger::failure(said);
             tally.failed += 1;
         } else if skip_line(line).is_some() {
             tally.skipped += 1;
