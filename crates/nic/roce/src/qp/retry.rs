@@ -124,7 +124,8 @@ impl Retry {
         left
     }
 
-    /// Counts an RNR retry and waits; false if none is left.
+    /// Counts an RNR retry and waits; false if none is left. The peer has answered, so other retries begin anew: a long wait
+    /// on a path that loses packets does not use them up.
     pub(crate) fn try_rnr_wait(&mut self, delay: Duration, now: Time) -> bool {
         if self.rnr_retry != MAX_RETRY {
             if self.rnr_left == 0 {
@@ -134,6 +135,7 @@ impl Retry {
         }
         self.rnr_until = Some(now + delay);
         (self.ack_deadline, self.probe_at) = (None, None);
+        (self.retries_left, self.probes) = (self.retry_cnt, 0);
         true
     }
 
@@ -228,6 +230,7 @@ mod tests {
         retry.configure(14, 2, 7);
         for _ in 0..1000 {
             assert!(retry.try_rnr_wait(Duration::from_millis(1), Time(MS)));
+            assert!(retry.try_retry(), "a packet is lost between two of them");
         }
     }
 
