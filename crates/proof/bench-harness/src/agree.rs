@@ -355,6 +355,8 @@ mod tests {
             fail_over_ms: vec![ms; 2],
             fence_us: us * 100.0,
             write_us: us / 2.0,
+            accept_us: 150.0,
+            prepare_us: 140.0,
             writes_us: us,
             followers: 0.5,
             leader: 1.0,
