@@ -1,7 +1,7 @@
-//! Members of replicated groups, and what a commit, a fail-over and a fence take. Each is a process that does what it is
-//! told on its standard input, a line each: `role`; `load CLIENTS SECONDS RATE`; `first TOKEN`, which is the first commit
-//! of this member when it leads; `fence HOST COUNT`; `write`, `accept` or `prepare SECONDS HOST...`. `bench agree` starts them, each in a
-//! network namespace.
+//! Members of replicated groups, and what a commit, a fail-over and a fence take. Each is a process that does what it
+//! is told on its standard input, a line each: `role`; `load CLIENTS SECONDS RATE`; `first TOKEN`, which is the first
+//! commit of this member when it leads; `fence HOST COUNT`; `write`, `accept` or `prepare SECONDS HOST...`. `bench
+//! agree` starts them, each in a network namespace.
 
 mod ballots;
 mod etcd;

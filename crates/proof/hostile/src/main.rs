@@ -37,7 +37,8 @@ enum Task {
     Network(Judge),
     /// Requests with their largest numbers, beside a polite pair.
     Numbers(Judge),
-    /// Requests of several users that are drawn, with numbers at their bounds and now and then damaged, beside a polite pair.
+    /// Requests of several users that are drawn, with numbers at their bounds and now and then damaged, beside a polite
+    /// pair.
     Requests {
         #[command(flatten)]
         judge: Judge,

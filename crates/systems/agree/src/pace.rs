@@ -3,7 +3,8 @@
 //! Owns the doublings of all times after which somebody is replaced or gives up. On machines or links so slow that no
 //! campaign ends in its time, and no leader is heard of in time, members with fixed times would replace each other for
 //! ever. So with each term that comes before the one before it has done anything, and each look at the memories that is
-//! not over in time, all who see it wait twice as long. It must never make a group slow for ever: terms that do something, and leaders that last, take it back.
+//! not over in time, all who see it wait twice as long. It must never make a group slow for ever: terms that do
+//! something, and leaders that last, take it back.
 
 use crate::term::Term;
 
@@ -39,7 +40,8 @@ impl Pace {
         self.changes = (self.changes + 1).min(DOUBLINGS_MAX + 1);
     }
 
-    /// A period has passed in which somebody was taken for alive: the term of the last entry that was applied, and that of the last command.
+    /// A period has passed in which somebody was taken for alive: the term of the last entry that was applied, and that
+    /// of the last command.
     pub(crate) fn on_period(&mut self, applied: Term, commanded: Term) {
         if applied != self.term {
             return;

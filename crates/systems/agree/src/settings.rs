@@ -53,9 +53,9 @@ pub struct Settings {
     pub piece_bytes_max: usize,
     /// How often the leader is looked at, and the own memory: microseconds, from 1.
     pub period_us: u64,
-    /// For how long a leader answers reads by itself after a look at a majority: microseconds, the same in all programs, 0 for
-    /// never, else from four periods on. A new leader waits for as long, and a 64th more, before it does anything. That
-    /// must be more than the clocks of two hosts run apart in this time.
+    /// For how long a leader answers reads by itself after a look at a majority: microseconds, the same in all
+    /// programs, 0 for never, else from four periods on. A new leader waits for as long, and a 64th more, before it
+    /// does anything. That must be more than the clocks of two hosts run apart in this time.
     pub lease_us: u64,
     /// Of all that is left to chance.
     pub seed: u64,

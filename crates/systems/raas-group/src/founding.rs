@@ -1,8 +1,8 @@
 //! Who the members of a group were when it began, and how long its leases are.
 //!
-//! Owns the list of both in each member's memory, behind the words of its owner's page. A memory that lost its bytes must never be
-//! taken for one of a founder: so a list that anybody has counts, and a new one is made only when all memories are there
-//! and none has any, by the member with the lowest number.
+//! Owns the list of both in each member's memory, behind the words of its owner's page. A memory that lost its bytes
+//! must never be taken for one of a founder: so a list that anybody has counts, and a new one is made only when all
+//! memories are there and none has any, by the member with the lowest number.
 
 use std::time::{Duration, Instant};
 

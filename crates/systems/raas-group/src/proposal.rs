@@ -39,8 +39,8 @@ impl Wakes {
     }
 }
 
-/// A command that was proposed. It ends as [`crate::Group::propose`] does, and whoever drops it knows of its end as little as
-/// with [`GroupError::Unknown`].
+/// A command that was proposed. It ends as [`crate::Group::propose`] does, and whoever drops it knows of its end as
+/// little as with [`GroupError::Unknown`].
 #[derive(Debug)]
 #[must_use = "a command's end is known to whoever waits for it"]
 pub struct Proposal(Arc<Mutex<Place>>, Arc<Wakes>);

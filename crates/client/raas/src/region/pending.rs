@@ -114,8 +114,9 @@ enum State {
 /// The operations of a [`Batch`](crate::Batch) that were submitted. Take their end by [`Pending::try_take`], by
 /// [`Pending::wait`], or, with the feature `tokio`, by `.await`.
 ///
-/// [`Quorum`](crate::Quorum) waits for some of several. Dropping it takes nothing back: the operations run to their end, and what they use lives until then. In whatever
-/// state it is, the session is served by whoever waits or polls, and by the session's watcher thread while tasks wait.
+/// [`Quorum`](crate::Quorum) waits for some of several. Dropping it takes nothing back: the operations run to their
+/// end, and what they use lives until then. In whatever state it is, the session is served by whoever waits or polls,
+/// and by the session's watcher thread while tasks wait.
 #[must_use = "dropped, nobody learns how the operations ended"]
 pub struct Pending(State);
 
