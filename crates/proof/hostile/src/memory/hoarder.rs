@@ -86,11 +86,11 @@ impl Thing {
     const ALL: [Self; 11] =
         [Kernels, Regions, Messages, Runs, Handles, Rings, Rows, Listeners, Datagrams, Queues, Leases];
 
-    /// What it needs of a share must not be taken by others before: kernels need regions, all of these need handles,
-    /// and messages are made by runs.
+    /// What it needs of a share must not be taken by others before: kernels need regions, all of these need handles, and
+    /// messages are made by runs. Who has all messages that he may have gets little else.
     fn comes_after(self) -> &'static [Self] {
         match self {
-            Regions => &[Kernels],
+            Regions | Messages => &[Kernels],
             Runs => &[Messages],
             Handles => &[Messages, Runs, Kernels, Regions, Leases],
             _ => &[],
@@ -142,13 +142,16 @@ pub fn run(socket: &Path, uid: u32, (host, far): (IpAddr, SocketAddr), seed: u64
                 // What its own programs do not read is its user's: another one of them may be put out for it.
                 Err(error) if tries < TRIES_OF_A_THING && is_end(&error) => {}
                 // Its user's messages are all that it may have.
-                Err(error) if is_end(&error) && taken.contains("Messages") => break 0,
+                Err(error) if is_full(&error) && taken.contains("Messages") => break 0,
                 other => break other.with_context(|| format!("{thing:?} behind{taken}"))?,
             }
         };
         taken += &format!(" {thing:?} {count},");
     }
-    let programs = hoard.programs().context("programs")?;
+    let programs = match hoard.programs() {
+        Err(error) if is_full(&error) && taken.contains("Messages") => 0,
+        other => other.context("programs")?,
+    };
     let tools = hoard.tools();
     println!("{FILLED}{taken} {programs} programs, {} tools", tools.len());
     std::io::stdout().flush()?;
@@ -159,6 +162,12 @@ pub fn run(socket: &Path, uid: u32, (host, far): (IpAddr, SocketAddr), seed: u64
 /// Whether the daemon has put a program out.
 fn is_end(error: &anyhow::Error) -> bool {
     error.downcast_ref::<RawError>().is_some_and(RawError::is_end)
+}
+
+/// Whether that, or the daemon reads nothing more of it for now.
+fn is_full(error: &anyhow::Error) -> bool {
+    let is_blocked = |e: &RawError| matches!(e, RawError::Channel(ChannelError::WouldBlock));
+    is_end(error) || error.downcast_ref::<RawError>().is_some_and(is_blocked)
 }
 
 impl Hoard<'_> {
