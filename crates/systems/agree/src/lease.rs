@@ -5,8 +5,8 @@
 //! long as such an answer is believed, and a share more. So until then all that is committed is this leader's.
 //!
 //! No two clocks are compared, only their rates: in the time in which one host's clock goes on by [`RATE_SHARE`], that of
-//! another goes on by one less or one more at most. Clocks that are steered differ by a thousandth of that; a clock that
-//! stands still while its machine sleeps does not hold it.
+//! another goes on by one less or one more at most. Linux steers a clock by 500 parts in a million at most, so two run
+//! apart by a thousandth; a clock that stands still while its machine sleeps does not hold it.
 
 /// See the head of this file.
 pub(crate) const RATE_SHARE: u64 = 64;
