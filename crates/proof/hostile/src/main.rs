@@ -9,7 +9,7 @@ use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
-use clap::{Parser, Subcommand, ValueEnum as _};
+use clap::{Args, Parser, Subcommand, ValueEnum as _};
 use hostile::descriptors::stranger::Door;
 use hostile::host::Program;
 use hostile::namespace::Entered;
@@ -23,6 +23,20 @@ use verbs::{Wire, WirePolicy};
 struct Cli {
     #[command(subcommand)]
     task: Task,
+}
+
+/// A member's place in a group.
+#[derive(Debug, Args)]
+struct Seat {
+    /// Control socket of its daemon.
+    #[arg(long)]
+    socket: PathBuf,
+    /// Which member.
+    #[arg(long)]
+    me: u8,
+    /// The hosts of all members, in their order.
+    #[arg(long)]
+    host: Vec<IpAddr>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -138,30 +152,16 @@ enum Task {
     },
     /// A member of it.
     Member {
-        /// Control socket of its daemon.
-        #[arg(long)]
-        socket: PathBuf,
-        /// Which member.
-        #[arg(long)]
-        me: u8,
-        /// The hosts of all of them, in their order.
-        #[arg(long)]
-        host: Vec<IpAddr>,
+        #[command(flatten)]
+        seat: Seat,
         /// For how long a leader answers reads by itself.
         #[arg(long)]
         lease_ms: u64,
     },
     /// Somebody in a member's place, who lies.
     Liar {
-        /// Control socket of its daemon.
-        #[arg(long)]
-        socket: PathBuf,
-        /// In which member's.
-        #[arg(long)]
-        me: u8,
-        /// The hosts of all of them, in their order.
-        #[arg(long)]
-        host: Vec<IpAddr>,
+        #[command(flatten)]
+        seat: Seat,
         /// Which lie.
         #[arg(long)]
         lie: hostile::groups::liar::Lie,
@@ -353,11 +353,11 @@ fn main() -> Result<ExitCode> {
             let plan = hostile::groups::Plan { hosts: hosts.into(), kinds, count, no_namespaces };
             judged(&judge, |raas, seed, verdict| hostile::groups::run(raas, seed, &plan, verdict))
         }
-        Task::Member { socket, me, host, lease_ms } => {
+        Task::Member { seat: Seat { socket, me, host }, lease_ms } => {
             hostile::groups::member::run(&socket, me, &host, Duration::from_millis(lease_ms))?;
             Ok(ExitCode::SUCCESS)
         }
-        Task::Liar { socket, me, host, lie, seed } => {
+        Task::Liar { seat: Seat { socket, me, host }, lie, seed } => {
             hostile::groups::liar::run(&socket, me, &host, lie, seed)?;
             Ok(ExitCode::SUCCESS)
         }
