@@ -100,9 +100,9 @@ pub(crate) struct Attachment {
     pub(crate) watch_end: WatchEnd,
     pub(crate) reactor: Reactor,
     pub(crate) regions: RegionTable,
-    /// The queues for operations on regions of other hosts, by host, while somebody has such a region open. What a
-    /// queue is, the module `region` alone knows.
-    pub(crate) operations: Mutex<BTreeMap<IpAddr, Weak<dyn Any + Send + Sync>>>,
+    /// The queues for operations on regions of other hosts, by host and whether they are its writers', while somebody has
+    /// such a region open. What a queue is, the module `region` alone knows.
+    pub(crate) operations: Mutex<BTreeMap<(IpAddr, bool), Weak<dyn Any + Send + Sync>>>,
     pub(crate) driver: Mutex<Driver>,
 }
 

@@ -125,9 +125,13 @@ impl Region {
     /// may have landed before. Readers, the owner and the bytes stay. Returns the handle, and the term of the take-over
     /// before: 0 if there was none, or if an earlier daemon granted it.
     ///
-    /// The handle may do what the region allows, but run kernels. It has a lane of its own, as one of
-    /// [`Region::open_leased`], and is over when another program takes the region over
-    /// ([`RegionError::Superseded`]), or when the daemon of either host ends: take it over again by a greater term. On the
+    /// The handle may do what the region allows, but run kernels. All handles of the program that write regions of that
+    /// host have one leased lane and one operation queue, as [`Region::open_leased`] has for one handle: a program may
+    /// write 4,096 regions. The handle is over when another program takes the region over
+    /// ([`RegionError::Superseded`]), or when the daemon of either host ends: take it over again by a greater term. What
+    /// was on its way when it was fenced off may break the lane's queue pair. That is made anew, and the program's WRITEs
+    /// to its other regions that were on their way then end with [`RegionError::OutcomeUnknown`]; after 16 times in 60 s
+    /// the lane ends, and with it all these handles. On the
     /// region's own host the daemon does its operations, because what is mapped cannot be taken away. The owner alone has
     /// the region mapped for writing; an owner that is to be fenced off as well writes by such a handle.
     pub fn take_over(

@@ -251,7 +251,7 @@ fn for_program<P: Provider>(
         }
         ProgramCommand::NoticesInto { region, queue } => engine.notices_into(now, app, region, queue),
         ProgramCommand::Notify { request, region, notice } => engine.notify_region(now, app, request, region, notice),
-        ProgramCommand::CloseRegion { handle } => engine.close_region(app, handle),
+        ProgramCommand::CloseRegion { handle, is_fenced } => engine.close_region(app, handle, is_fenced),
         ProgramCommand::AttachRegion { number, writable, .. } => {
             let attached = mapped(memory).map_err(|error| (error, Reason::LocalLimit)).and_then(|memory| {
                 engine.attach_local_region(device, app, number, &memory, writable).map_err(|error| {

@@ -57,7 +57,7 @@ use crate::counters::Counters;
 use crate::datagram::Datagrams;
 use crate::dials::Dials;
 use crate::event::{Event, SetupError};
-use crate::ids::{AppId, ConnectId, Flow, LaneId, RouteId, SlotAt};
+use crate::ids::{AppId, ConnectId, Flow, RouteId, SlotAt};
 use crate::lanes::Lanes;
 use crate::limits::{
     ASYNC_EVENTS_PER_RUN, COMPLETIONS_PER_RUN, DATAGRAM_COMPLETIONS_MAX, DEVICE_SAMPLE, HEAD_LINGER,
@@ -146,8 +146,6 @@ pub struct Engine {
     datagrams: Datagrams,
     unreliable: Unreliable,
     ops: Operations,
-    /// Leased lanes whose handles are over.
-    leases_over: Vec<LaneId>,
     /// Connections whose transmit rings are to be registered for their peers.
     lend_wanted: Vec<RouteId>,
     load: Load,
@@ -234,7 +232,6 @@ impl Engine {
             datagrams,
             unreliable: Unreliable::new(),
             ops: Operations::new(Pins::new(nic.pins_memory(), config.pins), kernels),
-            leases_over: Vec::new(),
             lend_wanted: Vec::new(),
             load: Load::default(),
             tenants: Tenants::default(),
@@ -282,7 +279,6 @@ impl Engine {
         worked |= self.run_resets(nic);
         worked |= self.run_free_rings(nic);
         worked |= Mechanisms::settle(self);
-        worked |= self.run_leased_lanes(nic);
         worked |= self.run_departures(nic);
         worked |= Mechanisms::run_last(self, nic, !worked);
         self.apps.collect_wakes();

@@ -4,8 +4,8 @@
 
 use std::net::IpAddr;
 
-/// The lane that all programs share, or a leased one, which carries the operations of one handle alone
-/// (docs/inside/lanes.md).
+/// The lane that all programs share, or a leased one, which carries the operations of one program's
+/// handles alone (docs/inside/lanes.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LaneAt {
     /// The other host.

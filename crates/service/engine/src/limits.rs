@@ -273,8 +273,8 @@ pub(crate) const OPERATION_LOOKS_PER_TURN: usize = 64;
 pub(crate) const OPERATION_BUFFERS: u16 = 64;
 /// Regions of other hosts that the applications of a host have open: more than a user's share, which the daemon bounds.
 pub const REGION_HANDLES_MAX: u32 = TABLE_MAX;
-/// Regions of other hosts that one application has open.
-pub(crate) const REGION_HANDLES_PER_APP_MAX: usize = 1024;
+/// Regions of other hosts that one application has open: as many as its daemon lets it open.
+pub(crate) const REGION_HANDLES_PER_APP_MAX: usize = 4096;
 /// Regions of this host that are registered for others.
 pub(crate) const REGIONS_REGISTERED_MAX: usize = 1 << 16;
 /// Local regions of one application.

@@ -114,6 +114,8 @@ pub enum ProgramCommand {
     CloseRegion {
         /// As the engine calls it.
         handle: u32,
+        /// The owner's daemon lets nothing of it through any more: what was not begun does not begin.
+        is_fenced: bool,
     },
     /// Open the handle of the writer of a region of this host, whose operations the engine does. Answered by
     /// [`Daemon::on_region_opened`](crate::Daemon::on_region_opened).

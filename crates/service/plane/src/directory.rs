@@ -195,6 +195,8 @@ pub struct Directory {
     locals: Locals,
     /// Handles of each peer.
     peers: BTreeMap<IpAddr, BTreeMap<u64, RemoteHandle>>,
+    /// Leased lanes of peers, and how many of these handles each has.
+    lanes: BTreeMap<(IpAddr, u32), usize>,
     /// Regions that ended while peers had them open.
     ending: BTreeMap<u64, Ending>,
     /// As last told.
@@ -223,6 +225,7 @@ impl Directory {
             takers: BTreeMap::new(),
             locals: Locals::default(),
             peers: BTreeMap::new(),
+            lanes: BTreeMap::new(),
             ending: BTreeMap::new(),
             now: Time::ZERO,
             last_region: 0,

@@ -4,6 +4,7 @@
 //! answer each wish once, and must tell the owner's daemon that a handle is closed only when nothing of it is in
 //! flight.
 
+mod lanes;
 mod table;
 
 use std::collections::VecDeque;
@@ -15,6 +16,7 @@ use control::{
 
 use crate::directory::{DirectoryConfig, RegionWish, TakeOver};
 use crate::{ClientId, Party};
+use lanes::{LaneWish, OfLane};
 use table::Table;
 
 /// Numbers of handles to other hosts' regions have this bit, so that they are none of this host's directory.
@@ -31,8 +33,10 @@ pub(crate) enum ForeignAction {
     Tell { peer: IpAddr, message: RegionMessage },
     /// Have the engine open the handle. Answered by [`Foreign::on_opened`].
     Open { open: u64, client: ClientId, peer: IpAddr, grant: RegionGrant, lane: Option<u32> },
-    /// Have the engine close the handle; then [`Foreign::on_closed`] comes.
-    Close { client: ClientId, handle: u32 },
+    /// Have the engine close the handle; then [`Foreign::on_closed`] comes. `is_fenced`: nothing of it may reach the region.
+    Close { client: ClientId, handle: u32, is_fenced: bool },
+    /// Have the engine end a leased lane that no handle is on.
+    EndLane { peer: IpAddr, lane: u32 },
     /// Have the engine stop all handles to a region; then [`Foreign::on_stopped`] comes.
     Stop { peer: IpAddr, region: u64, epoch: u64 },
     /// Send a message to a program.
@@ -70,12 +74,19 @@ struct Open {
     state: State,
     /// The region's number at its host, as soon as that has said it.
     region: Option<u64>,
-    /// Its operations are to have a lane of their own.
-    is_leased: bool,
-    /// The number of that.
+    lane_wish: LaneWish,
+    /// The number of its leased lane.
     lane: Option<u32>,
+    /// That lane was lost while the owner's daemon was asked.
+    lost: Option<Reason>,
     /// The program is gone.
     is_abandoned: bool,
+}
+
+impl Open {
+    fn of_lane(&self) -> OfLane {
+        OfLane { client: self.client, uid: self.uid, peer: self.peer, wish: self.lane_wish }
+    }
 }
 
 /// See the head of this file.
@@ -116,33 +127,39 @@ impl Foreign {
 
     /// A program wants to open a region of another host, perhaps with a lane of its own.
     pub(crate) fn handle_open(&mut self, party: Party, request: u64, peer: IpAddr, wish: RegionWish, is_leased: bool) {
-        self.begin(party, request, peer, Wish::Open(wish), is_leased);
+        let lane_wish = if is_leased { LaneWish::Own } else { LaneWish::Shared };
+        self.begin(party, request, peer, Wish::Open(wish), lane_wish);
     }
 
-    /// A program wants to become the writer of a region of another host. It gets a lane of its own.
+    /// A program wants to become the writer of a region of another host. Its program has one lane
+    /// for all that it writes there.
     pub(crate) fn handle_take_over(&mut self, party: Party, request: u64, peer: IpAddr, wish: TakeOver) {
-        self.begin(party, request, peer, Wish::TakeOver(wish), true);
+        self.begin(party, request, peer, Wish::TakeOver(wish), LaneWish::Writers);
     }
 
-    fn begin(&mut self, party: Party, request: u64, peer: IpAddr, wish: Wish, is_leased: bool) {
+    fn begin(&mut self, party: Party, request: u64, peer: IpAddr, wish: Wish, lane_wish: LaneWish) {
         let Party { client, uid, .. } = party;
-        if let Err(why) = self.opens.check(party, peer, is_leased) {
+        if let Err(why) = self.opens.check(party, peer, lane_wish) {
             return self.answer(client, request, Err(why));
         }
         self.last += 1;
         let state = State::Linking(wish);
-        let (region, lane, is_abandoned) = (None, None, false);
-        let open = Open { client, uid, request, peer, state, region, is_leased, lane, is_abandoned };
+        let (region, lane, lost, is_abandoned) = (None, None, None, false);
+        let open = Open { client, uid, request, peer, state, region, lane_wish, lane, lost, is_abandoned };
         self.opens.insert(FOREIGN | self.last, open);
         self.actions.push_back(ForeignAction::Path { client, request, host: peer });
     }
 
     /// The number for a leased lane; none if the link to the host is gone.
     pub(crate) fn on_lane_number(&mut self, number: u64, lane: Option<u32>) {
-        let Some(open) = self.opens.get_mut(number).filter(|open| open.is_leased && open.lane.is_none()) else {
+        let waits = |open: &&Open| open.lane_wish != LaneWish::Shared && open.lane.is_none();
+        if self.opens.get(number).filter(waits).is_none() {
             return;
-        };
-        open.lane = lane;
+        }
+        // Another handle of the program may have got one meanwhile.
+        let lane = self.opens.lane_of_writers(number).or(lane);
+        lane.into_iter().for_each(|lane| self.opens.is_on_lane(number, lane));
+        let Some(open) = self.opens.get_mut(number) else { return };
         match (lane, std::mem::replace(&mut open.state, State::Asked)) {
             (Some(_), State::Linking(wish)) => self.ask(number, wish),
             _ => self.refuse(number, RegionRefusal::Reason(Reason::PeerLost)),
@@ -169,9 +186,12 @@ impl Foreign {
         let waits = |number: &u64| self.opens.get(*number).is_some_and(|o| matches!(o.state, State::Linking(_)));
         let Some(number) = self.opens.of_request(client, request).find(waits) else { return false };
         let Some(open) = self.opens.get_mut(number) else { return false };
-        let (peer, is_leased) = (open.peer, open.is_leased);
+        let (peer, lane_wish) = (open.peer, open.lane_wish);
         match result {
-            Ok(()) if is_leased => self.actions.push_back(ForeignAction::Lease { open: number, peer }),
+            Ok(()) if lane_wish != LaneWish::Shared => match self.opens.lane_of_writers(number) {
+                None => self.actions.push_back(ForeignAction::Lease { open: number, peer }),
+                lane => self.on_lane_number(number, lane),
+            },
             Ok(()) => {
                 if let State::Linking(wish) = std::mem::replace(&mut open.state, State::Asked) {
                     self.ask(number, wish);
@@ -186,11 +206,19 @@ impl Foreign {
     }
 
     fn refuse(&mut self, number: u64, why: RegionRefusal) {
-        if let Some(open) = self.opens.remove(number)
+        if let Some(open) = self.take_out(number)
             && !open.is_abandoned
         {
             self.answer(open.client, open.request, Err(why));
         }
+    }
+
+    /// A handle is over, and the leased lane that it was the last one on.
+    fn take_out(&mut self, number: u64) -> Option<Open> {
+        let (open, over) = self.opens.remove(number)?;
+        let peer = open.peer;
+        self.actions.extend(over.map(|lane| ForeignAction::EndLane { peer, lane }));
+        Some(open)
     }
 
     /// The owner's daemon says something of its regions. False: it is about regions of this host.
@@ -211,14 +239,19 @@ impl Foreign {
     fn handle_answer(&mut self, peer: IpAddr, number: u64, result: Result<(RegionGrant, RegionLine), RegionRefusal>) {
         let asked = |o: &&mut Open| o.peer == peer && o.state == State::Asked;
         let Some(open) = self.opens.get_mut(number).filter(asked) else { return };
-        match result {
-            Ok((grant, line)) => {
+        match (result, open.lost) {
+            // What was granted is of no use without its lane.
+            (Ok(_), Some(reason)) => {
+                self.actions.push_back(ForeignAction::Tell { peer, message: RegionMessage::Closed { open: number } });
+                self.refuse(number, RegionRefusal::Reason(reason));
+            }
+            (Ok((grant, line)), None) => {
                 open.state = State::Granted { grant, line, ended: None };
                 let (client, lane) = (open.client, open.lane);
                 self.opens.is_of_region(number, grant.region);
                 self.actions.push_back(ForeignAction::Open { open: number, client, peer, grant, lane });
             }
-            Err(why) => self.refuse(number, why),
+            (Err(why), _) => self.refuse(number, why),
         }
     }
 
@@ -242,7 +275,7 @@ impl Foreign {
                 if let (Some(why), false) = (ended, is_abandoned) {
                     self.answer(client, request, Err(why));
                 }
-                self.actions.push_back(ForeignAction::Close { client, handle });
+                self.actions.push_back(ForeignAction::Close { client, handle, is_fenced: false });
             }
             (Err(reason), _) => {
                 let message = RegionMessage::Closed { open: number };
@@ -259,7 +292,7 @@ impl Foreign {
         let Some(open) = self.opens.get_mut(number).filter(|open| open.client == client) else { return };
         if let State::Open { handle, .. } = open.state {
             open.state = State::Closing { handle };
-            self.actions.push_back(ForeignAction::Close { client, handle });
+            self.actions.push_back(ForeignAction::Close { client, handle, is_fenced: false });
         }
     }
 
@@ -269,7 +302,7 @@ impl Foreign {
             let Some(open) = self.opens.get_mut(number) else { continue };
             open.is_abandoned = true;
             match open.state {
-                State::Linking(_) => _ = self.opens.remove(number),
+                State::Linking(_) => _ = self.take_out(number),
                 // Whatever the owner's daemon answers, and whether it does: it learns that this one is over.
                 State::Asked => self.forget(number),
                 State::Open { handle, .. } => open.state = State::Closing { handle },
@@ -286,7 +319,7 @@ impl Foreign {
     }
 
     fn forget(&mut self, number: u64) {
-        if let Some(open) = self.opens.remove(number) {
+        if let Some(open) = self.take_out(number) {
             let message = RegionMessage::Closed { open: number };
             self.actions.push_back(ForeignAction::Tell { peer: open.peer, message });
         }
@@ -311,13 +344,20 @@ impl Foreign {
         for (open, client, handle) in over {
             let reply = Reply::RegionEnded { open, why: why.clone() };
             self.actions.push_back(ForeignAction::Send { client, reply });
-            self.actions.push_back(ForeignAction::Close { client, handle });
+            self.actions.push_back(ForeignAction::Close { client, handle, is_fenced: false });
         }
     }
 
     /// Another program took a region over that a program of this host writes. Nothing of it can land any more.
     fn handle_superseded(&mut self, peer: IpAddr, number: u64, why: RegionRefusal) {
-        let Some(open) = self.opens.get_mut(number).filter(|open| open.peer == peer) else { return };
+        if self.opens.get(number).is_some_and(|open| open.peer == peer) {
+            self.end(number, why);
+        }
+    }
+
+    /// A handle holds no more, as its owner's daemon or the engine has said.
+    fn end(&mut self, number: u64, why: RegionRefusal) {
+        let Some(open) = self.opens.get_mut(number) else { return };
         let (client, is_abandoned) = (open.client, open.is_abandoned);
         match &mut open.state {
             State::Granted { ended, .. } => *ended = Some(why),
@@ -327,7 +367,7 @@ impl Foreign {
                     let reply = Reply::RegionEnded { open: number, why };
                     self.actions.push_back(ForeignAction::Send { client, reply });
                 }
-                self.actions.push_back(ForeignAction::Close { client, handle });
+                self.actions.push_back(ForeignAction::Close { client, handle, is_fenced: true });
             }
             // Its answer says so too.
             State::Linking(_) | State::Asked | State::Closing { .. } => {}
@@ -352,8 +392,8 @@ impl Foreign {
                 State::Granted { ended, .. } => *ended = Some(why.clone()),
                 &mut (State::Open { handle, .. } | State::Closing { handle }) => {
                     let was_open = matches!(open.state, State::Open { .. });
-                    self.opens.remove(number);
-                    self.actions.push_back(ForeignAction::Close { client, handle });
+                    self.take_out(number);
+                    self.actions.push_back(ForeignAction::Close { client, handle, is_fenced: false });
                     if was_open && !is_abandoned {
                         let reply = Reply::RegionEnded { open: number, why: why.clone() };
                         self.actions.push_back(ForeignAction::Send { client, reply });
@@ -363,22 +403,12 @@ impl Foreign {
         }
     }
 
-    /// A leased lane is gone, and the engine knows: the handle that it was for does not hold any more.
+    /// A leased lane is gone, and the engine knows: no handle on it holds any more.
     pub(crate) fn handle_lane_gone(&mut self, peer: IpAddr, lane: u32, reason: Reason) {
-        let Some(number) = self.opens.of_lane(peer, lane) else { return };
-        let Some(open) = self.opens.get_mut(number) else { return };
-        let (client, is_abandoned) = (open.client, open.is_abandoned);
-        match &mut open.state {
-            State::Granted { ended, .. } => *ended = Some(RegionRefusal::Reason(reason)),
-            &mut State::Open { handle, .. } => {
-                open.state = State::Closing { handle };
-                if !is_abandoned {
-                    let reply = Reply::RegionEnded { open: number, why: RegionRefusal::Reason(reason) };
-                    self.actions.push_back(ForeignAction::Send { client, reply });
-                }
-                self.actions.push_back(ForeignAction::Close { client, handle });
-            }
-            State::Linking(_) | State::Asked | State::Closing { .. } => {}
+        for number in self.opens.lose_lane(peer, lane) {
+            let Some(open) = self.opens.get_mut(number) else { continue };
+            open.lost = Some(reason);
+            self.end(number, RegionRefusal::Reason(reason));
         }
     }
 

@@ -24,7 +24,7 @@ use super::completion::Completion;
 use super::error::RegionError;
 use super::local::Local;
 use super::notes::Notes;
-use super::queue::{own_queue, queue_of};
+use super::queue::{LaneOf, queue_of};
 use super::registered::Registered;
 use super::remote::Remote;
 use crate::attachment::Attachment;
@@ -88,7 +88,7 @@ impl Handle {
     fn adopt(
         attachment: &Arc<Attachment>,
         (name, key): (String, RegionKey),
-        from: Result<(IpAddr, bool), RegionSpec>,
+        from: Result<(IpAddr, LaneOf), RegionSpec>,
         new: NewRegion,
     ) -> Result<Arc<Self>, RegionError> {
         let NewRegion { opened, mapping, daemon } = new;
@@ -104,10 +104,9 @@ impl Handle {
             }
             (RegionPath::Remote { handle } | RegionPath::Writer { handle }, _) => {
                 let is_own_host = matches!(opened.path, RegionPath::Writer { .. });
-                let (host, is_leased) = from.unwrap_or((IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), false));
-                // What waits for the shared lane is not to stand before what goes over a lane of its own.
-                let queue = if is_leased { own_queue(attachment) } else { queue_of(attachment, host.to_canonical()) };
-                queue.map(|queue| Reach::There(Remote { queue, handle, epoch, access, is_own_host }))
+                let (host, lane) = from.unwrap_or((IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), LaneOf::Host));
+                queue_of(attachment, host, lane)
+                    .map(|queue| Reach::There(Remote { queue, handle, epoch, access, is_own_host }))
             }
         };
         let reach = reach.inspect_err(|_| {

@@ -83,8 +83,23 @@ pub(super) enum NotTaken {
     Over(SessionError),
 }
 
-/// The session's queue to a host, opened when it is first asked for.
-pub(super) fn queue_of(attachment: &Arc<Attachment>, host: IpAddr) -> Result<Arc<Queue>, RegionError> {
+/// Which lane a handle's operations go by. What waits for one lane is not to stand before what goes by another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LaneOf {
+    /// All programs'.
+    Host,
+    /// The handle's own.
+    Handle,
+    /// That of the program's writers of the host's regions; the engine's where that is this host.
+    Writers,
+}
+
+/// The session's queue to a host by a lane, opened when it is first asked for.
+pub(super) fn queue_of(attachment: &Arc<Attachment>, host: IpAddr, lane: LaneOf) -> Result<Arc<Queue>, RegionError> {
+    if lane == LaneOf::Handle {
+        return open(attachment);
+    }
+    let host = (host.to_canonical(), lane == LaneOf::Writers);
     let mut places = lock(&attachment.operations);
     let daemon = daemon_of(attachment);
     let known = |weak: &Weak<dyn Any + Send + Sync>| {
@@ -106,11 +121,6 @@ pub(super) fn queue_of(attachment: &Arc<Attachment>, host: IpAddr) -> Result<Arc
     let place: Weak<Queue> = Arc::downgrade(&queue);
     places.insert(host, place);
     Ok(queue)
-}
-
-/// A queue that nobody else uses.
-pub(super) fn own_queue(attachment: &Arc<Attachment>) -> Result<Arc<Queue>, RegionError> {
-    open(attachment)
 }
 
 fn open(attachment: &Arc<Attachment>) -> Result<Arc<Queue>, RegionError> {

@@ -1,7 +1,7 @@
-//! Leased lanes: a queue pair that carries the operations of one handle alone (docs/inside/lanes.md).
+//! Leased lanes: a queue pair that carries the operations of one program's handles alone (docs/inside/lanes.md).
 //!
-//! Owns their beginning and their end. It must never keep one without its handle, at the holder, or one that the owner's
-//! daemon has ended, at the owner: then nothing that was posted before can reach the region any more.
+//! Owns their beginning and their end; when that is, the daemons at both ends say. It must never keep one that a daemon has
+//! ended: then nothing that was posted before can reach the region any more.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -21,34 +21,23 @@ use crate::table::Key;
 const FIRST_ROW: u64 = 1 << 51;
 
 impl Engine {
-    /// Announces a leased lane, at the host whose region it is for: the peer may have it made. False: there is no place
-    /// for it, or there is one of this number.
+    /// Announces a leased lane, at the host whose region it is for: the peer may have it made, unless it is there already
+    /// for another region. False: there is no place for it, or its number is none of a leased lane.
     pub fn expect_leased_lane(&mut self, peer: IpAddr, number: u32) -> bool {
-        LaneAt::new(peer, number).leased.is_some() && self.insert_lane((peer.to_canonical(), number)).is_some()
+        let at = LaneAt::new(peer, number).canonical();
+        let is_new = at.leased.is_some() && self.lanes.at(at).is_none();
+        if is_new { self.insert_lane((at.peer, number)).is_some() } else { at.leased.is_some() }
     }
 
-    /// Ends a leased lane at once: afterwards nothing that the peer posted on it can land. [`Event::LaneFailed`] follows,
-    /// with which the daemons tell the other end.
+    /// Ends a leased lane at once, as its last handle is over, or the region's owner takes it back: afterwards nothing that
+    /// the peer posted on it can land. [`Event::LaneFailed`] follows, with which the daemons tell the other end.
     pub fn end_leased_lane<P: Provider>(&mut self, now: Time, nic: &mut P, at: LaneAt, reason: Reason) {
         self.see(now);
         if let Some(id) = self.lanes.at(at).filter(|_| at.leased.is_some()) {
-            self.give_up_leased_lane(nic, id, reason, "its owner's host ended it");
+            self.lose_leased_lane(nic, id, reason);
+            let (peer, lane, detail) = (at.peer.to_canonical(), at.leased.unwrap_or_default(), "its handles are over");
+            self.events.push_back(Event::LaneFailed { peer, lane, reason, detail: detail.into() });
         }
-    }
-
-    /// Ends the leased lanes whose handles are over. Says whether there were any.
-    pub(super) fn run_leased_lanes<P: Provider>(&mut self, nic: &mut P) -> bool {
-        let over = std::mem::take(&mut self.leases_over);
-        for &id in &over {
-            self.give_up_leased_lane(nic, id, Reason::Closed, "its handle is closed");
-        }
-        !over.is_empty()
-    }
-
-    fn give_up_leased_lane<P: Provider>(&mut self, nic: &mut P, id: LaneId, reason: Reason, detail: &str) {
-        let Some((peer, lane)) = self.lanes.get(id).map(|lane| (lane.peer(), lane.number())) else { return };
-        self.lose_leased_lane(nic, id, reason);
-        self.events.push_back(Event::LaneFailed { peer, lane, reason, detail: detail.into() });
     }
 
     /// The queue pair is destroyed, operations end, and the lane is forgotten.

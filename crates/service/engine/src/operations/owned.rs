@@ -3,11 +3,12 @@
 //! Owns what a peer's record may reach. It must never execute anything for a peer that has not the region open, or
 //! outside of it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
 use control::{RegionAccess, RegionGrant};
 use kernels::View;
+use shm::OperationStatus;
 use verbs::{Access, Mr, MrId, Provider, Region, VerbsError};
 
 use crate::limits::REGIONS_REGISTERED_MAX;
@@ -68,6 +69,28 @@ fn rights_of(access: RegionAccess) -> Access {
     rights
 }
 
+/// Keys of writers that were fenced off, which a writer who has not heard of it may still name: oldest first.
+#[derive(Debug, Default)]
+struct Fenced {
+    of: BTreeMap<u32, (IpAddr, u64)>,
+    oldest: VecDeque<u32>,
+}
+
+impl Fenced {
+    fn insert(&mut self, key: u32, of: (IpAddr, u64)) {
+        self.of.insert(key, of);
+        self.oldest.push_back(key);
+        if self.oldest.len() > REGIONS_REGISTERED_MAX {
+            self.oldest.pop_front().into_iter().for_each(|key| _ = self.of.remove(&key));
+        }
+    }
+
+    /// The region that a peer wrote by this key.
+    fn region(&self, peer: IpAddr, key: u32) -> Option<u64> {
+        self.of.get(&key).filter(|(of, _)| *of == peer).map(|(_, region)| *region)
+    }
+}
+
 /// A region of this epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Whole {
@@ -80,6 +103,7 @@ pub(crate) struct Whole {
 pub(crate) struct OwnedRegions {
     table: BTreeMap<u64, Owned>,
     by_key: BTreeMap<u32, u64>,
+    fenced: Fenced,
     bytes: u64,
 }
 
@@ -140,6 +164,7 @@ impl OwnedRegions {
         let writer = owned.writer.take()?;
         self.bytes -= owned.memory.len();
         self.by_key.remove(&writer.mr.rkey.0);
+        self.fenced.insert(writer.mr.rkey.0, (writer.peer, number));
         Some(writer.mr.id)
     }
 
@@ -202,6 +227,10 @@ impl OwnedRegions {
         key: u32,
         asked: RegionAccess,
     ) -> Result<(Whole, RegionAccess), RegionBreach> {
+        if let Some(number) = self.fenced.region(peer, key) {
+            // No region has that epoch, so it cannot be viewed.
+            return Ok((Whole { number, epoch: u64::MAX }, asked));
+        }
         let not_open = RegionBreach::NotOpen(key);
         let number = *self.by_key.get(&key).ok_or(not_open)?;
         let owned = self.table.get(&number).ok_or(not_open)?;
@@ -225,6 +254,9 @@ impl OwnedRegions {
         offset: u64,
         bytes: u32,
     ) -> Result<Option<u64>, RegionBreach> {
+        if self.fenced.region(peer, key).is_some() {
+            return Ok(None);
+        }
         let not_open = RegionBreach::NotOpen(key);
         let region = *self.by_key.get(&key).ok_or(not_open)?;
         let owned = self.table.get(&region).ok_or(not_open)?;
@@ -238,8 +270,11 @@ impl OwnedRegions {
         Ok((!owned.halted.contains(&peer)).then_some(region))
     }
 
-    /// Does what a peer asks for, in the region's own bytes.
+    /// Does what a peer asks for, in the region's own bytes; nothing for a writer that was fenced off.
     pub(crate) fn execute(&mut self, peer: IpAddr, key: u32, offset: u64, ask: Ask) -> Result<Outcome, RegionBreach> {
+        if self.fenced.region(peer, key).is_some() {
+            return Ok(Outcome::of(OperationStatus::Revoked, 0));
+        }
         let not_open = RegionBreach::NotOpen(key);
         let number = *self.by_key.get(&key).ok_or(not_open)?;
         let owned = self.table.get_mut(&number).ok_or(not_open)?;

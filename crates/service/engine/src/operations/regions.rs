@@ -39,7 +39,7 @@ struct Handle {
     in_flight: u32,
     /// It counts among those that need the lane.
     uses_lane: bool,
-    /// The lane is its own.
+    /// The lane is its program's alone.
     is_leased: bool,
 }
 
@@ -67,7 +67,7 @@ pub(crate) enum Quiet {
     Stopped { peer: IpAddr, region: u64, epoch: u64 },
 }
 
-/// A handle with a lane of its own.
+/// A handle on a leased lane.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LeasedHandle {
     pub(crate) app: AppId,
@@ -126,6 +126,12 @@ impl OpenRegions {
         }
     }
 
+    /// The owner's daemon has fenced a handle off. Whether it was open.
+    pub(crate) fn fence(&mut self, app: AppId, handle: HandleId) -> bool {
+        let is_open = |h: &&mut Handle| h.app == app && h.state == State::Open;
+        self.table.get_mut(handle).filter(is_open).map(|h| h.state = State::Revoked).is_some()
+    }
+
     /// The application left.
     pub(crate) fn close_all(&mut self, app: AppId) {
         let of_app: Vec<_> = self.table.iter().filter(|(_, h)| h.app == app).map(|(id, _)| id).collect();
@@ -156,7 +162,7 @@ impl OpenRegions {
         found.into_iter().for_each(|(app, id)| self.close(app, id));
     }
 
-    /// A leased lane is gone. The handles that it was for: one, or none.
+    /// A leased lane is gone. The handles that it was for.
     pub(crate) fn lose_lane(&mut self, lane: LaneId, reason: Reason) -> Vec<HandleId> {
         let mut lost = Vec::new();
         for id in self.table.keys() {
@@ -193,7 +199,7 @@ impl OpenRegions {
         }
     }
 
-    /// Handles with a lane of their own, at `looks` places of the table from `from` on, and the next place.
+    /// Handles on leased lanes, at `looks` places of the table from `from` on, and the next place.
     pub(crate) fn leased_page(
         &self,
         from: u32,

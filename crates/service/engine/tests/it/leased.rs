@@ -1,4 +1,4 @@
-//! Leased lanes: a queue pair for one handle.
+//! Leased lanes: a queue pair for one program's handles.
 
 use control::{Reason, RegionAccess};
 use engine::LaneAt;
@@ -18,7 +18,7 @@ fn leased(seed: u64) -> Use {
     let mut u = Use::of(World::new(2, seed), RegionAccess::ALL);
     let owner = &mut u.w.hosts[1];
     assert!(owner.engine.expect_leased_lane(addr(0), LANE));
-    assert!(!owner.engine.expect_leased_lane(addr(0), LANE), "there is one of this number");
+    assert!(owner.engine.expect_leased_lane(addr(0), LANE), "it is there, for one more region");
     assert!(!owner.engine.expect_leased_lane(addr(0), 0), "this is the shared one");
     let grant = owner.engine.grant_region(&mut owner.nic, NUMBER, addr(0)).unwrap();
     let h = &mut u.w.hosts[0];
@@ -79,10 +79,12 @@ fn operations_wait_for_the_lane_and_go_over_it_alone() {
     };
     assert_eq!((row.state.as_str(), row.tx_bytes), ("up", 8));
     assert_eq!(rows.len(), 2);
-    u.w.hosts[0].engine.close_region(u.app, u.handle);
+    u.w.hosts[0].engine.close_region(u.app, u.handle, false);
     u.w.settle();
     assert!(u.is_closed());
-    assert_eq!(u.w.counter(0, "leased_lanes"), 0, "it ends with its handle");
+    assert_eq!(lanes(&u.w), [1, 1], "the daemon says when it ends");
+    let h = &mut u.w.hosts[0];
+    h.engine.end_leased_lane(u.w.now, &mut h.nic, at(0), Reason::Closed);
     let h = &mut u.w.hosts[1];
     h.engine.lane_lost(u.w.now, &mut h.nic, at(1), Reason::Closed);
     assert_eq!(lanes(&u.w), [0, 0]);
@@ -160,7 +162,7 @@ fn nothing_lands_after_the_owner_has_ended_the_lane() {
 }
 
 #[test]
-fn a_lane_goes_with_its_application_and_a_lost_one_ends_its_handle_alone() {
+fn a_lane_outlives_its_application_until_its_end_and_a_lost_one_ends_its_handles_alone() {
     let mut u = leased(1070);
     connect(&mut u);
     u.read(0, 8);
@@ -168,6 +170,8 @@ fn a_lane_goes_with_its_application_and_a_lost_one_ends_its_handle_alone() {
     let app = u.app;
     u.w.kill(0, app);
     u.w.until("memory free", |w| w.hosts[0].gone == [app]);
+    let h = &mut u.w.hosts[0];
+    h.engine.end_leased_lane(u.w.now, &mut h.nic, at(0), Reason::Closed);
     assert_eq!(u.w.counter(0, "leased_lanes"), 0);
 
     let mut u = leased(1071);

@@ -343,7 +343,7 @@ fn a_lost_link_ends_operations_and_handles() {
     }
     let ended = u.read(0, 8);
     assert_eq!((ended.status, ended.detail), (OperationStatus::PeerLost, Reason::PeerLost.code().into()));
-    u.w.hosts[0].engine.close_region(u.app, u.handle);
+    u.w.hosts[0].engine.close_region(u.app, u.handle, false);
     u.w.settle();
     assert!(u.is_closed());
     assert_eq!(u.read(0, 8).status, OperationStatus::NoRegion);
@@ -374,7 +374,7 @@ fn an_application_that_dies_or_closes_leaves_nothing() {
             let slot = u.slot;
             u.w.app(0, app).sockets[&slot].words.app_flags.fetch_or(app_flag::CLOSED, Ordering::Release);
             u.w.app(0, app).poke(slot);
-            u.w.hosts[0].engine.close_region(app, u.handle);
+            u.w.hosts[0].engine.close_region(app, u.handle, false);
         }
         u.w.until("the queue is over", |w| w.hosts[0].queues_over == [QUEUE_NUMBERS + 1]);
         u.w.settle();

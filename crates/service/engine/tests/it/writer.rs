@@ -168,3 +168,77 @@ fn a_long_write_of_the_own_host_goes_in_slices_and_the_fence_cuts_it() {
     u.handle = write_here(&mut u);
     assert_eq!(u.write(0, b"12345678").status, OperationStatus::Ok);
 }
+
+/// One more region of host 1, which the application writes on the same lane.
+fn another(u: &mut Use, number: u64) -> (Region, u32) {
+    let region = Region::anonymous(BYTES).unwrap();
+    let owner = &mut u.w.hosts[1];
+    let engine = &mut owner.engine;
+    engine.register_region(&mut owner.nic, number, EPOCH, region.clone(), RegionAccess::READ).unwrap();
+    assert!(engine.expect_leased_lane(addr(0), LANE));
+    let grant = engine.grant_writer(&mut owner.nic, number, addr(0), RegionAccess::ALL).unwrap();
+    let h = &mut u.w.hosts[0];
+    (region, h.engine.open_region(&mut h.nic, u.app, at(0), grant).unwrap())
+}
+
+/// A fence of one region breaks the queue pair if something of it was on its way, and the lane goes on for the others.
+#[test]
+fn a_fenced_writer_leaves_its_lane_to_the_other_regions() {
+    let (mut resets, mut kept) = (0, 0);
+    for seed in 2200..2240 {
+        let mut u = far(seed);
+        let (other, handle) = another(&mut u, NUMBER + 1);
+        let fenced = u.handle;
+        for i in 0..10u64 {
+            for at in [fenced, handle] {
+                u.handle = at;
+                let s = u.submission(Opcode::Write, 4096 * (1 + i % 8), 2048);
+                u.submit(&s, &[7; 2048]);
+                u.fetch_add();
+            }
+        }
+        u.w.wake();
+        for _ in 0..(seed - 2200) {
+            u.w.step();
+        }
+        let owner = &mut u.w.hosts[1];
+        owner.engine.fence_region(&mut owner.nic, NUMBER);
+        let before = bytes(&u);
+        // The holder hears of it late, and perhaps when its queue pair has broken.
+        for _ in 0..(seed % 5) * 2 {
+            u.w.step();
+        }
+        u.w.hosts[0].engine.close_region(u.app, fenced, true);
+        u.w.settle();
+        if u.w.counter(0, "lane_resets") + u.w.counter(1, "lane_resets") > 0 {
+            for (host, at) in [(0, at(0)), (1, at(1))] {
+                let h = &mut u.w.hosts[host];
+                h.engine.lane_reset(u.w.now, &mut h.nic, at);
+            }
+            crate::leased::connect_at(&mut u, [at(0), at(1)], LANE);
+            resets += 1;
+        }
+        u.w.settle();
+        u.collect();
+        assert!(before == bytes(&u), "a late access, seed {seed}");
+        assert_eq!(u.ended.len(), 40, "each operation ended, seed {seed}");
+        let of = |u: &Use, first: u64| {
+            let all = u.ended.iter().filter(|e| (e.tag - 1) % 4 / 2 == first);
+            let count = |status| all.clone().filter(|e| e.tag % 2 == 0 && e.status == status).count() as u64;
+            (count(OperationStatus::Ok), count(OperationStatus::OutcomeUnknown))
+        };
+        let (adds, unknown) = of(&u, 0);
+        assert!((adds..=adds + unknown).contains(&u.word(0)), "{adds} {unknown} {}", u.word(0));
+        // Records of the other region are repeated over a reset, and done once.
+        let mut word = [0; 8];
+        other.read(0, &mut word).unwrap();
+        assert_eq!((of(&u, 1).0, u64::from_ne_bytes(word)), (10, 10), "seed {seed}");
+        u.handle = handle;
+        assert_eq!(u.write(64, b"goes on!").status, OperationStatus::Ok);
+        u.handle = fenced;
+        assert_eq!(u.write(64, b"too late").status, OperationStatus::NoRegion);
+        assert_eq!(u.w.counter(0, "leased_lanes"), 1);
+        kept += u64::from(adds < 10);
+    }
+    assert!(resets > 0 && kept > 0, "the fence met nothing on its way: {resets} resets, {kept} cut short");
+}

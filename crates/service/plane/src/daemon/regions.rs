@@ -222,8 +222,11 @@ impl<F, S> Daemon<F, S> {
                 self.command(DATAGRAM_ENGINE, client, ProgramCommand::OpenRegion { peer, open, grant, lane });
             }
             // Of a program that has left the engine closes it by itself.
-            ForeignAction::Close { client, handle } => {
-                self.command(DATAGRAM_ENGINE, client, ProgramCommand::CloseRegion { handle });
+            ForeignAction::Close { client, handle, is_fenced } => {
+                self.command(DATAGRAM_ENGINE, client, ProgramCommand::CloseRegion { handle, is_fenced });
+            }
+            ForeignAction::EndLane { peer, lane } => {
+                self.region(RegionCommand::EndLane { peer, lane, reason: Reason::Closed });
             }
             ForeignAction::Stop { peer, region, epoch } => self.region(RegionCommand::Stop { peer, region, epoch }),
             ForeignAction::Send { client, reply } => self.reply(client, reply),

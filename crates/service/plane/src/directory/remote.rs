@@ -11,6 +11,7 @@ use verbs::Time;
 
 use super::handles::Writer;
 use super::{Directory, DirectoryAction, Entry, Lessee, RegionWish, Stage, TakeOver, too_many};
+use crate::user_places::give_back;
 use crate::{Party, RegionCommand};
 
 /// Handles of one peer's programs to regions of this host, at most.
@@ -23,7 +24,7 @@ pub(super) struct RemoteHandle {
     pub(super) access: RegionAccess,
     /// By which it was opened.
     pub(super) lease: Option<u64>,
-    /// Its leased lane.
+    /// Its leased lane, which it may share with other handles of its program.
     pub(super) lane: Option<u32>,
     /// The term of the last take-over before it.
     pub(super) last_term: u64,
@@ -69,17 +70,18 @@ impl Directory {
 
     fn handle_peer_open(&mut self, peer: IpAddr, (open, lane): (u64, Option<u32>), uid: u32, wish: &RegionWish) {
         let checked = self.check_peer_open(peer, open, uid, wish);
-        match checked.and_then(|region| self.check_lane(lane, None).map(|()| region)) {
+        match checked.and_then(|region| self.check_lane(peer, lane, None).map(|()| region)) {
             Ok(region) => {
                 let last_term = self.entries.get(&region).map_or(0, |entry| entry.term);
                 let handle = RemoteHandle { region, access: wish.access, lease: wish.lease, lane, last_term };
+                self.join_lane(peer, lane);
                 self.grant(peer, open, handle, None);
             }
             Err(why) => self.tell(peer, RegionMessage::Opened { open, result: Err(why) }),
         }
     }
 
-    /// Lets a peer reach a region, as its `writer` with a registration of its own or as all others do.
+    /// Lets a peer, whose handle [has its lane](Self::join_lane), reach a region, as its `writer` with a registration of its own or as all others do.
     pub(super) fn grant(&mut self, peer: IpAddr, open: u64, handle: RemoteHandle, writer: Option<RegionAccess>) {
         let RemoteHandle { region, lease, lane, .. } = handle;
         self.peers.entry(peer).or_default().insert(open, handle);
@@ -92,16 +94,19 @@ impl Directory {
         self.actions.push_back(DirectoryAction::Engine(grant));
     }
 
-    /// Whether a peer's handle may have a leased lane, if it wants one. That of the writer of `taken` is about to end.
-    pub(super) fn check_lane(&self, lane: Option<u32>, taken: Option<u64>) -> Result<(), RegionRefusal> {
-        let ends = taken.and_then(|region| self.entries.get(&region)?.writer);
-        let all =
-            self.peers.iter().flat_map(|(&peer, held)| held.iter().map(move |(&open, handle)| (peer, open, handle)));
-        let stays = |&(peer, open, handle): &(IpAddr, u64, &RemoteHandle)| {
-            handle.lane.is_some() && ends != Some(Writer::Far { peer, open })
-        };
-        let leased = all.filter(stays).count();
-        if lane.is_some() && leased >= self.config.leased_lanes_max as usize {
+    /// Whether a peer's handle may have a leased lane, if it wants one. That of the writer of `taken` ends, if it is for
+    /// nothing else.
+    pub(super) fn check_lane(&self, peer: IpAddr, lane: Option<u32>, taken: Option<u64>) -> Result<(), RegionRefusal> {
+        let is_new = |lane: &u32| !self.lanes.contains_key(&(peer, *lane));
+        if lane.filter(is_new).is_none() {
+            return Ok(());
+        }
+        let of_writer = taken.and_then(|region| match self.entries.get(&region)?.writer? {
+            Writer::Far { peer, open } => Some((peer, self.peers.get(&peer)?.get(&open)?.lane?)),
+            Writer::Here { .. } => None,
+        });
+        let ends = of_writer.is_some_and(|lane| self.lanes.get(&lane) == Some(&1));
+        if self.lanes.len() - usize::from(ends) >= self.config.leased_lanes_max as usize {
             return Err(too_many("leased lanes to regions of that host", self.config.leased_lanes_max));
         }
         Ok(())
@@ -114,8 +119,18 @@ impl Directory {
         peers.into_iter().filter(is_sharer).collect()
     }
 
-    pub(super) fn end_lane(&mut self, peer: IpAddr, lane: Option<u32>, reason: Reason) {
-        self.actions.extend(lane.map(|lane| DirectoryAction::Engine(RegionCommand::EndLane { peer, lane, reason })));
+    /// A handle has this leased lane, if it has one.
+    pub(super) fn join_lane(&mut self, peer: IpAddr, lane: Option<u32>) {
+        lane.into_iter().for_each(|lane| *self.lanes.entry((peer, lane)).or_default() += 1);
+    }
+
+    /// A handle has its leased lane, if it has one, no more. One that no other handle has ends.
+    fn leave_lane(&mut self, peer: IpAddr, lane: Option<u32>, reason: Reason) {
+        let Some(lane) = lane else { return };
+        give_back(&mut self.lanes, (peer, lane));
+        if !self.lanes.contains_key(&(peer, lane)) {
+            self.actions.push_back(DirectoryAction::Engine(RegionCommand::EndLane { peer, lane, reason }));
+        }
     }
 
     fn check_peer_open(&self, peer: IpAddr, open: u64, uid: u32, wish: &RegionWish) -> Result<u64, RegionRefusal> {
@@ -172,7 +187,7 @@ impl Directory {
         self.close_peer_handle(peer, open, Reason::Closed);
     }
 
-    /// A handle of a peer's is over, and its lane, if it has one, ends.
+    /// A handle of a peer's is over, and its lane, if it alone has one, ends.
     pub(super) fn close_peer_handle(&mut self, peer: IpAddr, open: u64, reason: Reason) {
         let Some(held) = self.peers.get_mut(&peer) else { return };
         let Some(handle) = held.remove(&open) else { return };
@@ -188,7 +203,7 @@ impl Directory {
             }
         }
         self.ungrant_if_last(handle.region, peer);
-        self.end_lane(peer, handle.lane, reason);
+        self.leave_lane(peer, handle.lane, reason);
         self.forget_far_writer(handle.region, peer, open);
         if let Some(lease) = handle.lease {
             self.close_by_lease(handle.region, lease);
@@ -218,15 +233,16 @@ impl Directory {
                 }
             }
             leases.into_iter().for_each(|lease| self.close_by_lease(region, lease));
-            if let Some(entry) = self.entries.get_mut(&region)
-                && matches!(entry.writer, Some(Writer::Far { peer: of, .. }) if of == peer)
-            {
-                // Its registration goes with the region's.
-                entry.writer = None;
-            }
+            let is_writer =
+                |entry: &&mut Entry| matches!(entry.writer, Some(Writer::Far { peer: of, .. }) if of == peer);
+            let writes = self.entries.get_mut(&region).filter(is_writer).map(|entry| entry.writer = None).is_some();
             // The peer hears why before its lane ends.
             self.tell(peer, RegionMessage::Stop { region, epoch, why: why.clone() });
-            lanes.into_iter().for_each(|lane| self.end_lane(peer, lane, Reason::LaneRevoked));
+            lanes.into_iter().for_each(|lane| self.leave_lane(peer, lane, Reason::LaneRevoked));
+            // Its lane may be there for other regions, so its registration goes at once.
+            if writes {
+                self.fence(region);
+            }
         }
     }
 
@@ -264,7 +280,7 @@ impl Directory {
         for (open, RemoteHandle { region, lease, lane, .. }) in held {
             self.forget_far_writer(region, peer, open);
             lease.into_iter().for_each(|lease| self.close_by_lease(region, lease));
-            self.end_lane(peer, lane, Reason::PeerLost);
+            self.leave_lane(peer, lane, Reason::PeerLost);
         }
         self.end_leases_to(peer);
         let regions: Vec<u64> = self.entries.keys().copied().collect();

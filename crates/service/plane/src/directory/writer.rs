@@ -1,8 +1,9 @@
 //! The one writer of a region that has one at a time, and how the next one takes its place.
 //!
 //! Owns the terms: a take-over needs a greater one than all before, and none is granted twice. It must never let a program
-//! hear that it writes before the queue pair and the registration of the writer before it are gone at the engine: so
-//! their ends are decided before the new grant, and the engine keeps that order. Readers, the owner and the bytes stay.
+//! hear that it writes before the registration of the writer before it is gone at the engine, and the queue pair if that
+//! was for nothing else: so their ends are decided before the new grant, and the engine keeps that order. Readers, the
+//! owner and the bytes stay.
 //!
 //! What a program has mapped cannot be taken away from it. So a writer of this host gets no mapping: the engine does its
 //! operations. The owner alone has the region mapped for writing, and may write it as it likes.
@@ -89,12 +90,14 @@ impl Directory {
     pub(super) fn handle_peer_take_over(&mut self, peer: IpAddr, (open, lane): (u64, u32), uid: u32, wish: &TakeOver) {
         let checked = self.check_take_over(uid, wish).and_then(|region| {
             self.check_peer_handle(peer, open)?;
-            self.check_lane(Some(lane), Some(region)).map(|()| region)
+            self.check_lane(peer, Some(lane), Some(region)).map(|()| region)
         });
         let region = match checked {
             Ok(region) => region,
             Err(why) => return self.tell(peer, RegionMessage::Opened { open, result: Err(why) }),
         };
+        // The writer before may be of the same program, on the same lane, which stays.
+        self.join_lane(peer, Some(lane));
         let last_term = self.supersede(region, wish.term);
         let Some(entry) = self.entries.get_mut(&region) else { return };
         let access = entry.writer_access();
@@ -174,7 +177,7 @@ impl Directory {
         }
     }
 
-    fn fence(&mut self, region: u64) {
+    pub(super) fn fence(&mut self, region: u64) {
         self.actions.push_back(DirectoryAction::Engine(RegionCommand::Fence { region }));
     }
 }

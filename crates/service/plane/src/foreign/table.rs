@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use control::RegionRefusal;
 
+use super::lanes::{LaneWish, Lanes, OfLane};
 use super::{Open, State};
 use crate::directory::{DirectoryConfig, HANDLES_PER_PEER_MAX};
 use crate::user_places::{NoPlace, UserPlaces, give_back};
@@ -24,10 +25,9 @@ pub(super) struct Table {
     of_programs: BTreeMap<ClientId, BTreeSet<(u64, u64)>>,
     of_regions: BTreeSet<(IpAddr, u64, u64)>,
     of_engine: BTreeMap<(IpAddr, u32), u64>,
-    leased: BTreeSet<u64>,
     users: UserPlaces,
     at_peers: BTreeMap<(u32, IpAddr), usize>,
-    leased_of_users: UserPlaces,
+    lanes: Lanes,
     of_program_max: u32,
     owner: u32,
 }
@@ -36,12 +36,10 @@ fn too_many(what: &str, used: u64, max: u64) -> RegionRefusal {
     RegionRefusal::TooMany { what: what.into(), used, max }
 }
 
-/// A share of handles or of leased lanes, by its name.
-fn room(what: &str, share: &UserPlaces, uid: u32) -> Result<(), RegionRefusal> {
-    share.check(uid, 1).map_err(|NoPlace { of, used, max }| {
-        let whose = if of.is_some() { "user" } else { "host" };
-        too_many(&format!("{what} of this {whose}"), used, max)
-    })
+/// A share of handles or of leased lanes is full.
+fn no_room(what: &str, NoPlace { of, used, max }: NoPlace) -> RegionRefusal {
+    let whose = if of.is_some() { "user" } else { "host" };
+    too_many(&format!("{what} of this {whose}"), used, max)
 }
 
 impl Table {
@@ -52,50 +50,46 @@ impl Table {
             of_programs: BTreeMap::new(),
             of_regions: BTreeSet::new(),
             of_engine: BTreeMap::new(),
-            leased: BTreeSet::new(),
             at_peers: BTreeMap::new(),
             owner,
             users: UserPlaces::new(config.handles_max, config.handles_per_user_max, owner),
-            leased_of_users: UserPlaces::new(config.leased_lanes_max.into(), of_user, owner),
+            lanes: Lanes::new(UserPlaces::new(config.leased_lanes_max.into(), of_user, owner)),
             of_program_max: config.handles_per_app_max,
         }
     }
 
     /// Whether there is room for one more of a program.
-    pub(super) fn check(&self, party: Party, peer: IpAddr, is_leased: bool) -> Result<(), RegionRefusal> {
+    pub(super) fn check(&self, party: Party, peer: IpAddr, wish: LaneWish) -> Result<(), RegionRefusal> {
         let Party { client, uid, .. } = party;
         let (used, max) = (self.of_programs.get(&client).map_or(0, BTreeSet::len) as u64, self.of_program_max.into());
         if used >= max {
             return Err(too_many("handles of this program", used, max));
         }
-        room("handles", &self.users, uid)?;
+        self.users.check(uid, 1).map_err(|full| no_room("handles", full))?;
         let at_peer = self.at_peers.get(&(uid, peer)).copied().unwrap_or(0);
         if at_peer >= OF_USER_AT_PEER_MAX && uid != 0 && uid != self.owner {
             return Err(too_many("handles of this user to that host", at_peer as u64, OF_USER_AT_PEER_MAX as u64));
         }
-        if is_leased { room("leased lanes", &self.leased_of_users, uid) } else { Ok(()) }
+        self.lanes.check(OfLane { client, uid, peer, wish }).map_err(|full| no_room("leased lanes", full))
     }
 
     /// One more, for which there is room.
     pub(super) fn insert(&mut self, number: u64, open: Open) {
-        let shares = [Some(&mut self.users), open.is_leased.then_some(&mut self.leased_of_users)];
         // The caller has checked.
-        shares.into_iter().flatten().for_each(|share| _ = share.try_take(open.uid, 1));
-        if open.is_leased {
-            self.leased.insert(number);
-        }
+        _ = self.users.try_take(open.uid, 1);
+        self.lanes.insert(open.of_lane());
         *self.at_peers.entry((open.uid, open.peer)).or_default() += 1;
         self.of_programs.entry(open.client).or_default().insert((open.request, number));
         self.opens.insert(number, open);
     }
 
-    pub(super) fn remove(&mut self, number: u64) -> Option<Open> {
+    /// Forgets a handle. With it: the leased lane that is over with it.
+    pub(super) fn remove(&mut self, number: u64) -> Option<(Open, Option<u32>)> {
         let open = self.opens.remove(&number)?;
+        let is_over = self.lanes.remove(number, open.of_lane(), open.lane);
+        let over = open.lane.filter(|_| is_over);
         self.users.give_back(open.uid, 1);
         give_back(&mut self.at_peers, (open.uid, open.peer));
-        if self.leased.remove(&number) {
-            self.leased_of_users.give_back(open.uid, 1);
-        }
         if let Some(own) = self.of_programs.get_mut(&open.client) {
             own.remove(&(open.request, number));
             if own.is_empty() {
@@ -108,7 +102,7 @@ impl Table {
         if let State::Open { handle, .. } | State::Closing { handle } = open.state {
             self.of_engine.remove(&(open.peer, handle));
         }
-        Some(open)
+        Some((open, over))
     }
 
     pub(super) fn get(&self, number: u64) -> Option<&Open> {
@@ -155,9 +149,26 @@ impl Table {
         of_region.map(|(_, _, number)| *number).collect()
     }
 
-    pub(super) fn of_lane(&self, peer: IpAddr, lane: u32) -> Option<u64> {
-        let is_it = |open: &Open| open.peer == peer && open.lane == Some(lane);
-        self.leased.iter().copied().find(|number| self.get(*number).is_some_and(is_it))
+    /// The leased lane that a handle is to be on, if its program has it already.
+    pub(super) fn lane_of_writers(&self, number: u64) -> Option<u32> {
+        self.lanes.of_writers(self.opens.get(&number)?.of_lane())
+    }
+
+    /// A handle is on a leased lane from here on.
+    pub(super) fn is_on_lane(&mut self, number: u64, lane: u32) {
+        let Some(open) = self.opens.get_mut(&number) else { return };
+        open.lane = Some(lane);
+        self.lanes.is_on(number, open.of_lane(), lane);
+    }
+
+    /// A leased lane was lost. Which handles were on it.
+    pub(super) fn lose_lane(&mut self, peer: IpAddr, lane: u32) -> Vec<u64> {
+        let numbers = self.lanes.on(peer, lane);
+        // They are of one program.
+        if let Some(open) = numbers.first().and_then(|number| self.opens.get(number)) {
+            self.lanes.lost(open.of_lane(), lane);
+        }
+        numbers
     }
 
     /// All of a peer: it is gone.

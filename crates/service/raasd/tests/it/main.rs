@@ -26,6 +26,7 @@ mod messages;
 mod middle;
 mod notifications;
 mod packet_attacker;
+mod partitions;
 mod path_attacker;
 mod peer_port;
 mod policy;

@@ -17,6 +17,7 @@ use crate::park::lock;
 use crate::region::ask::ask;
 use crate::region::error::RegionError;
 use crate::region::local::Local;
+use crate::region::queue::LaneOf;
 
 /// Ends of leases that are kept for lenders that do not have their leases yet.
 const EARLY_OVER_MAX: usize = 64;
@@ -53,7 +54,7 @@ impl Handle {
     ) -> Result<Arc<Self>, RegionError> {
         let name = format!("of lease {lease}");
         let new = ask_for_region(attachment, &name, |session| session.open_lease(host, lease, key))?;
-        Self::adopt(attachment, (name, key), Ok((host, false)), new)
+        Self::adopt(attachment, (name, key), Ok((host, LaneOf::Host)), new)
     }
 
     /// Whether a slice may be lent.

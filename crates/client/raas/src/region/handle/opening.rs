@@ -12,6 +12,7 @@ use super::Handle;
 use super::asking::ask_for_region;
 use crate::attachment::Attachment;
 use crate::region::error::RegionError;
+use crate::region::queue::LaneOf;
 
 impl Handle {
     /// Makes a region, or with `is_there` becomes the owner of one that nobody owns.
@@ -40,7 +41,8 @@ impl Handle {
     ) -> Result<Arc<Self>, RegionError> {
         let make = |session: &mut Session| session.open_region(host, name.to_owned(), key, access, is_leased);
         let new = ask_for_region(attachment, name, make)?;
-        Self::adopt(attachment, (name.to_owned(), key), Ok((host, is_leased)), new)
+        let lane = if is_leased { LaneOf::Handle } else { LaneOf::Host };
+        Self::adopt(attachment, (name.to_owned(), key), Ok((host, lane)), new)
     }
 
     /// Becomes the writer of a region; the term of the take-over before.
@@ -54,7 +56,7 @@ impl Handle {
         let make = |session: &mut Session| session.take_region_over(host, name.to_owned(), key, term);
         let new = ask_for_region(attachment, name, make)?;
         let last_term = new.opened.info.last_term;
-        let handle = Self::adopt(attachment, (name.to_owned(), key), Ok((host, true)), new)?;
+        let handle = Self::adopt(attachment, (name.to_owned(), key), Ok((host, LaneOf::Writers)), new)?;
         Ok((handle, last_term))
     }
 }

@@ -100,7 +100,8 @@ impl Engine {
     // ---- of other hosts
 
     /// An application opened a region of another host. The result is what its submissions name. Their operations go
-    /// over the shared lane to that host, or over a leased one, which is made for the handle and ends with it.
+    /// over the shared lane to that host, or over a leased one, which is made if there is none of that number. It is
+    /// there until the daemon [ends](Engine::end_leased_lane) it.
     pub fn open_region<P: Provider>(
         &mut self,
         nic: &mut P,
@@ -110,18 +111,14 @@ impl Engine {
     ) -> Result<u32, Reason> {
         self.apps.get_here(app).ok_or(Reason::AppFault)?;
         let at = at.into().canonical();
-        let lane = match at.leased {
-            None => self.lane_to(nic, at.peer),
-            Some(number) => self.insert_lane((at.peer, number)),
+        let lane = match (at.leased, self.lanes.at(at)) {
+            (None, _) => self.lane_to(nic, at.peer),
+            (Some(number), None) => self.insert_lane((at.peer, number)),
+            (Some(_), known) => known,
         };
         let id = lane.ok_or(Reason::LocalLimit)?;
         let way = (Way::Lane(id), at.leased.is_some());
-        let Some(handle) = self.ops.regions.open(app, at.peer, way, grant) else {
-            if at.leased.is_some() {
-                self.free_lane(nic, id);
-            }
-            return Err(Reason::LocalLimit);
-        };
+        let handle = self.ops.regions.open(app, at.peer, way, grant).ok_or(Reason::LocalLimit)?;
         if let Some(lane) = self.lanes.get_mut(id) {
             lane.on.operations.add_use();
             // Its first operation is not to wait for the queue pair.
@@ -140,10 +137,13 @@ impl Engine {
         handle.map(HandleId::bits).ok_or(Reason::LocalLimit)
     }
 
-    /// An application gives a region of another host back. [`Event::RegionClosed`] follows when nothing that it began
-    /// is in flight.
-    pub fn close_region(&mut self, app: AppId, handle: u32) {
+    /// An application gives a region of another host back, or it `is_fenced`: then nothing of it begins that has not begun.
+    /// [`Event::RegionClosed`] follows when nothing that it began is in flight.
+    pub fn close_region(&mut self, app: AppId, handle: u32, is_fenced: bool) {
         let handle = HandleId::from_bits(handle);
+        if is_fenced && self.ops.regions.fence(app, handle) {
+            self.abandon_operations(|op| op.handle == handle);
+        }
         self.ops.regions.close(app, handle);
     }
 
@@ -238,9 +238,6 @@ impl Engine {
                     {
                         if used_lane {
                             of.on.operations.drop_use();
-                        }
-                        if of.is_leased() {
-                            self.leases_over.push(lane);
                         }
                     }
                     self.events.push_back(Event::RegionClosed { app, peer, region, handle });

@@ -100,7 +100,7 @@ fn a_leased_lane_that_fails_ends_its_own_handle() {
     }
     let closed = |daemon: &mut Machine| {
         let of = |action: &Action<(), ()>| match action {
-            Action::Program { command: ProgramCommand::CloseRegion { handle }, .. } => Some(*handle),
+            Action::Program { command: ProgramCommand::CloseRegion { handle, .. }, .. } => Some(*handle),
             _ => None,
         };
         actions(daemon).iter().filter_map(of).collect::<Vec<_>>()

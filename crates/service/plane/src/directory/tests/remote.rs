@@ -25,7 +25,7 @@ impl Desk {
     }
 
     /// The same, while programs here are answered too.
-    fn far_beside_replies(&mut self) -> Vec<DirectoryAction> {
+    pub(super) fn far_beside_replies(&mut self) -> Vec<DirectoryAction> {
         self.settle();
         std::mem::take(&mut self.far)
     }

@@ -256,3 +256,42 @@ fn a_revoke_ends_the_writer_too() {
     assert!(told.contains(&(2, Reply::RegionEnded { open: opened.open, why }, None)), "{told:?}");
     assert!(desk.far.iter().any(is_fence));
 }
+
+#[test]
+fn a_lane_of_several_writers_outlives_the_fence_of_one() {
+    let mut desk = Desk::new(DirectoryConfig { leased_lanes_max: 1, ..DirectoryConfig::default() });
+    let regions = ["a", "b", "c"].map(|name| desk.create(party(1, 5), single(name)).unwrap().info.region);
+    let take = |desk: &mut Desk, peer: IpAddr, open: u64, name: &str, (lane, term): (u32, u64)| {
+        let message = RegionMessage::TakeOver { open, uid: 5, name: name.into(), key: KEY, lane, term };
+        assert!(desk.directory.handle_peer(T0, peer, &message));
+        desk.settle();
+        std::mem::take(&mut desk.far)
+    };
+    let ends = |actions: &[DirectoryAction], reason: Reason| {
+        let end = DirectoryAction::Engine(RegionCommand::EndLane { peer: PEER, lane: 70_000, reason });
+        actions.contains(&end)
+    };
+    for (open, name) in (1..).zip(["a", "b", "c"]) {
+        let granted = take(&mut desk, PEER, open, name, (70_000, 1));
+        assert!(matches!(granted[..], [DirectoryAction::Engine(RegionCommand::Grant { lane: Some(70_000), .. })]));
+    }
+    let full = take(&mut desk, OTHER, 1, "a", (70_000, 2));
+    assert!(!full.iter().any(is_fence), "one lane is there, for three regions: {full:?}");
+    // Revoked: its registration goes although its lane does not.
+    desk.directory.handle_revoke(T0, party(1, 5), 2, ("c", KEY), None);
+    let revoked = desk.far_beside_replies();
+    assert!(revoked.contains(&DirectoryAction::Engine(RegionCommand::Fence { region: regions[2] })), "{revoked:?}");
+    assert!(!ends(&revoked, Reason::LaneRevoked), "{revoked:?}");
+    // Taken over by the same program again, on the same lane.
+    let again = take(&mut desk, PEER, 4, "a", (70_000, 2));
+    assert!(again.contains(&DirectoryAction::Engine(RegionCommand::Fence { region: regions[0] })), "{again:?}");
+    assert!(!ends(&again, Reason::Superseded), "{again:?}");
+    desk.directory.handle_peer(T0, PEER, &RegionMessage::Closed { open: 4 });
+    assert!(!ends(&desk.far_beside_replies(), Reason::Closed));
+    let itself = take(&mut desk, PEER, 5, "b", (70_000, 2));
+    assert!(itself.iter().any(is_fence) && !ends(&itself, Reason::Superseded), "it is alone on its lane: {itself:?}");
+    // The last one's place is free for the lane of who takes it over.
+    let last = take(&mut desk, OTHER, 2, "b", (70_000, 3));
+    assert!(ends(&last, Reason::Superseded) && last.iter().any(is_fence), "{last:?}");
+    assert!(matches!(last.last(), Some(DirectoryAction::Engine(RegionCommand::Grant { peer: OTHER, .. }))));
+}
