@@ -233,12 +233,8 @@ impl Engine {
         for quiet in self.ops.regions.take_quiet() {
             match quiet {
                 Quiet::Closed { app, peer, lane, region, handle, used_lane } => {
-                    if let Some(lane) = lane
-                        && let Some(of) = self.lanes.get_mut(lane)
-                    {
-                        if used_lane {
-                            of.on.operations.drop_use();
-                        }
+                    if let Some(lane) = lane.filter(|_| used_lane).and_then(|lane| self.lanes.get_mut(lane)) {
+                        lane.on.operations.drop_use();
                     }
                     self.events.push_back(Event::RegionClosed { app, peer, region, handle });
                 }
