@@ -2,12 +2,13 @@
 //! does.
 //!
 //! Owns what must hold: nothing that the writer before had not done by then lands behind a take-over, what it was told to be
-//! done stays, and readers go on. How long a take-over takes is told, beside opening the region to read it, which is a message
+//! done stays, readers go on, and so does what that writer's program writes to another region by the same lane. How long a take-over takes is told, beside opening the region to read it, which is a message
 //! to its host and back, and not judged: a busy machine decides it.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -20,6 +21,8 @@ use crate::host::{Host, Program, address};
 use crate::verdict::Verdict;
 
 const NAME: &str = "written";
+/// What the writer's program writes too, and nobody takes over.
+const BESIDE: &str = "beside";
 const KEY: RegionKey = RegionKey::new([0x31; 16]);
 const BYTES: u64 = 64 << 10;
 /// The word that writers count in.
@@ -29,6 +32,8 @@ const FILL_AT: u64 = 4096;
 const FILL_BYTES: usize = 32 << 10;
 /// Handles that are opened, and timed, before each take-over.
 const OPENS: usize = 5;
+/// How long a lane may take to be made anew.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Who stands still during a take-over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,11 +55,14 @@ pub fn run(raas: Program<'_>, seed: u64, count: u32, verdict: &mut Verdict) -> R
     let field = Field { owner, holder, taker, session: session_there };
     let mut rng = SmallRng::seed_from_u64(seed);
     let session = Session::connect(&field.owner.socket)?;
-    let own = RegionOptions::new().key(KEY).single_writer(true).create(&session, NAME, BYTES)?;
+    let options = RegionOptions::new().key(KEY).single_writer(true);
+    let own = [NAME, BESIDE].map(|name| options.create(&session, name, BYTES));
+    let [own, beside] = own;
+    let own = (&own?, &beside?);
     let mut rounds: Vec<(Still, Result<Round>)> = Vec::new();
     for number in 0..count {
         let still = ALL[number as usize % ALL.len()];
-        let round = field.round(&own, u64::from(number), still, Duration::from_micros(rng.random_range(0..20_000)));
+        let round = field.round(own, u64::from(number), still, Duration::from_micros(rng.random_range(0..20_000)));
         let failed = round.is_err();
         rounds.push((still, round.with_context(|| format!("take-over {number}"))));
         if failed {
@@ -71,9 +79,8 @@ pub fn run(raas: Program<'_>, seed: u64, count: u32, verdict: &mut Verdict) -> R
         };
         verdict.case(name, of.into_iter().collect::<Result<Vec<Round>>>().and_then(|rounds| told(&rounds)));
     }
-    let on_one_host = field.on_one_host(&own, u64::from(count));
+    let on_one_host = field.on_one_host(own, u64::from(count));
     verdict.case("a writer of the region's own host is fenced while it stands still", on_one_host);
-    drop(own);
     field.stop()
 }
 
@@ -101,6 +108,9 @@ fn told(rounds: &[Round]) -> Result<String> {
     ))
 }
 
+/// The owner's region that is taken over, and the other.
+type Own<'a> = (&'a Region, &'a Region);
+
 /// The hosts.
 struct Field {
     owner: Host,
@@ -112,9 +122,9 @@ struct Field {
 
 impl Field {
     /// One writer comes, and then another one in its place.
-    fn round(&self, own: &Region, number: u64, still: Still, after: Duration) -> Result<Round> {
+    fn round(&self, (own, beside): Own<'_>, number: u64, still: Still, after: Duration) -> Result<Round> {
         let term = 2 * number + 1;
-        own.store(WORD, 0)?;
+        [own, beside].into_iter().try_for_each(|region| region.store(WORD, 0))?;
         let mut writer = Writer::start(&self.holder.socket, &self.owner, term)?;
         let session = &self.session;
         let open = || Region::open_for(session, self.owner.ip, NAME, KEY, RegionAccess::READ);
@@ -135,6 +145,8 @@ impl Field {
         let found = whole(own)?;
         drop(stopped);
         let done = writer.end(term + 1)?;
+        goes_on(beside)?;
+        writer.end_beside(beside)?;
         ensure!(whole(own)? == found, "bytes changed behind the take-over");
         let count = reader.load(WORD)?;
         ensure!(count == done || count == done + 1, "{done} stores were told to be done, and {count} is there");
@@ -144,9 +156,9 @@ impl Field {
     }
 
     /// The writer is a program of the region's host, which stands still.
-    fn on_one_host(&self, own: &Region, number: u64) -> Result<String> {
+    fn on_one_host(&self, (own, beside): Own<'_>, number: u64) -> Result<String> {
         let term = 2 * number + 1;
-        own.store(WORD, 0)?;
+        [own, beside].into_iter().try_for_each(|region| region.store(WORD, 0))?;
         let mut writer = Writer::start(&self.owner.socket, &self.owner, term)?;
         let stopped = Stopped::new(writer.child.id())?;
         let session = Session::connect(&self.owner.socket)?;
@@ -154,6 +166,8 @@ impl Field {
         let found = whole(own)?;
         drop(stopped);
         let done = writer.end(term + 1)?;
+        goes_on(beside)?;
+        writer.end_beside(beside)?;
         ensure!(whole(own)? == found, "bytes changed behind the take-over");
         next.store(WORD, 7)?;
         ensure!(own.load(WORD)? == 7, "the next one does not write");
@@ -170,6 +184,16 @@ fn whole(own: &Region) -> Result<Vec<u8>> {
     let mut bytes = vec![0; BYTES as usize];
     own.read(0, &mut bytes)?;
     Ok(bytes)
+}
+
+/// What is not taken over is still written.
+fn goes_on(beside: &Region) -> Result<()> {
+    let (before, begin) = (beside.load(WORD)?, Instant::now());
+    while beside.load(WORD)? == before {
+        ensure!(begin.elapsed() < PATIENCE, "the writer's other region is written no more");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
 }
 
 fn timed<T>(what: impl FnOnce() -> Result<T, RegionError>) -> Result<Duration> {
@@ -213,7 +237,7 @@ impl Writer {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("writer").arg("--socket").arg(socket);
         command.args(["--host", &owner.ip.to_string(), "--term", &term.to_string()]);
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let says = BufReader::new(child.stdout.take().context("its output")?).lines();
         let mut writer = Self { child, says };
         let line = writer.line()?;
@@ -230,8 +254,17 @@ impl Writer {
         let line = self.line()?;
         let (done, why) = line.split_once(' ').with_context(|| format!("the writer says: {line}"))?;
         ensure!(why.contains(&format!("term {by}")) || why.contains("lane"), "it ended otherwise: {why}");
-        ensure!(self.child.wait()?.success(), "the writer failed");
         Ok(done.parse()?)
+    }
+
+    /// It is to end: of the other region the last store that it was told to be done is there.
+    fn end_beside(&mut self, beside: &Region) -> Result<()> {
+        drop(self.child.stdin.take());
+        let done: u64 = self.line()?.parse()?;
+        ensure!(self.child.wait()?.success(), "the writer failed");
+        let found = beside.load(WORD)?;
+        ensure!(found == done, "beside: store {done} was told to be done last, and {found} is there");
+        Ok(())
     }
 }
 
@@ -243,10 +276,31 @@ impl Drop for Writer {
     }
 }
 
-/// A writer: it counts in a word, fills bytes behind each count, and says how far it came.
+/// A writer: it counts in a word of either region, fills bytes behind each count of the one that is taken over, and says how
+/// far it came.
 pub fn write(socket: &Path, host: std::net::IpAddr, term: u64) -> Result<()> {
     let session = Session::connect(socket)?;
-    let (region, _) = Region::take_over(&session, host, NAME, KEY, term)?;
+    let take = |name| Region::take_over(&session, host, name, KEY, term).map(|(region, _)| region);
+    let (region, beside) = (take(NAME)?, take(BESIDE)?);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let others = scope.spawn(|| count_beside(&beside, &is_over));
+        let (done, error) = count(&region);
+        if done == 0 {
+            is_over.store(true, Ordering::Relaxed);
+            bail!(error);
+        }
+        println!("{done} {error}");
+        // Until there is no more input.
+        std::io::stdin().read_to_end(&mut Vec::new())?;
+        is_over.store(true, Ordering::Relaxed);
+        println!("{}", others.join().map_err(|_| anyhow!("the other thread"))??);
+        Ok(())
+    })
+}
+
+/// Until it is fenced off.
+fn count(region: &Region) -> (u64, RegionError) {
     let mut done = 0;
     loop {
         let stored = region.store(WORD, done + 1).and_then(|()| {
@@ -256,11 +310,23 @@ pub fn write(socket: &Path, host: std::net::IpAddr, term: u64) -> Result<()> {
         match stored {
             Ok(()) if done == 1 => println!("writes"),
             Ok(()) => {}
-            Err(error) if done == 0 => bail!(error),
-            Err(error) => {
-                println!("{done} {error}");
-                return Ok(());
-            }
+            Err(error) => return (done, error),
         }
     }
+}
+
+/// A store whose queue pair broke may be done or not.
+fn count_beside(region: &Region, is_over: &AtomicBool) -> Result<u64> {
+    let mut done = 0;
+    for next in 1.. {
+        match region.store(WORD, next) {
+            Ok(()) => done = next,
+            Err(RegionError::OutcomeUnknown { .. }) => continue,
+            Err(other) => bail!(other),
+        }
+        if is_over.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    Ok(done)
 }
