@@ -26,6 +26,8 @@ enum State {
     Lost(Reason),
     /// The application gave it back, or left.
     Closed,
+    /// Its owner's daemon fenced it off: nothing of it reaches the region any more. It is closed too.
+    Fenced,
 }
 
 /// One application's right to one region.
@@ -41,6 +43,12 @@ struct Handle {
     uses_lane: bool,
     /// The lane is its program's alone.
     is_leased: bool,
+}
+
+impl Handle {
+    fn is_closed(&self) -> bool {
+        matches!(self.state, State::Closed | State::Fenced)
+    }
 }
 
 /// How a handle's operations reach the region.
@@ -120,16 +128,18 @@ impl OpenRegions {
 
     /// The application gives a handle back.
     pub(crate) fn close(&mut self, app: AppId, handle: HandleId) {
-        if let Some(h) = self.table.get_mut(handle).filter(|h| h.app == app && h.state != State::Closed) {
+        if let Some(h) = self.table.get_mut(handle).filter(|h| h.app == app && !h.is_closed()) {
             h.state = State::Closed;
             self.settle(handle);
         }
     }
 
-    /// The owner's daemon has fenced a handle off. Whether it was open.
-    pub(crate) fn fence(&mut self, app: AppId, handle: HandleId) -> bool {
-        let is_open = |h: &&mut Handle| h.app == app && h.state == State::Open;
-        self.table.get_mut(handle).filter(is_open).map(|h| h.state = State::Revoked).is_some()
+    /// The owner's daemon has fenced a handle off, which is closed with that.
+    pub(crate) fn fence(&mut self, app: AppId, handle: HandleId) {
+        if let Some(h) = self.table.get_mut(handle).filter(|h| h.app == app) {
+            h.state = State::Fenced;
+            self.settle(handle);
+        }
     }
 
     /// The application left.
@@ -183,7 +193,7 @@ impl OpenRegions {
         for id in self.table.keys() {
             let Some(h) = self.table.get_mut(id).filter(|h| h.peer == peer) else { continue };
             uses += usize::from(std::mem::take(&mut h.uses_lane) && !h.is_leased);
-            if h.state != State::Closed {
+            if !h.is_closed() {
                 h.state = State::Lost(reason);
             }
             lost.push(id);
@@ -194,6 +204,7 @@ impl OpenRegions {
     /// Why an operation that may have been done ended with its handle.
     pub(crate) fn end_of(&self, handle: HandleId) -> Reason {
         match self.table.get(handle) {
+            Some(h) if h.state == State::Fenced => Reason::Superseded,
             Some(h) if h.is_leased && h.state == State::Revoked => Reason::LaneRevoked,
             _ => Reason::Closed,
         }
@@ -224,7 +235,7 @@ impl OpenRegions {
             State::Open => {}
             State::Revoked => return refused(OperationStatus::Revoked, h.grant.epoch),
             State::Lost(reason) => return refused(OperationStatus::PeerLost, reason.code().into()),
-            State::Closed => return refused(OperationStatus::NoRegion, 0),
+            State::Closed | State::Fenced => return refused(OperationStatus::NoRegion, 0),
         }
         if s.epoch != h.grant.epoch {
             return refused(OperationStatus::Revoked, h.grant.epoch);
@@ -273,7 +284,7 @@ impl OpenRegions {
     pub(crate) fn verdict(&self, handle: HandleId) -> Option<Outcome> {
         match self.table.get(handle).map(|h| (h.state, h.grant.epoch)) {
             Some((State::Open | State::Closed, _)) => None,
-            Some((State::Revoked, epoch)) => Some(Outcome::of(OperationStatus::Revoked, epoch)),
+            Some((State::Revoked | State::Fenced, epoch)) => Some(Outcome::of(OperationStatus::Revoked, epoch)),
             Some((State::Lost(reason), _)) => Some(Outcome::of(OperationStatus::PeerLost, reason.code().into())),
             None => Some(Outcome::of(OperationStatus::NoRegion, 0)),
         }
@@ -302,7 +313,7 @@ impl OpenRegions {
     fn settle(&mut self, handle: HandleId) {
         let Some(h) = self.table.get(handle).filter(|h| h.in_flight == 0) else { return };
         let (peer, region) = (h.peer, h.grant.region);
-        if h.state == State::Closed
+        if h.is_closed()
             && let Some(h) = self.table.remove(handle)
         {
             let (app, lane, used_lane) = (h.app, h.way.lane(), h.uses_lane);

@@ -197,6 +197,13 @@ fn a_fenced_writer_leaves_its_lane_to_the_other_regions() {
                 u.fetch_add();
             }
         }
+        u.handle = fenced;
+        let reads: Vec<u64> = (0..5)
+            .map(|_| {
+                let s = u.submission(Opcode::Read, 8192, 2048);
+                u.submit(&s, &[])
+            })
+            .collect();
         u.w.wake();
         for _ in 0..(seed - 2200) {
             u.w.step();
@@ -221,7 +228,9 @@ fn a_fenced_writer_leaves_its_lane_to_the_other_regions() {
         u.w.settle();
         u.collect();
         assert!(before == bytes(&u), "a late access, seed {seed}");
-        assert_eq!(u.ended.len(), 40, "each operation ended, seed {seed}");
+        assert_eq!(u.ended.len(), 45, "each operation ended, seed {seed}");
+        u.ended.retain(|e| !reads.contains(&e.tag));
+        assert!(u.w.counter(0, "lane_resets") <= 1, "what is fenced off begins again, seed {seed}");
         let of = |u: &Use, first: u64| {
             let all = u.ended.iter().filter(|e| (e.tag - 1) % 4 / 2 == first);
             let count = |status| all.clone().filter(|e| e.tag % 2 == 0 && e.status == status).count() as u64;

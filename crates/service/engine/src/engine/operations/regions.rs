@@ -141,10 +141,12 @@ impl Engine {
     /// [`Event::RegionClosed`] follows when nothing that it began is in flight.
     pub fn close_region(&mut self, app: AppId, handle: u32, is_fenced: bool) {
         let handle = HandleId::from_bits(handle);
-        if is_fenced && self.ops.regions.fence(app, handle) {
+        if is_fenced {
+            self.ops.regions.fence(app, handle);
             self.abandon_operations(|op| op.handle == handle);
+        } else {
+            self.ops.regions.close(app, handle);
         }
-        self.ops.regions.close(app, handle);
     }
 
     /// The owner takes a region back, as its daemon says: nothing of this epoch, or of one before, begins any more.
