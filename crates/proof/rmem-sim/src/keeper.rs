@@ -29,11 +29,22 @@ pub(crate) struct Keeper {
     kept: Option<Vec<u64>>,
     /// Writes that a fence ended.
     pub(crate) fenced: u64,
+    /// Whether its bytes are those of the member, and not zeroes that wait for them.
+    pub(crate) is_whole: bool,
 }
 
 impl Keeper {
     pub(crate) fn new(node: u64) -> Self {
-        Self { number: node + NUMBERS_STEP, granted: 0, writer: None, grants: 0, ends: 0, kept: None, fenced: 0 }
+        Self {
+            number: node + NUMBERS_STEP,
+            granted: 0,
+            writer: None,
+            grants: 0,
+            ends: 0,
+            kept: None,
+            fenced: 0,
+            is_whole: true,
+        }
     }
 
     /// The number of the memory.
@@ -88,6 +99,14 @@ impl Keeper {
             words.fill(0);
             self.number += NUMBERS_STEP;
         }
+        Some(words)
+    }
+
+    /// As [`Keeper::start`], behind a power failure: the memory is of zeroes, and is to be what it was by its file.
+    pub(crate) fn start_empty(&mut self) -> Option<Vec<u64>> {
+        let mut words = self.kept.take()?;
+        words.fill(0);
+        (self.granted, self.is_whole) = (0, false);
         Some(words)
     }
 }

@@ -122,6 +122,15 @@ impl World {
         }
     }
 
+    /// It is back after power went: nothing of its memory is there.
+    pub(crate) fn start_empty_node(&self, node: usize) {
+        let mut state = self.state();
+        let State { nodes, keepers, .. } = &mut *state;
+        if let Some(words) = keepers[node].start_empty() {
+            nodes[node] = Some(words);
+        }
+    }
+
     /// From here on nothing goes wrong any more.
     pub fn calm(&self) {
         let faults = &mut self.state().faults;

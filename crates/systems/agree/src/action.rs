@@ -186,6 +186,8 @@ pub(crate) enum Hold {
     Commit,
     Piece,
     Mark,
+    /// What its owner says of its file.
+    Kept,
 }
 
 /// What waits for driver and user.

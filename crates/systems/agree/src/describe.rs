@@ -45,6 +45,7 @@ fn of_memory(memory: &Memory) -> String {
         Stage::Asked => "asked for".to_owned(),
         Stage::Reading(_) => "read".to_owned(),
         Stage::Naming(..) => "named".to_owned(),
+        Stage::Promising(..) => "named, its file is waited for".to_owned(),
         Stage::Ready(_) => "ready".to_owned(),
         Stage::Held(held) => Held::describe(held),
     };

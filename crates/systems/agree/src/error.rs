@@ -74,6 +74,18 @@ pub struct OutOfRange {
 #[error("the machine does not know this snapshot: do all programs of the group have the same machine?")]
 pub struct BadSnapshot;
 
+/// Bytes that are no member's file.
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("this is no file of a member of a group, or its beginning was damaged: it proves nothing")]
+pub struct BadJournal;
+
+// A program that ends with it prints a sentence.
+impl fmt::Debug for BadJournal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 // A program that ends with it prints a sentence.
 impl fmt::Debug for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

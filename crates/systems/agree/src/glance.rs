@@ -94,6 +94,7 @@ impl Glance {
             piece_bytes_max: PIECE_BYTES,
             period_us: 1,
             lease_us: 0,
+            is_synced: false,
             seed: 0,
         };
         let (offset, bytes) = Scan::HEAD;

@@ -47,6 +47,9 @@ struct Copying {
 pub(crate) struct Held {
     /// It holds the leader's log to this index; 0: nobody knows of anything.
     pub(crate) matched: u64,
+    /// So does its owner's file, to this index. What the file's owner said last, until it is looked up in the log.
+    synced: u64,
+    said: Option<u64>,
     next: u64,
     /// Index and line of its mark.
     mark: (u64, u64),
@@ -74,6 +77,8 @@ impl Held {
         };
         Some(Self {
             matched,
+            synced: 0,
+            said: None,
             next: matched + 1,
             mark: (mark.index, mark.line),
             bank: found.head.bank,
@@ -86,9 +91,30 @@ impl Held {
 
     /// For people.
     pub(crate) fn describe(&self) -> String {
-        let (matched, next, under_way) = (self.matched, self.next, self.sent.len());
+        let (matched, synced, next, under_way) = (self.matched, self.synced, self.next, self.sent.len());
         let copying = if self.copying.is_some() { ", a snapshot is written" } else { "" };
-        format!("held, matched {matched}, next {next}, {under_way} WRITEs under way{copying}, told {}", self.told)
+        format!("held, matched {matched}, synced {synced}, next {next}, {under_way} WRITEs under way{copying}, told {}", self.told)
+    }
+
+    /// The owner of the memory says what its file has.
+    pub(crate) fn on_kept(&mut self, word: u64) {
+        self.said = Some(word);
+    }
+
+    /// Looks up what was said: only of a log that has this very entry it says anything.
+    pub(crate) fn resolve(&mut self, log: &Log) {
+        if let Some(tail) = self.said.take().and_then(|word| log.named(word)) {
+            self.synced = self.synced.max(tail.index);
+        }
+    }
+
+    /// To which index this memory counts.
+    pub(crate) fn counted(&self, is_synced: bool) -> u64 {
+        if is_synced { self.matched.min(self.synced) } else { self.matched }
+    }
+
+    pub(crate) fn is_unsynced(&self) -> bool {
+        self.synced < self.matched
     }
 
     /// Whether the log cannot bring it up any more.

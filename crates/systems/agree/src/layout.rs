@@ -5,7 +5,7 @@
 //! ```text
 //!      0  head   group, term, commit               written by the holder of the grant
 //!    256         mark 0, mark 1 at 512             the same
-//!   4096  owner  beat, leads, applied, synced      written by the program of the memory's host
+//!   4096  owner  beat, leads, applied; of its file  written by the program of the memory's host
 //!   8192  bank 0, bank 1                           snapshots, one to each mark
 //!      .  ring   entries in lines of 64 bytes
 //! ```
@@ -33,8 +33,8 @@ pub(crate) const HEAD_WORDS_BYTES: usize = 24;
 /// Bytes of the head with its marks.
 pub(crate) const HEAD_BYTES: usize = 768;
 pub(crate) const MARK_BYTES: usize = 256;
-/// Bytes of the owner's words: beat, leads, applied, synced.
-pub(crate) const OWNER_BYTES: usize = 32;
+/// Bytes of the owner's words: beat, leads, applied. Behind them stands what is said of its file.
+pub(crate) const OWNER_BYTES: usize = 24;
 const BANKS_AT: u64 = 8192;
 /// The last index and line that a log may come to: what is more comes from no leader, and no sum with it may overflow.
 const PLACE_MAX: u64 = 1 << 56;
@@ -166,7 +166,7 @@ impl Mark {
         bytes
     }
 
-    fn decode(bytes: &[u8], group: u64) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8], group: u64) -> Option<Self> {
         let covered = bytes.get(..MARK_BYTES - 8)?;
         if half(bytes, MARK_BYTES - 8)? != crc32c::crc32c(covered) || word(bytes, 40)? != group {
             return None;
@@ -227,7 +227,6 @@ pub(crate) struct Owner {
     /// The term in which the program leads, or tries to.
     pub(crate) leads: Term,
     pub(crate) applied: u64,
-    pub(crate) synced: u64,
 }
 
 impl Owner {
@@ -236,13 +235,12 @@ impl Owner {
         put(&mut bytes, 0, self.beat);
         put(&mut bytes, 8, self.leads.bits());
         put(&mut bytes, 16, self.applied);
-        put(&mut bytes, 24, self.synced);
         bytes
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let leads = Term::from_bits(word(bytes, 8)?);
-        Some(Self { beat: word(bytes, 0)?, leads, applied: word(bytes, 16)?, synced: word(bytes, 24)? })
+        Some(Self { beat: word(bytes, 0)?, leads, applied: word(bytes, 16)? })
     }
 }
 

@@ -12,7 +12,8 @@
 //! majority of memories can lead.
 //!
 //! **Acknowledged means: in the memory of a majority.** It survives programs, daemons and all but a majority of memories.
-//! It does not survive power that fails at a majority of hosts.
+//! It does not survive power that fails at a majority of hosts. Where the group [is synced](Settings::is_synced) it means:
+//! in the files of a majority too, which a [`Scribe`] at each member writes; then it survives that.
 //!
 //! **What it stands on**, for each memory:
 //!
@@ -39,6 +40,8 @@ mod entry;
 mod error;
 mod glance;
 mod held;
+mod journal;
+mod kept;
 mod layout;
 mod learner;
 mod lease;
@@ -51,16 +54,20 @@ mod pace;
 mod reign;
 mod replica;
 mod scan;
+mod scribe;
 mod settings;
 mod term;
 mod words;
 
 pub use action::{Action, Answer, Event, Role};
-pub use error::{BadSnapshot, OutOfRange, Refused};
+pub use error::{BadJournal, BadSnapshot, OutOfRange, Refused};
 pub use glance::{Beat, Glance, Glanced, Sight};
+pub use journal::{Journal, Title};
+pub use kept::Kept;
 pub use layout::{LINE_BYTES, Layout, OWNER_AT};
 pub use machine::{CLIENTS_MAX, Machine};
 pub use members::{MEMBERS_MAX, Member, Members};
 pub use replica::Replica;
+pub use scribe::{Ask, Scribe};
 pub use settings::Settings;
 pub use term::Term;

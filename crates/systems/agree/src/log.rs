@@ -35,6 +35,12 @@ impl Log {
         if index == self.base.index { Some(self.base) } else { self.get(index).map(|entry| entry.tail) }
     }
 
+    /// The log's end that a word of index and sum names (see [`Tail::commit_word`]), if it is here.
+    pub(crate) fn named(&self, word: u64) -> Option<Tail> {
+        let behind = (word as u32).wrapping_sub(self.base.index as u32);
+        self.tail_at(self.base.index + u64::from(behind)).filter(|tail| tail.commit_word() == word)
+    }
+
     /// What its entries say is committed. It holds, since each names all entries before it.
     pub(crate) fn told(&self) -> u64 {
         self.entries.iter().map(|entry| entry.commit).max().unwrap_or(0)

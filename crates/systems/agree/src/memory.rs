@@ -5,6 +5,7 @@
 
 use crate::action::{Answer, Hold, Outbox, Use};
 use crate::held::Held;
+use crate::kept::Kept;
 use crate::layout::{HEAD_AT, Head};
 use crate::scan::{Found, Place, Scan, Step};
 use crate::settings::{RETRY_DOUBLINGS, RETRY_PERIODS, Settings};
@@ -21,6 +22,8 @@ pub(crate) enum Stage {
     Reading(Scan),
     /// The own term is written into the head; the log is read from there.
     Naming(Scan, Place),
+    /// The own term is in its head, and not in its owner's file yet: until it is, the memory could come back without.
+    Promising(Scan, Place),
     /// Its log is known.
     Ready(Box<Found>),
     /// It is written.
@@ -121,12 +124,19 @@ impl Memory {
                 return self.on_read(&bytes, term, (settings, outbox));
             }
             (Hold::Name, Answer::Done) => match std::mem::replace(&mut self.stage, Stage::Asked) {
+                Stage::Naming(scan, place) if settings.is_synced => {
+                    self.stage = Stage::Promising(scan, place);
+                    self.ask_file(outbox);
+                }
                 Stage::Naming(scan, place) => {
                     self.stage = Stage::Reading(scan);
                     outbox.read(Use::Hold(self.id, Hold::Log), self.id, place);
                 }
                 other => self.stage = other,
             },
+            (Hold::Kept, Answer::Read { number, bytes }) if number == self.number => {
+                return self.on_kept(Kept::decode(&bytes).unwrap_or_default(), term, outbox);
+            }
             (_, Answer::Done) => {
                 if let Stage::Held(held) = &mut self.stage {
                     match hold {
@@ -139,6 +149,40 @@ impl Memory {
                 }
             }
             _ => return Came::Lost,
+        }
+        Came::On
+    }
+
+    /// Looks what its owner's file has, unless that is under way.
+    pub(crate) fn ask_file(&self, outbox: &mut Outbox) {
+        let what = Use::Hold(self.id, Hold::Kept);
+        if self.waits_for_file() && !outbox.waits_for(|other| *other == what) {
+            outbox.read(what, self.id, (Kept::AT, Kept::BYTES));
+        }
+    }
+
+    /// Whether its owner's file has less than is wanted.
+    pub(crate) fn waits_for_file(&self) -> bool {
+        match &self.stage {
+            Stage::Promising(..) => true,
+            Stage::Held(held) => held.is_unsynced(),
+            _ => false,
+        }
+    }
+
+    fn on_kept(&mut self, kept: Kept, term: Term, outbox: &mut Outbox) -> Came {
+        match std::mem::replace(&mut self.stage, Stage::Asked) {
+            Stage::Promising(scan, place) if kept.promised == term => {
+                self.stage = Stage::Reading(scan);
+                outbox.read(Use::Hold(self.id, Hold::Log), self.id, place);
+            }
+            Stage::Promising(..) if kept.promised > term => return superseded(kept.promised, term),
+            mut other => {
+                if let Stage::Held(held) = &mut other {
+                    held.on_kept(kept.synced);
+                }
+                self.stage = other;
+            }
         }
         Came::On
     }

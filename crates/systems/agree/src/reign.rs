@@ -127,6 +127,17 @@ impl Reign {
         self.on_leader_period(cx)
     }
 
+    /// Looks what members' files have, of those that have less than is wanted.
+    pub(crate) fn ask_files<M>(&mut self, cx: &mut Context<'_, M>) {
+        if cx.settings.is_synced {
+            self.memories.values().for_each(|memory| memory.ask_file(cx.outbox));
+        }
+    }
+
+    pub(crate) fn waits_for_files(&self) -> bool {
+        self.memories.values().any(Memory::waits_for_file)
+    }
+
     /// Members whose memory is at such a stage.
     fn counted(&self, is_there: impl Fn(&Stage) -> bool) -> usize {
         let there = self.memories.values().filter(|memory| is_there(&memory.stage));

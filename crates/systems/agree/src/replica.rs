@@ -98,6 +98,9 @@ impl<M: Machine> Replica<M> {
             self.publish();
             self.on_period();
         }
+        if let Some((reign, mut cx)) = self.reign() {
+            reign.ask_files(&mut cx);
+        }
         self.say_role();
     }
 
@@ -204,6 +207,11 @@ impl<M: Machine> Replica<M> {
         matches!(self.what, What::Learning(_))
     }
 
+    /// Whether members' files are looked at again and again: then [`Replica::tick`] is to be called some times in a period.
+    pub fn waits_for_files(&self) -> bool {
+        self.settings.is_synced && matches!(&self.what, What::Reigning(reign) if reign.waits_for_files())
+    }
+
     /// The user's machine. Unless an [`Event::Readable`] was just taken it may be behind.
     pub fn machine(&self) -> &M {
         &self.state.machine
@@ -257,7 +265,7 @@ impl<M: Machine> Replica<M> {
 
     fn publish(&mut self) {
         let leads = self.reign().map_or(Term::NONE, |(reign, _)| reign.term);
-        let owner = Owner { beat: self.beat, leads, applied: self.state.applied.index, synced: 0 };
+        let owner = Owner { beat: self.beat, leads, applied: self.state.applied.index };
         self.outbox.actions.push_back(Action::Publish { offset: OWNER_AT, bytes: owner.encode() });
     }
 

@@ -57,6 +57,9 @@ pub struct Settings {
     /// programs, 0 for never, else from four periods on. A new leader waits for as long, and a 64th more, before it
     /// does anything. That must be more than the clocks of two hosts run apart in this time.
     pub lease_us: u64,
+    /// Whether an entry counts where a member's program has synced it to a file (see [`crate::Scribe`]), and not where its
+    /// memory holds it. The same in all programs. A member's number is then that of its file.
+    pub is_synced: bool,
     /// Of all that is left to chance.
     pub seed: u64,
 }
@@ -72,6 +75,13 @@ impl Settings {
         if self.lease_us > 0 {
             range("the lease in microseconds", self.lease_us, 4 * self.period_us, LEASE_US_MAX)?;
         }
+        self.check_sizes()
+    }
+
+    pub(crate) fn check_sizes(&self) -> Result<(), OutOfRange> {
+        let range = |what, value, min, max| {
+            if (min..=max).contains(&value) { Ok(()) } else { Err(OutOfRange { what, value, min, max }) }
+        };
         let piece = self.piece_bytes_max.next_multiple_of(LINE_BYTES) as u64;
         range("the bytes of a READ or WRITE (a multiple of 64)", self.piece_bytes_max as u64, piece.max(64), 1 << 30)?;
         let lines = lines_of(self.command_bytes_max);

@@ -3,6 +3,7 @@
 //! Owns the story. The code that is judged is the code that ships: [`agree::Replica`], whose actions are flights here.
 
 mod clients;
+mod files;
 mod nemesis;
 mod program;
 mod registers;
@@ -13,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use agree::{Action, Answer, Member, Members, Term};
 
 use self::clients::Client;
+use self::files::Desk;
 use self::nemesis::Nemesis;
 use self::program::{Posted, Program, memory_bytes};
 use self::registers::Chronicle;
@@ -61,6 +63,12 @@ pub struct GroupPlan {
     pub changes: u64,
     /// Periods of a lease for reads. 0: there is none.
     pub lease: u64,
+    /// Whether the group is synced: members have files.
+    pub is_synced: bool,
+    /// How often power goes at a host. Only a synced group lives that through.
+    pub power: u64,
+    /// How often it goes at all hosts at once.
+    pub outages: u64,
 }
 
 /// What came out of a story in which nothing was wrong.
@@ -86,6 +94,10 @@ pub struct GroupStory {
     pub saved: u64,
     /// Snapshots from which replicas started.
     pub loaded: u64,
+    /// Times that power went, at one host or all.
+    pub cuts: u64,
+    /// Writes to files that were synced.
+    pub synced: u64,
 }
 
 /// The story as it is played.
@@ -109,6 +121,8 @@ struct Stage {
     members_at: u64,
     nemesis: Nemesis,
     replaced: u64,
+    desks: Vec<Desk>,
+    synced: u64,
 }
 
 enum Next {
@@ -117,6 +131,8 @@ enum Next {
     AtOnce,
     Tick(usize),
     Act(usize),
+    /// A scribe.
+    Write(usize),
     Time,
 }
 
@@ -162,6 +178,8 @@ impl GroupPlan {
             fenced,
             saved: chronicle.saved,
             loaded: chronicle.loaded,
+            cuts: stage.nemesis.powers,
+            synced: stage.synced,
         };
         Ok((story, stage.history.calls()))
     }
@@ -176,7 +194,7 @@ impl Stage {
         let world = World::new(plan.seed, hosts, memory_bytes(), faults);
         let numbers = world.state().keepers.iter().map(crate::keeper::Keeper::number).collect::<Vec<_>>();
         let first: Vec<Member> =
-            (0..).zip(numbers).map(|(id, number)| Member { id, number }).take(plan.members).collect();
+            (0..).zip(&numbers).map(|(id, number)| Member { id, number: *number }).take(plan.members).collect();
         let mut stage = Self {
             period_us,
             programs: (0..hosts).map(Program::new).collect(),
@@ -190,6 +208,8 @@ impl Stage {
             members_at: 0,
             nemesis: Nemesis::default(),
             replaced: 0,
+            desks: numbers.iter().map(|number| Desk::new(*number)).collect(),
+            synced: 0,
             plan,
             world,
             first,
@@ -203,7 +223,11 @@ impl Stage {
         // So that many entries go with one WRITE, or each alone.
         let piece = [64, 256, 4096][self.plan.seed as usize % 3];
         let lease = (self.plan.lease * self.period_us, self.world.below(3) as i64 - 1);
-        self.programs[program].start(&self.first, (self.period_us, piece), lease, seed, &self.chronicle);
+        let is_synced = self.plan.is_synced;
+        self.programs[program].start(&self.first, (self.period_us, piece, is_synced), lease, seed, &self.chronicle);
+        if is_synced {
+            self.open_file(program);
+        }
     }
 
     fn wrong(&self, words: String) {
@@ -266,6 +290,7 @@ impl Stage {
                 self.drain(program);
             }
             Next::Act(client) => self.act(client),
+            Next::Write(program) => self.write(program),
             Next::Time => {}
         }
         match self.chronicle.lock().unwrap_or_else(PoisonError::into_inner).wrong.first() {
@@ -296,6 +321,7 @@ impl Stage {
         }
         let ticks = self.programs.iter().filter(|program| program.is_awake(now) && program.tick_at <= now);
         all.extend(ticks.map(|program| Next::Tick(program.me)));
+        all.extend((0..self.programs.len()).filter(|program| self.can_write(*program, now)).map(Next::Write));
         let clients = self.clients.iter().enumerate().filter(|(_, client)| !client.is_done() && client.due_at <= now);
         all.extend(clients.map(|(which, _)| Next::Act(which)));
         if all.is_empty() {

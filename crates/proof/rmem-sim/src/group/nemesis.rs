@@ -19,9 +19,17 @@ pub(super) struct Nemesis {
     pub(super) deaths: u64,
     pub(super) restarts: u64,
     pub(super) wipes: u64,
+    /// Hosts without power.
+    dark: BTreeMap<usize, u64>,
+    pub(super) powers: u64,
 }
 
 impl Nemesis {
+    /// Whether a host has no daemon.
+    fn is_down(&self, node: usize) -> bool {
+        self.down.contains_key(&node) || self.dark.contains_key(&node)
+    }
+
     /// Whether nothing comes from a program to a node, or back.
     pub(super) fn is_cut(&self, program: usize, node: usize, is_outward: bool) -> bool {
         self.cuts.contains_key(&(program, node, is_outward))
@@ -51,7 +59,13 @@ impl Stage {
         if self.strikes(plan.pauses) {
             self.programs[program].paused_until = until;
         }
-        if self.strikes(plan.restarts) && !self.nemesis.down.contains_key(&node) {
+        if self.strikes(plan.power) {
+            self.cut_power(node, until);
+        }
+        if self.strikes(plan.outages) {
+            (0..count as usize).for_each(|host| self.cut_power(host, until));
+        }
+        if self.strikes(plan.restarts) && !self.nemesis.is_down(node) {
             let is_wiped = self.world.below(100) < plan.wiped && self.may_wipe(node);
             self.world.stop_node(node);
             self.nemesis.restarts += 1;
@@ -94,6 +108,11 @@ impl Stage {
         self.programs[program].reigns = false;
         self.nemesis.deaths += 1;
         self.nemesis.dead.insert(program, until);
+        self.end_flights(program);
+        self.desks[program].close(false, &self.world);
+    }
+
+    fn end_flights(&mut self, program: usize) {
         let its: Vec<u64> =
             self.posted.iter().filter(|(_, posted)| posted.program == program).map(|(id, _)| *id).collect();
         for id in its {
@@ -101,6 +120,23 @@ impl Stage {
                 self.world.state().flights.get_mut(&id).into_iter().for_each(crate::flight::Flight::lose);
             }
         }
+    }
+
+    /// Program, daemon and memory of a host are gone, and what was not synced.
+    fn cut_power(&mut self, host: usize, until: u64) {
+        if self.nemesis.dark.contains_key(&host) {
+            return;
+        }
+        self.nemesis.powers += 1;
+        self.programs[host].replica = None;
+        self.programs[host].reigns = false;
+        self.end_flights(host);
+        self.world.stop_node(host);
+        self.desks[host].close(true, &self.world);
+        // It comes back with all that it had.
+        self.nemesis.dead.remove(&host);
+        self.nemesis.down.remove(&host);
+        self.nemesis.dark.insert(host, until);
     }
 
     /// Of the members as they are now, fewer than half may have lost their bytes.
@@ -117,16 +153,25 @@ impl Stage {
 
     fn heal_until(&mut self, now: u64) {
         self.nemesis.cuts.retain(|_, until| *until > now);
-        let back: Vec<usize> = self.nemesis.dead.iter().filter(|(_, at)| **at <= now).map(|(id, _)| *id).collect();
-        for program in back {
-            self.nemesis.dead.remove(&program);
-            self.start(program);
+        let lit: Vec<usize> = self.nemesis.dark.iter().filter(|(_, at)| **at <= now).map(|(id, _)| *id).collect();
+        for host in lit {
+            self.nemesis.dark.remove(&host);
+            self.world.start_empty_node(host);
+            self.start(host);
         }
         let up: Vec<(usize, bool)> =
             self.nemesis.down.iter().filter(|(_, (at, _))| *at <= now).map(|(id, (_, w))| (*id, *w)).collect();
         for (node, is_wiped) in up {
             self.nemesis.down.remove(&node);
             self.world.start_node(node, self.world.below(2) == 0, is_wiped);
+        }
+        // A program opens its file with its host's memory.
+        let may_start = |host: usize| !self.plan.is_synced || !self.nemesis.is_down(host);
+        let dead = self.nemesis.dead.iter().filter(|(id, at)| **at <= now && may_start(**id));
+        let back: Vec<usize> = dead.map(|(id, _)| *id).collect();
+        for program in back {
+            self.nemesis.dead.remove(&program);
+            self.start(program);
         }
     }
 

@@ -21,7 +21,7 @@ pub(super) const COMMAND_BYTES_MAX: usize = 120;
 /// A clock is fast or slow by one in so many.
 const CLOCK_SHARE: u64 = 130;
 const CLOCKS_APART_US: u64 = 1 << 40;
-const GROUP: u64 = 0x61_6772_6565;
+pub(super) const GROUP: u64 = 0x61_6772_6565;
 
 /// The program of one member, in one life after the other.
 #[derive(Debug)]
@@ -65,11 +65,11 @@ pub(super) fn memory_bytes() -> u64 {
     layout().map_or(0, Layout::bytes)
 }
 
-fn layout() -> Option<Layout> {
+pub(super) fn layout() -> Option<Layout> {
     Layout::new(SNAPSHOT_BYTES, RING_LINES).ok()
 }
 
-fn words(bytes: &[u8]) -> Vec<u64> {
+pub(super) fn words(bytes: &[u8]) -> Vec<u64> {
     bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default())).collect()
 }
 
@@ -97,7 +97,7 @@ impl Program {
     pub(super) fn start(
         &mut self,
         members: &[Member],
-        (period_us, piece_bytes_max): (u64, usize),
+        (period_us, piece_bytes_max, is_synced): (u64, usize, bool),
         (lease_us, rate): (u64, i64),
         seed: u64,
         chronicle: &Arc<Mutex<Chronicle>>,
@@ -112,6 +112,7 @@ impl Program {
             piece_bytes_max,
             period_us,
             lease_us,
+            is_synced,
             seed,
         };
         self.replica = Replica::new(settings, Registers::new(chronicle)).ok();
@@ -123,6 +124,12 @@ impl Program {
     pub(super) fn begin(&self, action: Action, world: &World) -> Option<Result<(u64, Posted), (u64, Answer)>> {
         let posted = |id, node: u8, what| Posted { program: self.me, life: self.life, node: node.into(), id, what };
         match action {
+            // A memory that waits for its file is not found, as whoever looks for its number sees.
+            Action::TakeOver { id, member, .. } | Action::Read { id, member, .. }
+                if !world.state().keepers[usize::from(member)].is_whole =>
+            {
+                Some(Err((id, Answer::Lost)))
+            }
             Action::TakeOver { id, member, fence } => {
                 let flight = world.post(|at, _| Flight::of_take_over(self.me, member.into(), fence, at));
                 Some(Ok((flight, posted(id, member, What::TakeOver(fence)))))
@@ -158,7 +165,9 @@ impl Program {
     pub(super) fn end(&mut self, posted: Posted, outcome: Result<Outcome, Error>, world: &World) -> (u64, Answer) {
         let member = posted.node as u8;
         let answer = match (posted.what, outcome) {
-            (What::TakeOver(fence), Ok(Outcome::Taken(Taken::Granted { number, last, grant }))) => {
+            (What::TakeOver(fence), Ok(Outcome::Taken(Taken::Granted { number, last, grant })))
+                if world.state().keepers[posted.node].is_whole =>
+            {
                 self.grants.insert(member, (fence, grant));
                 Answer::Granted { number, last }
             }

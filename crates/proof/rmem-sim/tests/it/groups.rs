@@ -33,6 +33,9 @@ fn calm(seed: u64) -> GroupPlan {
         lasts: 30,
         changes: 0,
         lease: 0,
+        is_synced: false,
+        power: 0,
+        outages: 0,
     }
 }
 
@@ -51,6 +54,8 @@ fn play_all(make: impl Fn(u64) -> GroupPlan) -> GroupStory {
         sum.fenced += story.fenced;
         sum.saved += story.saved;
         sum.loaded += story.loaded;
+        sum.cuts += story.cuts;
+        sum.synced += story.synced;
     }
     println!("{sum:?}");
     sum
@@ -138,6 +143,38 @@ fn all_faults_together_lose_nothing() {
     let all = |seed| GroupPlan { delayed: 20, deaths: 6, pauses: 6, restarts: 8, wiped: 40, cuts: 10, ..calm(seed) };
     let sum = play_all(all);
     assert!(sum.leaders as u64 > seeds() && sum.fenced > 0 && sum.wipes > 0 && sum.loaded > 0, "{sum:?}");
+}
+
+fn synced(seed: u64) -> GroupPlan {
+    GroupPlan { is_synced: true, slowness: 1, ..calm(seed) }
+}
+
+#[test]
+fn a_synced_group_in_peace_agrees_and_its_files_follow() {
+    let sum = play_all(synced);
+    assert!(sum.saved > seeds() && sum.synced > 10 * seeds(), "{sum:?}");
+}
+
+#[test]
+fn power_that_goes_at_hosts_takes_nothing_that_is_synced() {
+    let sum = play_all(|seed| GroupPlan { delayed: 10, power: 12, deaths: 4, lasts: 20, ..synced(seed) });
+    assert!(sum.cuts > seeds() && sum.leaders as u64 > seeds(), "{sum:?}");
+}
+
+#[test]
+fn power_that_goes_at_all_hosts_takes_nothing_that_is_synced() {
+    let sum = play_all(|seed| GroupPlan { delayed: 10, outages: 6, lasts: 20, ..synced(seed) });
+    assert!(sum.cuts > seeds() && sum.leaders as u64 > seeds(), "{sum:?}");
+}
+
+#[test]
+fn a_synced_group_loses_nothing_by_all_faults_together() {
+    let all = |seed| {
+        let rates = GroupPlan { delayed: 40, deaths: 8, pauses: 6, restarts: 6, cuts: 8, ..synced(seed) };
+        GroupPlan { power: 8, outages: 2, lasts: 20, lease: 8 * (seed % 2), calls: 60, ..rates }
+    };
+    let sum = play_all(all);
+    assert!(sum.cuts > seeds() && sum.fenced > 0 && sum.loaded > 0, "{sum:?}");
 }
 
 #[test]

@@ -118,6 +118,9 @@ fn two_checkers_say_the_same_of_histories_of_groups() {
             lasts: 30,
             changes: 0,
             lease: 6 * (seed % 2),
+            is_synced: false,
+            power: 0,
+            outages: 0,
         };
         (format!("{plan:?}"), plan.record().unwrap().1)
     };

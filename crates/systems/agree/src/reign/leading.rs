@@ -1,7 +1,7 @@
 //! What a leader does.
 //!
-//! Owns what is committed: an entry of the own term that a majority of members' memories holds, and all before it (Raft,
-//! section 5.4.2: what a majority holds of older terms may still be lost). Every input ends in [`Reign::settle`], which
+//! Owns what is committed: an entry of the own term that a majority of members' memories holds, in a synced group their
+//! files too, and all before it (Raft, section 5.4.2: what a majority holds of older terms may still be lost). Every input ends in [`Reign::settle`], which
 //! brings everything to where it can be: memories attached, entries committed and applied, ring recycled, WRITEs begun.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -186,10 +186,13 @@ impl Reign {
                     None => memory.lose(cx.now, cx.settings.period_us, cx.outbox),
                 }
             }
+            if let Stage::Held(held) = &mut memory.stage {
+                held.resolve(&leading.log);
+            }
         }
         let matched = |member: Member| match self.memories.get(&member.id).map(|memory| (memory.number, &memory.stage))
         {
-            Some((number, Stage::Held(held))) if number == member.number => held.matched,
+            Some((number, Stage::Held(held))) if number == member.number => held.counted(cx.settings.is_synced),
             _ => 0,
         };
         let mut all: Vec<u64> = self.members.iter().map(matched).collect();
@@ -229,7 +232,7 @@ impl Reign {
         self.memories.retain(|id, _| stays(*id));
         cx.outbox.forget(|what| matches!(what, Use::Hold(id, _) if !stays(*id)));
         let is_new = |memory: &&Memory| !self.members.contains(memory.id, memory.number);
-        let has_come = |memory: &&Memory| held_of(memory).is_some_and(|held| held.matched >= leading.commit);
+        let has_come = |memory: &&Memory| held_of(memory).is_some_and(|held| held.counted(cx.settings.is_synced) >= leading.commit);
         let come = self.memories.values().filter(is_new).find(has_come);
         if let Some(member) = come.map(|memory| Member { id: memory.id, number: memory.number }) {
             leading.joining.remove(&member.id);

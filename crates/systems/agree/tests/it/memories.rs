@@ -92,6 +92,7 @@ impl World {
             piece_bytes_max,
             period_us: PERIOD_US,
             lease_us,
+            is_synced: false,
             seed: me.into(),
         };
         Self {

@@ -78,6 +78,7 @@ fn settings_that_cannot_be_are_refused() {
         piece_bytes_max: 64,
         period_us: 1,
         lease_us: 0,
+        is_synced: false,
         seed: 0,
     };
     assert!(Replica::new(good.clone(), Sum::default()).is_ok());
