@@ -93,7 +93,10 @@ impl Held {
     pub(crate) fn describe(&self) -> String {
         let (matched, synced, next, under_way) = (self.matched, self.synced, self.next, self.sent.len());
         let copying = if self.copying.is_some() { ", a snapshot is written" } else { "" };
-        format!("held, matched {matched}, synced {synced}, next {next}, {under_way} WRITEs under way{copying}, told {}", self.told)
+        format!(
+            "held, matched {matched}, synced {synced}, next {next}, {under_way} WRITEs under way{copying}, told {}",
+            self.told
+        )
     }
 
     /// The owner of the memory says what its file has.

@@ -67,7 +67,9 @@ pub struct Scribe {
     doing: Doing,
     /// The term in the memory's head, if the file has none as great.
     promise: Option<Term>,
-    /// What was read is asked for next.
+    /// The term in the memory's head.
+    term: Term,
+    /// What is read next.
     place: Option<(u64, usize)>,
 }
 
@@ -89,7 +91,15 @@ impl Scribe {
             seed: 0,
         };
         settings.check_sizes()?;
-        Ok(Self { settings, journal, sum: 0, doing: Doing::Replace(None), promise: None, place: None })
+        Ok(Self {
+            settings,
+            journal,
+            sum: 0,
+            doing: Doing::Replace(None),
+            promise: None,
+            term: Term::NONE,
+            place: None,
+        })
     }
 
     /// Looks at the memory, unless something is being done.
@@ -160,6 +170,7 @@ impl Scribe {
 
     fn on_head(&mut self, bytes: &[u8]) {
         let Some(head) = Head::decode(bytes, self.settings.group, &Members::default()) else { return };
+        self.term = head.term;
         self.promise = Some(head.term).filter(|term| *term > self.journal.promised && term.is_possible());
         let is_newer = head.mark.tail.index > self.journal.base().index;
         match Load::new(&head.mark, head.bank, &self.settings).filter(|_| is_newer) {
@@ -192,11 +203,13 @@ impl Scribe {
 
     fn look_at_tail(&mut self) {
         match self.journal.entries.last() {
-            Some(last) => {
+            // An entry of the leader of the head's term was written over by nobody. Behind one of an older leader its bytes
+            // may still stand there, and another log ends before them.
+            Some(last) if last.tail.term == self.term => {
                 let at = self.settings.layout.line_at(last.line());
                 (self.doing, self.place) = (Doing::Tail, Some((at, LINE_BYTES)));
             }
-            None => self.scan_behind(self.journal.base()),
+            _ => self.scan_behind(self.journal.base()),
         }
     }
 

@@ -232,7 +232,9 @@ impl Reign {
         self.memories.retain(|id, _| stays(*id));
         cx.outbox.forget(|what| matches!(what, Use::Hold(id, _) if !stays(*id)));
         let is_new = |memory: &&Memory| !self.members.contains(memory.id, memory.number);
-        let has_come = |memory: &&Memory| held_of(memory).is_some_and(|held| held.counted(cx.settings.is_synced) >= leading.commit);
+        let has_come = |memory: &&Memory| {
+            held_of(memory).is_some_and(|held| held.counted(cx.settings.is_synced) >= leading.commit)
+        };
         let come = self.memories.values().filter(is_new).find(has_come);
         if let Some(member) = come.map(|memory| Member { id: memory.id, number: memory.number }) {
             leading.joining.remove(&member.id);
