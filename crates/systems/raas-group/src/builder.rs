@@ -3,14 +3,17 @@
 //! Owns the defaults, and what is checked before anything is made.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agree::{Layout, Machine, Replica, Settings};
+use agree::{Layout, Machine, Replica, Settings, Title};
 use raas::{Region, RegionAccess, RegionError, RegionKey, RegionOptions, RegionRefusal, Session};
 
+use crate::class::Class;
 use crate::drive::Drive;
 use crate::driver::Driver;
+use crate::durable::{Durable, Keeping};
 use crate::error::GroupError;
 use crate::founding;
 use crate::group::Group;
@@ -28,7 +31,7 @@ const SNAPSHOT_BYTES: u64 = 16 << 20;
 const PERIOD: Duration = Duration::from_millis(5);
 const FOUNDED_WITHIN: Duration = Duration::from_secs(60);
 
-/// Settings of a group. All but [`me`](Self::me) are the same in all of its programs.
+/// Settings of a group. All but [`me`](Self::me) and the directory are the same in all of its programs.
 #[derive(Debug, Clone)]
 pub struct GroupBuilder {
     name: String,
@@ -40,6 +43,7 @@ pub struct GroupBuilder {
     snapshot_bytes: u64,
     period: Duration,
     read_lease: Duration,
+    directory: Option<PathBuf>,
     founded_within: Duration,
 }
 
@@ -57,6 +61,7 @@ impl GroupBuilder {
             snapshot_bytes: SNAPSHOT_BYTES,
             period: PERIOD,
             read_lease: Duration::ZERO,
+            directory: None,
             founded_within: FOUNDED_WITHIN,
         }
     }
@@ -118,6 +123,20 @@ impl GroupBuilder {
         self
     }
 
+    /// Makes acknowledgements [`Class::SyncedMajority`]: what is acknowledged is in files of a majority too, each in a
+    /// directory of its member's own on its host, which is made if it is not there. All programs of a group give one, or
+    /// none does. Opened again over their directories, a majority of members has all that was acknowledged, though power
+    /// went at all hosts. The price: a command waits for a sync of files at a majority, and so for the programs of a
+    /// majority; and a new leader too.
+    ///
+    /// A directory is the member's memory: if it is lost, or an older copy is put in its place, the member has forgotten
+    /// what it promised. A lost one may be begun anew with an empty one. An older copy must not be put there.
+    #[must_use]
+    pub fn synced(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.directory = Some(directory.into());
+        self
+    }
+
     /// How long [`open`](Self::open) waits for the memories of all members when the group is new: a minute unless given.
     #[must_use]
     pub fn founded_within(mut self, time: Duration) -> Self {
@@ -134,34 +153,49 @@ impl GroupBuilder {
         }
         let layout = Layout::new(self.snapshot_bytes, self.ring_lines)?;
         let region = region_name(&self.name);
+        let mut drawn = [0; 24];
+        getrandom::fill(&mut drawn).map_err(|e| system("drawing random bytes", &e))?;
+        let [seed, client, number] =
+            [0, 8, 16].map(|at| drawn[at..].first_chunk().map_or(1, |b| u64::from_le_bytes(*b)));
+        let (group, command_bytes_max) = (group_number(&self.name), self.command_bytes_max as u64);
+        let title = Title { group, member: self.me, number: number.max(1), layout, command_bytes_max };
+        let mut durable = self.directory.as_ref().map(|path| Durable::open(path, title)).transpose()?;
         let own = own_memory(session, &region, self.key, layout.bytes())?;
-        let places = Places { session: session.clone(), region, key: self.key, me: self.me, hosts: self.hosts };
+        if let Some(durable) = &mut durable {
+            durable.restore(&own, &self.name)?;
+        }
+        let number = durable.as_ref().map_or_else(|| own.id(), Durable::number);
+        let class = if durable.is_some() { Class::SyncedMajority } else { Class::RamMajority };
+        let places =
+            Places { session: session.clone(), region, key: self.key, me: self.me, hosts: self.hosts, class, number };
         let [period_us, lease_us] =
             [self.period, self.read_lease].map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
-        let members = founding::members(&places, &own, (&self.name, lease_us), self.founded_within)?;
+        let founded = founding::members(&places, &own, (&self.name, lease_us), self.founded_within)?;
+        if let Some(durable) = &mut durable {
+            durable.found(&founded)?;
+        }
         let hosts = places.hosts.clone();
         Sign { layout, command_bytes_max: self.command_bytes_max, period_us, hosts }.write(&own)?;
-        let mut seed = [0; 16];
-        getrandom::fill(&mut seed).map_err(|e| system("drawing random bytes", &e))?;
-        let (seed, client) = seed.split_at(8);
-        let number = |bytes: &[u8]| bytes.first_chunk().map_or(1, |bytes| u64::from_le_bytes(*bytes));
         let settings = Settings {
-            group: group_number(&self.name),
+            group,
             me: self.me,
-            members,
+            members: founded.members,
             layout,
             command_bytes_max: self.command_bytes_max,
             piece_bytes_max: PIECE_BYTES_MAX,
             period_us,
             lease_us,
-            seed: number(seed),
+            is_synced: class.is_synced(),
+            seed,
         };
         let replica = Replica::new(settings, machine)?;
-        let inbox = Inbox::new(number(client));
+        let start = |durable| Keeping::start(durable, own.clone(), self.period);
+        let keeping = durable.map(start).transpose().map_err(|e| system("starting a thread", &e))?;
+        let inbox = Inbox::new(client);
         let memories = Memories::new(places, own, &inbox);
-        let driver = Driver::new(replica, memories, &inbox, self.period);
+        let driver = Driver::new(replica, memories, &inbox, (self.period, class));
         let drive = Drive::new(driver, Arc::clone(&inbox), self.period);
-        Group::start(drive, inbox).map_err(|e| system("starting a thread", &e))
+        Group::start((drive, inbox), (class, keeping)).map_err(|e| system("starting a thread", &e))
     }
 }
 

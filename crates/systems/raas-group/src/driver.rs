@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use agree::{Event, Machine, Refused, Replica, Role};
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::class::Class;
 use crate::committed::Committed;
 use crate::error::GroupError;
 use crate::memories::{Memories, Outcomes};
@@ -18,6 +19,9 @@ use crate::wish::{Caller, Inbox, Reader, Shown, Wish};
 
 /// Longest wait for an operation under way while callers may come.
 const LOOK: Duration = Duration::from_micros(100);
+
+/// Of a period, how often members' files are looked at while something waits for them: one in so many.
+const FILES_SHARE: u32 = 16;
 
 /// What is said of a member whose memory cannot be believed.
 const WILD: &str = "the memory of a member of a group has a term that no program of the group can have, and counts for \
@@ -32,6 +36,7 @@ pub(crate) struct Driver<M> {
     /// The next period begins.
     next: Instant,
     is_over: bool,
+    class: Class,
     role: Role,
     applied: u64,
     waiting: BTreeMap<(u64, u64), Vec<Caller>>,
@@ -41,7 +46,12 @@ pub(crate) struct Driver<M> {
 }
 
 impl<M: Machine> Driver<M> {
-    pub(crate) fn new(replica: Replica<M>, memories: Memories, inbox: &Arc<Inbox<M>>, period: Duration) -> Self {
+    pub(crate) fn new(
+        replica: Replica<M>,
+        memories: Memories,
+        inbox: &Arc<Inbox<M>>,
+        (period, class): (Duration, Class),
+    ) -> Self {
         let role = Role::Follower { leader: None };
         let driver = Self {
             replica,
@@ -50,6 +60,7 @@ impl<M: Machine> Driver<M> {
             period,
             next: Instant::now(),
             is_over: false,
+            class,
             role,
             applied: 0,
             waiting: BTreeMap::new(),
@@ -77,6 +88,9 @@ impl<M: Machine> Driver<M> {
             self.next = Instant::now() + self.period;
         }
         self.pump();
+        if self.replica.waits_for_files() {
+            self.next = self.next.min(Instant::now() + self.period / FILES_SHARE);
+        }
         if self.rest().is_zero() {
             self.hear(LOOK.min(self.next.saturating_duration_since(Instant::now())));
         }
@@ -157,7 +171,7 @@ impl<M: Machine> Driver<M> {
     fn on_event(&mut self, event: Event) -> bool {
         match event {
             Event::Committed { index, client, number, reply } => {
-                self.answer((client, number), &Ok(Committed { index, reply }));
+                self.answer((client, number), &Ok(Committed { index, reply, class: self.class }));
             }
             Event::Unknown { client, number } => self.answer((client, number), &Err(GroupError::Unknown)),
             Event::Readable { read } => {

@@ -3,10 +3,13 @@
 //! Owns the words. It must never say that nothing was done when something may have been.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use agree::{OutOfRange, Refused};
 use raas::RegionError;
+
+use crate::class::Class;
 
 /// A group could not be opened, or did not do what it was asked for.
 #[derive(Clone, thiserror::Error)]
@@ -55,6 +58,46 @@ pub enum GroupError {
         its: Duration,
         /// What this program gave.
         given: Duration,
+    },
+    /// The group was founded with acknowledgements of another class.
+    #[error(
+        "the acknowledgements of the group `{group}` are {its}, not {given}: give `GroupBuilder::synced` in all of its \
+         programs or in none"
+    )]
+    OtherClass {
+        /// The group.
+        group: String,
+        /// As it was founded.
+        its: Class,
+        /// What this program gave.
+        given: Class,
+    },
+    /// A directory that is not what this member's memory can be made of. Nothing in it was changed.
+    #[error(
+        "the directory {} is not this member's: {what}; give the one that this member had, or begin as a new memory: with \
+         an empty directory, after program and daemon of this host have ended", path.display()
+    )]
+    OtherDirectory {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        what: &'static str,
+    },
+    /// Another program has the directory.
+    #[error("another program keeps a member in {}: each member has a directory of its own", path.display())]
+    DirectoryInUse {
+        /// Which.
+        path: PathBuf,
+    },
+    /// The directory cannot be read or written.
+    #[error("the directory {}: {what}: {cause}", path.display())]
+    Directory {
+        /// Which.
+        path: PathBuf,
+        /// What was done with it.
+        what: &'static str,
+        /// What the system said.
+        cause: String,
     },
     /// A host has the group's region, and no program has opened the group there.
     #[error("no program has opened the group `{group}` on {host} yet: look again when it has")]

@@ -1,4 +1,4 @@
-//! Who the members of a group were when it began, and how long its leases are.
+//! Who the members of a group were when it began, how long its leases are, and what its acknowledgements are worth.
 //!
 //! Owns the list of both in each member's memory, behind the words of its owner's page. A memory that lost its bytes
 //! must never be taken for one of a founder: so a list that anybody has counts, and a new one is made only when all
@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use agree::{Member, OWNER_AT};
 use raas::{Region, RegionAccess, RegionError};
 
+use crate::class::Class;
+use crate::durable;
 use crate::error::GroupError;
 use crate::memories::Places;
 
@@ -16,9 +18,9 @@ use crate::memories::Places;
 const LIST_AT: u64 = OWNER_AT + 2048;
 const MEMBERS_MAX: usize = 9;
 /// What begins a list.
-const MAGIC: u64 = 0x7261_6173_6772_7033;
-/// Begin, lease, count, number and memory of each, checksum.
-const LIST_WORDS: usize = 3 + 2 * MEMBERS_MAX + 1;
+const MAGIC: u64 = 0x7261_6173_6772_7034;
+/// Begin, lease, class, count, number and memory of each, checksum.
+const LIST_WORDS: usize = 4 + 2 * MEMBERS_MAX + 1;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// What all programs of a group must have alike.
@@ -26,19 +28,24 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub(crate) struct Founded {
     pub(crate) members: Vec<Member>,
     pub(crate) lease_us: u64,
+    pub(crate) class: Class,
 }
 
 /// The members, as whoever knows them says, or as they are founded now. Leases of another length than the founder's are
-/// refused: a leader that believes for longer than another one waits would answer what was.
+/// refused: a leader that believes for longer than another one waits would answer what was. So is another class.
 pub(crate) fn members(
     places: &Places,
     own: &Region,
     (group, lease_us): (&str, u64),
     within: Duration,
-) -> Result<Vec<Member>, GroupError> {
+) -> Result<Founded, GroupError> {
     let founded = found(places, own, (group, lease_us), within)?;
+    if founded.class != places.class {
+        let (group, its, given) = (group.to_owned(), founded.class, places.class);
+        return Err(GroupError::OtherClass { group, its, given });
+    }
     if founded.lease_us == lease_us {
-        return Ok(founded.members);
+        return Ok(founded);
     }
     let [its, given] = [founded.lease_us, lease_us].map(Duration::from_micros);
     Err(GroupError::OtherLease { group: group.to_owned(), its, given })
@@ -55,15 +62,16 @@ fn found(
         if let Some(list) = list_of(own)? {
             return Ok(list);
         }
-        let (mut all, mut missing) = (vec![Member { id: places.me, number: own.id() }], Vec::new());
+        let (mut all, mut missing) = (vec![Member { id: places.me, number: places.number }], Vec::new());
         for &(id, host) in places.hosts.iter().filter(|(id, _)| *id != places.me) {
             let found = Region::open_for(&places.session, host, &places.region, places.key, RegionAccess::READ)
-                .and_then(|region| Ok((region.id(), list_of(&region)?)));
+                .and_then(|region| Ok((number_of(&region, places.class)?, list_of(&region)?)));
             match found {
                 Ok((_, Some(list))) => {
                     write(own, &list)?;
                     return Ok(list);
                 }
+                Ok((0, None)) => missing.push(id),
                 Ok((number, None)) => all.push(Member { id, number }),
                 Err(error) => {
                     tracing::debug!(group, member = id, %error, "its memory is not there yet");
@@ -74,7 +82,7 @@ fn found(
         let is_founder = places.hosts.iter().all(|(id, _)| *id >= places.me);
         if missing.is_empty() && is_founder {
             all.sort_unstable();
-            let founded = Founded { members: all, lease_us };
+            let founded = Founded { members: all, lease_us, class: places.class };
             write(own, &founded)?;
             tracing::info!(group, members = founded.members.len(), "the group begins");
             return Ok(founded);
@@ -87,8 +95,13 @@ fn found(
     }
 }
 
-fn write(own: &Region, founded: &Founded) -> Result<(), RegionError> {
+pub(crate) fn write(own: &Region, founded: &Founded) -> Result<(), RegionError> {
     own.write(LIST_AT, &encode(founded))
+}
+
+/// The number by which a memory is a member; 0: it waits for its file.
+pub(crate) fn number_of(region: &Region, class: Class) -> Result<u64, RegionError> {
+    if class.is_synced() { durable::number_of(region) } else { Ok(region.id()) }
 }
 
 /// The list in a memory; none if it has none.
@@ -98,10 +111,10 @@ pub(crate) fn list_of(region: &Region) -> Result<Option<Founded>, RegionError> {
     Ok(decode(&bytes))
 }
 
-fn encode(Founded { members, lease_us }: &Founded) -> Vec<u8> {
+pub(crate) fn encode(Founded { members, lease_us, class }: &Founded) -> Vec<u8> {
     let mut words = [0u64; LIST_WORDS];
-    (words[0], words[1], words[2]) = (MAGIC, *lease_us, members.len() as u64);
-    for (place, member) in words[3..].chunks_exact_mut(2).zip(members) {
+    words[..4].copy_from_slice(&[MAGIC, *lease_us, u64::from(class.is_synced()), members.len() as u64]);
+    for (place, member) in words[4..].chunks_exact_mut(2).zip(members) {
         (place[0], place[1]) = (u64::from(member.id), member.number);
     }
     let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -111,12 +124,13 @@ fn encode(Founded { members, lease_us }: &Founded) -> Vec<u8> {
     bytes
 }
 
-fn decode(bytes: &[u8]) -> Option<Founded> {
+pub(crate) fn decode(bytes: &[u8]) -> Option<Founded> {
     let words: Vec<u64> =
         bytes.chunks_exact(8).filter_map(|word| Some(u64::from_le_bytes(*word.first_chunk()?))).collect();
     let (&sum, rest) = words.split_last()?;
     let (&magic, rest) = rest.split_first()?;
     let (&lease_us, rest) = rest.split_first()?;
+    let (&is_synced, rest) = rest.split_first()?;
     let (&count, rest) = rest.split_first()?;
     let summed = bytes.len().checked_sub(8).and_then(|at| bytes.get(..at))?;
     if magic != MAGIC || u64::from(crc32c::crc32c(summed)) != sum {
@@ -125,7 +139,8 @@ fn decode(bytes: &[u8]) -> Option<Founded> {
     let count = usize::try_from(count).ok().filter(|count| (1..=MEMBERS_MAX).contains(count))?;
     let member = |pair: &[u64]| Some(Member { id: u8::try_from(pair[0]).ok()?, number: pair[1] });
     let members = rest.chunks_exact(2).take(count).map(member).collect::<Option<_>>()?;
-    Some(Founded { members, lease_us })
+    let class = if is_synced == 1 { Class::SyncedMajority } else { Class::RamMajority };
+    Some(Founded { members, lease_us, class })
 }
 
 #[cfg(test)]
@@ -135,7 +150,7 @@ mod tests {
     #[test]
     fn a_list_is_read_as_it_was_written_and_nothing_else_is_one() {
         let members = vec![Member { id: 1, number: 10 }, Member { id: 200, number: u64::MAX }];
-        let list = Founded { members, lease_us: 20_000 };
+        let list = Founded { members, lease_us: 20_000, class: Class::SyncedMajority };
         let bytes = encode(&list);
         assert_eq!(bytes.len(), LIST_WORDS * 8);
         assert_eq!(decode(&bytes), Some(list));

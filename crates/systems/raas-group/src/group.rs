@@ -9,8 +9,10 @@ use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::class::Class;
 use crate::committed::Committed;
 use crate::drive::Drive;
+use crate::durable::Keeping;
 use crate::error::GroupError;
 use crate::proposal::{self, Proposal};
 use crate::wish::{Caller, Inbox, Wish};
@@ -22,6 +24,9 @@ pub struct Group<M: Machine> {
     inbox: Arc<Inbox<M>>,
     drive: Arc<Drive<M>>,
     thread: Option<JoinHandle<()>>,
+    class: Class,
+    /// Ends after the thread: what came until then is kept.
+    _keeping: Option<Keeping>,
 }
 
 impl<M: Machine> fmt::Debug for Group<M> {
@@ -31,15 +36,18 @@ impl<M: Machine> fmt::Debug for Group<M> {
 }
 
 impl<M: Machine + Send + 'static> Group<M> {
-    pub(crate) fn start(drive: Drive<M>, inbox: Arc<Inbox<M>>) -> io::Result<Self> {
+    pub(crate) fn start(
+        (drive, inbox): (Drive<M>, Arc<Inbox<M>>),
+        (class, keeping): (Class, Option<Keeping>),
+    ) -> io::Result<Self> {
         let drive = Arc::new(drive);
         let driven = Arc::clone(&drive);
         let thread = std::thread::Builder::new().name("raas-group".into()).spawn(move || driven.run())?;
-        Ok(Self { inbox, drive, thread: Some(thread) })
+        Ok(Self { inbox, drive, thread: Some(thread), class, _keeping: keeping })
     }
 
-    /// Has a command applied by all members, once. It returns when a majority's memories have it and this member has
-    /// applied it. [`GroupError::Refused`] if this member does not lead: then the command was not begun, and the error says
+    /// Has a command applied by all members, once. It returns when a majority has it, as the group's [class](Self::class)
+    /// says where, and this member has applied it. [`GroupError::Refused`] if this member does not lead: then the command was not begun, and the error says
     /// who leads, as far as is known. [`GroupError::Unknown`] if it led no more before the command was committed.
     pub fn propose(&self, command: &[u8]) -> Result<Committed, GroupError> {
         let (client, number) = self.inbox.take_client();
@@ -99,6 +107,12 @@ impl<M: Machine + Send + 'static> Group<M> {
             machine.save(&mut bytes);
             bytes
         })
+    }
+
+    /// What the group's acknowledgements are worth.
+    #[must_use]
+    pub fn class(&self) -> Class {
+        self.class
     }
 
     /// What this member is now.

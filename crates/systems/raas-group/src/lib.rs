@@ -40,7 +40,8 @@
 //! }
 //! ```
 //!
-//! **Committed means: in the memory of a majority.** It does not survive power that fails at a majority of hosts.
+//! **Committed means: in the memory of a majority.** It does not survive power that fails at a majority of hosts. With
+//! [`GroupBuilder::synced`] it means: and synced to files there, and survives that. Each answer [says](Committed::class) which.
 //!
 //! Owns the threads, regions and clocks of a group. It must never answer a read from a state that another leader may
 //! have changed. May use `agree`, `raas`. Order of calls: [`GroupBuilder::open`] at each member, in any order; then
@@ -49,9 +50,12 @@
 #![deny(missing_docs)]
 
 mod builder;
+mod class;
 mod committed;
+mod directory;
 mod drive;
 mod driver;
+mod durable;
 mod error;
 mod founding;
 mod group;
@@ -65,6 +69,7 @@ mod writers;
 
 pub use agree::{BadSnapshot, Machine, Members, Refused, Role, Term};
 pub use builder::GroupBuilder;
+pub use class::Class;
 pub use committed::Committed;
 pub use error::GroupError;
 pub use group::Group;

@@ -13,6 +13,7 @@ use agree::{Action, Answer};
 use raas::elsewhere::Sleeper;
 use raas::{Batch, Completion, Ended, Pending, Region, RegionError, RegionKey, RegionRefusal, Session};
 
+use crate::class::Class;
 use crate::sign;
 use crate::wish::{Inbox, News};
 use crate::worker::{self, Job, Target};
@@ -32,6 +33,9 @@ pub(crate) struct Places {
     pub(crate) key: RegionKey,
     pub(crate) me: u8,
     pub(crate) hosts: Vec<(u8, IpAddr)>,
+    pub(crate) class: Class,
+    /// The number of this host's memory.
+    pub(crate) number: u64,
 }
 
 impl Places {
@@ -73,7 +77,10 @@ pub(crate) struct Memories {
     session: Session,
     me: u8,
     own: Region,
-    readers: BTreeMap<u8, Region>,
+    /// Of this host's memory.
+    number: u64,
+    /// With their memories' numbers.
+    readers: BTreeMap<u8, (u64, Region)>,
     /// Memories that a worker opens, or that are to be opened at this moment.
     opening: BTreeMap<u8, Option<Instant>>,
     writers: Writers<Region>,
@@ -84,15 +91,16 @@ pub(crate) struct Memories {
 
 impl Memories {
     pub(crate) fn new<M: Send + 'static>(places: Places, own: Region, inbox: &Arc<Inbox<M>>) -> Self {
-        let Places { session, region, key, me, hosts, .. } = places;
+        let Places { session, region, key, me, hosts, class, number } = places;
         let worker = |(member, host): (u8, IpAddr)| {
-            let target = Target { session: session.clone(), member, host, region: region.clone(), key };
+            let target = Target { session: session.clone(), member, host, region: region.clone(), key, class };
             (member, worker::start(target, Arc::clone(inbox) as _))
         };
         let mut memories = Self {
             session: session.clone(),
             me,
             own,
+            number,
             readers: BTreeMap::new(),
             opening: BTreeMap::new(),
             writers: Writers::default(),
@@ -146,14 +154,14 @@ impl Memories {
     fn read(&mut self, id: u64, member: u8, offset: u64, bytes: usize) {
         if member == self.me {
             let mut found = vec![0; bytes];
-            let number = self.own.id();
+            let number = self.number;
             let answer = match self.own.read(offset, &mut found) {
                 Ok(()) => Answer::Read { number, bytes: found },
                 Err(error) => lost(&error),
             };
             return self.outcomes.answers.push((id, answer));
         }
-        let Some(region) = self.readers.get(&member) else {
+        let Some((number, region)) = self.readers.get(&member) else {
             self.open(member);
             return self.outcomes.answers.push((id, Answer::Lost));
         };
@@ -163,7 +171,7 @@ impl Memories {
         }
         let mut batch = Batch::new();
         batch.read(region, offset, bytes);
-        self.submit(id, member, Kind::Read { number: region.id() }, batch);
+        self.submit(id, member, Kind::Read { number: *number }, batch);
     }
 
     fn write(&mut self, id: u64, (member, fence): (u8, u64), offset: u64, bytes: Vec<u8>) {
@@ -203,9 +211,12 @@ impl Memories {
     /// A worker is done.
     pub(crate) fn on_news(&mut self, news: News) {
         match news {
-            News::Opened { member, result: Ok(region) } => {
+            News::Opened { member, result: Ok((0, _)) } => {
+                self.opening.insert(member, Some(Instant::now() + OPEN_AGAIN));
+            }
+            News::Opened { member, result: Ok((number, region)) } => {
                 self.opening.remove(&member);
-                self.readers.insert(member, region);
+                self.readers.insert(member, (number, region));
             }
             News::Opened { member, result: Err(error) } => {
                 tracing::debug!(member, %error, "a member's memory is not opened");
@@ -213,8 +224,8 @@ impl Memories {
             }
             News::Taken { member, id, fence, result } => {
                 let answer = match result {
-                    Ok((region, last)) => {
-                        let number = region.id();
+                    Ok((0, ..)) => Answer::Lost,
+                    Ok((number, region, last)) => {
                         self.writers.add(member, fence, region);
                         Answer::Granted { number, last }
                     }

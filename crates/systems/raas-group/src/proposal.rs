@@ -102,13 +102,14 @@ mod tests {
     use std::task::Wake;
 
     use super::*;
+    use crate::class::Class;
 
     #[test]
     fn it_ends_with_its_answer_or_with_its_answerer() {
         let mut cx = Context::from_waker(Waker::noop());
         let (mut proposal, answerer) = pair(&Arc::default());
         assert!(Pin::new(&mut proposal).poll(&mut cx).is_pending());
-        answerer.answer(Ok(Committed { index: 3, reply: vec![1] }));
+        answerer.answer(Ok(Committed { index: 3, reply: vec![1], class: Class::RamMajority }));
         let ended = Pin::new(&mut proposal).poll(&mut cx);
         assert!(matches!(ended, Poll::Ready(Ok(Committed { index: 3, .. }))), "{ended:?}");
         let (mut proposal, answerer) = pair(&Arc::default());
@@ -137,7 +138,7 @@ mod tests {
                 assert!(Pin::new(proposal).poll(&mut Context::from_waker(&waker)).is_pending());
             }
             for answerer in answerers {
-                answerer.answer(Ok(Committed { index: 1, reply: vec![] }));
+                answerer.answer(Ok(Committed { index: 1, reply: vec![], class: Class::RamMajority }));
             }
             assert_eq!(woken(&counts), 0);
             wakes.begin();

@@ -6,12 +6,13 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use agree::{Beat, Glance, Glanced, Member, OWNER_AT, Sight, Term};
+use agree::{Beat, Glance, Glanced, Kept, Member, OWNER_AT, Sight, Term};
 use raas::{Region, RegionAccess, RegionKey, Session};
 
 use crate::builder::{group_number, region_name};
+use crate::class::Class;
 use crate::error::GroupError;
-use crate::founding;
+use crate::founding::{self, Founded};
 use crate::sign::{self, Sign};
 
 /// A program whose beat stands still for so many periods is taken for dead, but for no less than the second.
@@ -26,6 +27,8 @@ const PERIOD_MAX: Duration = Duration::from_secs(1);
 pub struct Status {
     /// Its name.
     pub name: String,
+    /// What its acknowledgements are worth.
+    pub class: Class,
     /// The round of the greatest term that any memory has.
     pub term: u64,
     /// The host of the member that leads in it, if its program lives.
@@ -50,6 +53,10 @@ pub struct MemberStatus {
     pub role: MemberRole,
     /// Bytes of what is committed that its memory does not have; none if the memory cannot be seen.
     pub lag_bytes: Option<u64>,
+    /// Bytes of what is committed that its file does not have; none if the group has no files, or the memory cannot be seen.
+    pub synced_lag_bytes: Option<u64>,
+    /// The system's error number for which its program writes its file no more, and the member does not count.
+    pub file_fault: Option<u64>,
     /// Whether its program lives: its beat goes on.
     pub alive: bool,
 }
@@ -92,17 +99,19 @@ struct Facts {
     leads: Term,
     alive: bool,
     led: u64,
+    /// What it says of its file, if it has one.
+    kept: Option<Kept>,
 }
 
 /// Looks at a group's memories, beginning with that of `host`, which says who the others are.
 pub fn status(session: &Session, host: IpAddr, name: &str, key: RegionKey) -> Result<Status, GroupError> {
     let first = Region::open_for(session, host, &region_name(name), key, RegionAccess::READ)?;
-    let founders = founding::list_of(&first)?.map(|founded| founded.members);
-    let (Some(sign), Some(founders)) = (Sign::read(&first)?, founders) else {
+    let (Some(sign), Some(founded)) = (Sign::read(&first)?, founding::list_of(&first)?) else {
         return Err(GroupError::NotOpened { group: name.to_owned(), host });
     };
     drop(first);
-    let look = |&(id, at): &(u8, IpAddr)| facts(session, (id, at), (name, key), sign.period_us);
+    let Founded { members: founders, class, .. } = founded;
+    let look = |&(id, at): &(u8, IpAddr)| facts(session, (id, at), (name, key), (sign.period_us, class));
     let mut seen: Vec<(Facts, Region)> = std::thread::scope(|scope| {
         let looks: Vec<_> = sign.hosts.iter().map(|host| scope.spawn(move || look(host))).collect();
         // One that panicked has seen nothing.
@@ -111,7 +120,7 @@ pub fn status(session: &Session, host: IpAddr, name: &str, key: RegionKey) -> Re
     // Whoever leads is looked at first: what others have later is no less.
     seen.sort_by_key(|(facts, _)| std::cmp::Reverse((facts.alive, facts.leads)));
     let seen = seen.iter().filter_map(|(facts, region)| Some((*facts, sight(region, name, &sign, &founders)?)));
-    Ok(put_together(name, &sign.hosts, &seen.collect::<Vec<_>>()))
+    Ok(put_together((name, class), &sign.hosts, &seen.collect::<Vec<_>>()))
 }
 
 /// None: the memory cannot be seen.
@@ -119,7 +128,7 @@ fn facts(
     session: &Session,
     (id, host): (u8, IpAddr),
     (name, key): (&str, RegionKey),
-    period_us: u64,
+    (period_us, class): (u64, Class),
 ) -> Option<(Facts, Region)> {
     let region = Region::open_for(session, host, &region_name(name), key, RegionAccess::READ).ok()?;
     let beat = || {
@@ -135,7 +144,14 @@ fn facts(
         last = beat()?;
     }
     let (alive, led) = (last.beat != first.beat, sign::led(&region).ok()?);
-    Some((Facts { id, number: region.id(), leads: last.leads, alive, led }, region))
+    let number = founding::number_of(&region, class).ok()?;
+    let kept = || {
+        let mut bytes = [0; Kept::BYTES];
+        region.read(Kept::AT, &mut bytes).ok()?;
+        Kept::decode(&bytes)
+    };
+    let kept = class.is_synced().then(kept).flatten();
+    Some((Facts { id, number, leads: last.leads, alive, led, kept }, region))
 }
 
 /// What a memory holds; none if it is another group's, or lost meanwhile.
@@ -155,7 +171,7 @@ fn sight(region: &Region, name: &str, sign: &Sign, founders: &[Member]) -> Optio
     }
 }
 
-fn put_together(name: &str, hosts: &[(u8, IpAddr)], seen: &[(Facts, Sight)]) -> Status {
+fn put_together((name, class): (&str, Class), hosts: &[(u8, IpAddr)], seen: &[(Facts, Sight)]) -> Status {
     let term = seen.iter().map(|(_, sight)| sight.term).max().unwrap_or(Term::NONE);
     let leads = |facts: &Facts| facts.id == term.member() && facts.leads == term;
     // What the leader has, who was looked at first, others must have. Without one nothing changes meanwhile.
@@ -174,13 +190,23 @@ fn put_together(name: &str, hosts: &[(u8, IpAddr)], seen: &[(Facts, Sight)]) -> 
             Some(_) => MemberRole::Follower,
         };
         let lag_bytes = found.map(|(_, sight)| commit_end.saturating_sub(sight.end));
-        MemberStatus { id: member.id, host, role, lag_bytes, alive: found.is_some_and(|(facts, _)| facts.alive) }
+        let kept = found.and_then(|(facts, _)| facts.kept);
+        MemberStatus {
+            id: member.id,
+            host,
+            role,
+            lag_bytes,
+            synced_lag_bytes: kept.map(|kept| commit_end.saturating_sub(kept.end)),
+            file_fault: kept.map(|kept| kept.fault).filter(|fault| *fault != 0),
+            alive: found.is_some_and(|(facts, _)| facts.alive),
+        }
     };
     let members: Vec<MemberStatus> = members.into_iter().flat_map(|members| members.iter().map(member)).collect();
     let leader = members.iter().find(|member| member.role == MemberRole::Leader && member.alive);
     let led = seen.iter().fold(0u64, |sum, (facts, _)| sum.saturating_add(facts.led));
     Status {
         name: name.to_owned(),
+        class,
         term: term.round(),
         leader: leader.and_then(|member| member.host),
         commit,
@@ -201,7 +227,7 @@ mod tests {
     const HOSTS: [(u8, IpAddr); 3] = [host(1), host(2), host(3)];
 
     fn facts(id: u8, leads: Term, alive: bool) -> Facts {
-        Facts { id, number: u64::from(id) * 10, leads, alive, led: 1 }
+        Facts { id, number: u64::from(id) * 10, leads, alive, led: 1, kept: None }
     }
 
     fn sight(term: Term, last: u64, commit: u64) -> Sight {
@@ -218,7 +244,7 @@ mod tests {
             (facts(1, Term::NONE, true), sight(term, 120, 119)),
             (facts(3, Term::NONE, false), sight(Term::new(5, 1), 90, 80)),
         ];
-        let status = put_together("g", &HOSTS, &seen);
+        let status = put_together(("g", Class::RamMajority), &HOSTS, &seen);
         assert_eq!((status.term, status.leader, status.commit), (7, Some(HOSTS[1].1), 99));
         assert_eq!(status.fail_overs, 2);
         let lags: Vec<_> = status.members.iter().map(|member| (member.role.name(), member.lag_bytes)).collect();
@@ -232,7 +258,7 @@ mod tests {
         let mut stranger = facts(1, Term::NONE, true);
         stranger.number = 99;
         let seen = [(stranger, sight(Term::NONE, 0, 0)), (facts(2, term, false), sight(term, 100, 99))];
-        let status = put_together("g", &HOSTS, &seen);
+        let status = put_together(("g", Class::RamMajority), &HOSTS, &seen);
         assert_eq!((status.term, status.leader, status.commit), (7, None, 99));
         let roles: Vec<_> = status.members.iter().map(|member| (member.role.name(), member.lag_bytes)).collect();
         assert_eq!(roles, [("joining", Some(99 * 128)), ("leader", Some(0)), ("unreachable", None)]);
@@ -243,6 +269,6 @@ mod tests {
     fn counts_that_nobody_can_have_counted_are_only_large() {
         let liar = |id| Facts { led: u64::MAX, ..facts(id, Term::NONE, true) };
         let seen = [1, 2].map(|id| (liar(id), sight(Term::new(7, 2), 100, 99)));
-        assert_eq!(put_together("g", &HOSTS, &seen).fail_overs, u64::MAX - 1);
+        assert_eq!(put_together(("g", Class::RamMajority), &HOSTS, &seen).fail_overs, u64::MAX - 1);
     }
 }

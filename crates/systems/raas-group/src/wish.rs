@@ -31,8 +31,10 @@ pub(crate) enum Wish<M> {
 
 /// What a worker has done.
 pub(crate) enum News {
-    Opened { member: u8, result: Result<Region, RegionError> },
-    Taken { member: u8, id: u64, fence: u64, result: Result<(Region, u64), RegionError> },
+    /// With the number of the memory: 0 if it waits for its file.
+    Opened { member: u8, result: Result<(u64, Region), RegionError> },
+    /// The same, and what was granted before.
+    Taken { member: u8, id: u64, fence: u64, result: Result<(u64, Region, u64), RegionError> },
 }
 
 /// What everybody may see of a replica.

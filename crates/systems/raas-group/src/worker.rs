@@ -8,6 +8,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use raas::{Region, RegionAccess, RegionKey, Session};
 
+use crate::class::Class;
+use crate::founding;
 use crate::wish::{Mailbox, News};
 
 /// What a worker is to do.
@@ -24,6 +26,7 @@ pub(crate) struct Target {
     pub(crate) host: IpAddr,
     pub(crate) region: String,
     pub(crate) key: RegionKey,
+    pub(crate) class: Class,
 }
 
 /// Starts one. It ends when its jobs cannot come any more.
@@ -39,15 +42,18 @@ pub(crate) fn start(target: Target, mailbox: Arc<dyn Mailbox>) -> Sender<Job> {
 }
 
 fn work(target: &Target, todo: &Receiver<Job>, mailbox: &dyn Mailbox) {
-    let Target { session, member, host, region, key } = target;
+    let Target { session, member, host, region, key, class } = target;
     while let Ok(job) = todo.recv() {
         mailbox.tell(match job {
             Job::Open => {
-                let result = Region::open_for(session, *host, region, *key, RegionAccess::READ);
+                let result = Region::open_for(session, *host, region, *key, RegionAccess::READ)
+                    .and_then(|region| Ok((founding::number_of(&region, *class)?, region)));
                 News::Opened { member: *member, result }
             }
             Job::TakeOver { id, fence } => {
-                let result = Region::take_over(session, *host, region, *key, fence);
+                // Its number is read behind the grant: a memory without one is given up at once.
+                let result = Region::take_over(session, *host, region, *key, fence)
+                    .and_then(|(region, last)| Ok((founding::number_of(&region, *class)?, region, last)));
                 News::Taken { member: *member, id, fence, result }
             }
         });

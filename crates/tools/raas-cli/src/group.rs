@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use control::RegionRow;
-use raas_group::{GroupError, Status, Term};
+use raas_group::{Class, GroupError, MemberStatus, Status, Term};
 use serde_json::{Value, json};
 use terminal::table::{self, Align, Table};
 use terminal::{Failure, out};
@@ -92,16 +92,17 @@ fn to_json(group: &Group) -> Value {
             let members = seen.members.iter().map(|member| {
                 json!({
                     "id": member.id, "host": member.host, "role": member.role.name(), "lag_bytes": member.lag_bytes,
+                    "synced_lag_bytes": member.synced_lag_bytes, "file_fault": member.file_fault,
                     "alive": member.alive,
                 })
             });
             json!({
-                "name": seen.name, "term": seen.term, "leader": seen.leader, "commit": seen.commit,
+                "name": seen.name, "class": seen.class.name(), "term": seen.term, "leader": seen.leader, "commit": seen.commit,
                 "members": members.collect::<Vec<_>>(), "fail_overs": seen.fail_overs,
             })
         }
         Group::Listed(row) => json!({
-            "name": name_of(row), "term": term_of(row), "leader": row.writer, "commit": null, "members": [],
+            "name": name_of(row), "class": null, "term": term_of(row), "leader": row.writer, "commit": null, "members": [],
             "fail_overs": null,
         }),
     }
@@ -118,24 +119,42 @@ fn to_text(group: &Group) -> String {
         Group::Seen(seen) => seen,
     };
     let leader = seen.leader.map_or("nobody leads".to_owned(), |host| format!("led by {host}"));
-    let mut t = Table::new(&[
-        ("ID", Align::Right),
-        ("HOST", Align::Left),
-        ("ROLE", Align::Left),
-        ("LAG BYTES", Align::Right),
-        ("PROGRAM", Align::Left),
-    ]);
+    let has_files = seen.class == Class::SyncedMajority;
+    let mut columns =
+        vec![("ID", Align::Right), ("HOST", Align::Left), ("ROLE", Align::Left), ("LAG BYTES", Align::Right)];
+    if has_files {
+        columns.extend([("SYNCED LAG", Align::Right), ("FILE", Align::Left)]);
+    }
+    columns.push(("PROGRAM", Align::Left));
+    let mut t = Table::new(&columns);
     for member in &seen.members {
-        t.row(vec![
+        let bytes = |lag: Option<u64>| lag.map_or("-".to_owned(), table::grouped);
+        let mut row = vec![
             member.id.to_string(),
             member.host.map_or("-".to_owned(), |host| host.to_string()),
             member.role.name().to_owned(),
-            member.lag_bytes.map_or("-".to_owned(), table::grouped),
-            if member.alive { "alive" } else { "silent" }.to_owned(),
-        ]);
+            bytes(member.lag_bytes),
+        ];
+        if has_files {
+            row.extend([bytes(member.synced_lag_bytes), file(member)]);
+        }
+        row.push(if member.alive { "alive" } else { "silent" }.to_owned());
+        t.row(row);
     }
-    let Status { name, term, commit, fail_overs, .. } = &**seen;
-    format!("group {name}: term {term}, {leader}, commit {commit}, {fail_overs} fail-overs\n{}", t.render())
+    let Status { name, class, term, commit, fail_overs, .. } = &**seen;
+    format!("group {name}: {class}, term {term}, {leader}, commit {commit}, {fail_overs} fail-overs\n{}", t.render())
+}
+
+/// What became of a member's file.
+fn file(member: &MemberStatus) -> String {
+    match (member.synced_lag_bytes, member.file_fault) {
+        (None, _) => "-".to_owned(),
+        (Some(_), None) => "kept".to_owned(),
+        (Some(_), Some(fault)) => {
+            let fault = i32::try_from(fault).map(std::io::Error::from_raw_os_error);
+            fault.map_or("failed".to_owned(), |error| format!("failed: {error}"))
+        }
+    }
 }
 
 /// What the command's end says.

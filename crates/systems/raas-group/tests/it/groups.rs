@@ -10,7 +10,7 @@ use raas_group::{BadSnapshot, Group, GroupBuilder, GroupError, Machine, Refused,
 
 /// Longer than anything takes on a loaded machine; only a hang reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
-const KEY: RegionKey = RegionKey::new([5; 16]);
+pub(crate) const KEY: RegionKey = RegionKey::new([5; 16]);
 
 /// All commands, in their order.
 #[derive(Default)]
@@ -58,7 +58,17 @@ impl Hosts {
         self.daemons[at] = None;
     }
 
-    fn daemon(&self, id: u8) -> &Embedded {
+    /// All hosts have new daemons, which know no memory.
+    pub(crate) fn restart(&mut self) {
+        self.daemons.iter_mut().for_each(|daemon| *daemon = None);
+        self.daemons = self.addresses.iter().map(|(_, host)| Some(daemon(*host))).collect();
+    }
+
+    pub(crate) fn address(&self, id: u8) -> IpAddr {
+        self.addresses[usize::from(id) - 1].1
+    }
+
+    pub(crate) fn daemon(&self, id: u8) -> &Embedded {
         self.daemons[usize::from(id) - 1].as_ref().expect("its daemon runs")
     }
 
@@ -67,13 +77,12 @@ impl Hosts {
     }
 
     pub(crate) fn join_with(&self, id: u8, read_lease: Duration) -> Result<Group<Journal>, GroupError> {
-        let builder = GroupBuilder::new("journal", KEY).members(&self.addresses).me(id).read_lease(read_lease);
-        builder
-            .log_lines(512)
-            .snapshot_bytes_max(64 << 10)
-            .command_bytes_max(1024)
-            .founded_within(PATIENCE)
-            .open(self.daemon(id).session(), Journal::default())
+        self.builder(id).read_lease(read_lease).open(self.daemon(id).session(), Journal::default())
+    }
+
+    pub(crate) fn builder(&self, id: u8) -> GroupBuilder {
+        let builder = GroupBuilder::new("journal", KEY).members(&self.addresses).me(id);
+        builder.log_lines(512).snapshot_bytes_max(64 << 10).command_bytes_max(1024).founded_within(PATIENCE)
     }
 
     /// All members, which found the group together.
@@ -136,7 +145,7 @@ pub(crate) fn read<'g>(groups: impl IntoIterator<Item = &'g Group<Journal>> + Cl
     }
 }
 
-fn command(number: u64) -> Vec<u8> {
+pub(crate) fn command(number: u64) -> Vec<u8> {
     format!("command {number}").into_bytes()
 }
 

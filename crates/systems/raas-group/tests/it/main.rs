@@ -4,3 +4,4 @@
 
 mod groups;
 mod leases;
+mod synced;
