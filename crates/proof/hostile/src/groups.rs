@@ -11,6 +11,7 @@ mod lies;
 pub mod member;
 mod nemesis;
 mod place;
+mod power;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -54,12 +55,32 @@ pub struct Plan {
     pub kinds: Vec<Kind>,
     /// Faults of each kind.
     pub count: u32,
+    /// Whether members have files though power does not go.
+    pub is_synced: bool,
     /// Why there are no namespaces here.
     pub no_namespaces: Option<String>,
 }
 
 /// Runs it.
 pub fn run(raas: Program<'_>, seed: u64, plan: &Plan, verdict: &mut Verdict) -> Result<()> {
+    // What lies in a memory without a file ends with that memory.
+    let needs_files = |kind: &Kind| *kind == Kind::Power || plan.is_synced && *kind != Kind::Lies;
+    let (synced, others): (Vec<Kind>, Vec<Kind>) = plan.kinds.iter().copied().partition(needs_files);
+    for (kinds, is_synced) in [(others, false), (synced, true)] {
+        if !kinds.is_empty() {
+            run_group(raas, seed, plan, (&kinds, is_synced), verdict)?;
+        }
+    }
+    Ok(())
+}
+
+fn run_group(
+    raas: Program<'_>,
+    seed: u64,
+    plan: &Plan,
+    (kinds, is_synced): (&[Kind], bool),
+    verdict: &mut Verdict,
+) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let place = match &plan.no_namespaces {
         Some(why) => Err(anyhow::anyhow!("{why}")),
@@ -71,9 +92,10 @@ pub fn run(raas: Program<'_>, seed: u64, plan: &Plan, verdict: &mut Verdict) -> 
     });
     let has_links = place.hub.is_some();
     let clocks = if place.has_clocks() { "clocks that are days apart" } else { "one clock" };
-    let mut field = Field::start(raas, dir.path(), place, seed)?;
-    let lease = format!("leases of {} ms", field.lease_ms);
-    for kind in plan.kinds.iter().copied().filter(|kind| has_links || !kind.is_of_links()) {
+    let mut field = Field::start(raas, dir.path(), place, (seed, is_synced))?;
+    let worth = if is_synced { "synced-majority" } else { "ram-majority" };
+    let lease = format!("{worth}, leases of {} ms", field.lease_ms);
+    for kind in kinds.iter().copied().filter(|kind| has_links || !kind.is_of_links()) {
         let went_on = field.all_of(kind, plan.count);
         let is_over = went_on.is_err();
         verdict.case(&format!("the group goes on: {kind:?}"), went_on);
@@ -111,6 +133,8 @@ struct Field<'a> {
     lives: u64,
     /// For how long a leader answers reads by itself, in milliseconds. 0: it does not.
     lease_ms: u64,
+    /// Whether members have files.
+    is_synced: bool,
     /// Who lies now.
     liar: Option<Child>,
     clients: Clients,
@@ -133,7 +157,7 @@ struct Field<'a> {
 }
 
 impl<'a> Field<'a> {
-    fn start(raas: Program<'a>, dir: &'a Path, place: Place, seed: u64) -> Result<Self> {
+    fn start(raas: Program<'a>, dir: &'a Path, place: Place, (seed, is_synced): (u64, bool)) -> Result<Self> {
         let (heard, says) = channel();
         let count = place.ips.len();
         let mut rng = SmallRng::seed_from_u64(seed);
@@ -148,6 +172,7 @@ impl<'a> Field<'a> {
             heard,
             lives: 0,
             lease_ms,
+            is_synced,
             liar: None,
             clients: Clients::new(seed),
             rng,
@@ -182,6 +207,9 @@ impl<'a> Field<'a> {
         let life = self.lives;
         let mut command = self.member_command(host, "member")?;
         command.args(["--lease-ms", &self.lease_ms.to_string()]);
+        if self.is_synced {
+            command.arg("--dir").arg(power::directory(self.dir, host));
+        }
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take().context("its output")?);
         let heard = self.heard.clone();

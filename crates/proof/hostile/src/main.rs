@@ -149,6 +149,9 @@ enum Task {
         /// What goes wrong [default: every kind]
         #[arg(long)]
         kind: Vec<hostile::groups::Kind>,
+        /// Acknowledgements are of files too, whatever goes wrong; else where power goes alone
+        #[arg(long)]
+        synced: bool,
     },
     /// A member of it.
     Member {
@@ -157,6 +160,9 @@ enum Task {
         /// For how long a leader answers reads by itself.
         #[arg(long)]
         lease_ms: u64,
+        /// Where its file is, if it has one.
+        #[arg(long)]
+        dir: Option<PathBuf>,
     },
     /// Somebody in a member's place, who lies.
     Liar {
@@ -342,7 +348,7 @@ fn main() -> Result<ExitCode> {
             hostile::storm::storm(&socket, uid, &count, seed)?;
             Ok(ExitCode::SUCCESS)
         }
-        Task::Groups { judge, count, hosts, kind } => {
+        Task::Groups { judge, count, hosts, kind, synced } => {
             let all = hostile::groups::Kind::value_variants();
             let kinds = if kind.is_empty() { all.to_vec() } else { kind };
             let no_namespaces = match hostile::namespace::enter()? {
@@ -350,11 +356,11 @@ fn main() -> Result<ExitCode> {
                 Entered::Ended(status) => return Ok(exit_code(status)),
                 Entered::Impossible(why) => Some(why),
             };
-            let plan = hostile::groups::Plan { hosts: hosts.into(), kinds, count, no_namespaces };
+            let plan = hostile::groups::Plan { hosts: hosts.into(), kinds, count, is_synced: synced, no_namespaces };
             judged(&judge, |raas, seed, verdict| hostile::groups::run(raas, seed, &plan, verdict))
         }
-        Task::Member { seat: Seat { socket, me, host }, lease_ms } => {
-            hostile::groups::member::run(&socket, me, &host, Duration::from_millis(lease_ms))?;
+        Task::Member { seat: Seat { socket, me, host }, lease_ms, dir } => {
+            hostile::groups::member::run(&socket, me, &host, Duration::from_millis(lease_ms), dir)?;
             Ok(ExitCode::SUCCESS)
         }
         Task::Liar { seat: Seat { socket, me, host }, lie, seed } => {

@@ -15,6 +15,7 @@
 
 use crate::entry::{Decoded, Entry, decode};
 use crate::error::BadJournal;
+use crate::kept::Kept;
 use crate::layout::{HEAD_AT, Head, LINE_BYTES, Layout, MARK_BYTES, Mark, Tail, mark_at};
 use crate::machine::crc_of_snapshot;
 use crate::members::{MEMBERS_BYTES, MEMBERS_MAX};
@@ -162,12 +163,32 @@ impl Journal {
     /// What a file proves: title and snapshot, and the records before the first one that is not whole. An error: these
     /// bytes do not begin as a file does that was ever in its place.
     pub fn decode(bytes: &[u8]) -> Result<Self, BadJournal> {
+        Self::follow(bytes, |_, _| {})
+    }
+
+    /// Where its title and each of its records end, and what its owner may say of a file that ends there.
+    pub fn ends(bytes: &[u8]) -> Result<Vec<(usize, Kept)>, BadJournal> {
+        let mut ends = vec![];
+        Self::follow(bytes, |end, journal| ends.push((end, journal.kept())))?;
+        Ok(ends)
+    }
+
+    fn follow(bytes: &[u8], mut whole_to: impl FnMut(usize, &Self)) -> Result<Self, BadJournal> {
         let (mut journal, mut at, mut sum) = Self::decode_title(bytes).ok_or(BadJournal)?;
+        whole_to(at, &journal);
         while let Some((change, end, next)) = journal.decode_record(bytes, at, sum) {
             journal.apply(change);
             (at, sum) = (end, next);
+            whole_to(at, &journal);
         }
         Ok(journal)
+    }
+
+    /// What its owner says of it when it is synced.
+    pub(crate) fn kept(&self) -> Kept {
+        let (tail, promised) = (self.tail(), self.promised);
+        let end = tail.line * LINE_BYTES as u64;
+        Kept { synced: tail.commit_word(), promised, index: tail.index, end, fault: 0 }
     }
 
     fn decode_title(bytes: &[u8]) -> Option<(Self, usize, u32)> {

@@ -8,7 +8,7 @@
 
 use crate::error::OutOfRange;
 use crate::journal::{Change, Journal, Title};
-use crate::kept::{KEPT_AT, Kept};
+use crate::kept::KEPT_AT;
 use crate::layout::{Head, LINE_BYTES, Mark, Tail};
 use crate::members::Members;
 use crate::scan::{Load, LogScan, Scan};
@@ -117,17 +117,11 @@ impl Scribe {
             Doing::Append(_, bytes, _) => Some(Ask::Append(bytes.clone())),
             Doing::Replace(None) => Some(Ask::Replace(self.journal.encode().0)),
             Doing::Replace(Some(journal)) => Some(Ask::Replace(journal.encode().0)),
-            Doing::Publish => Some(Ask::Publish { offset: KEPT_AT, bytes: self.kept().encode() }),
+            Doing::Publish => Some(Ask::Publish { offset: KEPT_AT, bytes: self.journal.kept().encode() }),
             Doing::Head | Doing::Tail | Doing::Log(_) | Doing::Load(_) => {
                 self.place.map(|(offset, bytes)| Ask::Read { offset, bytes })
             }
         }
-    }
-
-    fn kept(&self) -> Kept {
-        let (tail, promised) = (self.journal.tail(), self.journal.promised);
-        let end = tail.line * LINE_BYTES as u64;
-        Kept { synced: tail.commit_word(), promised, index: tail.index, end, fault: 0 }
     }
 
     /// What was read.

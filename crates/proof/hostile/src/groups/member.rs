@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, Write as _};
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
@@ -125,12 +125,16 @@ impl Job {
 }
 
 /// Runs it until its standard input ends.
-pub fn run(socket: &Path, me: u8, hosts: &[IpAddr], read_lease: Duration) -> Result<()> {
+pub fn run(socket: &Path, me: u8, hosts: &[IpAddr], read_lease: Duration, dir: Option<PathBuf>) -> Result<()> {
     // The group's own thread follows the session of every other member, and the session's watcher those of the others.
     let builder = Session::builder().socket(socket).daemon_wait(DAEMON_WAIT).background(true);
     let session = builder.led_elsewhere(me.is_multiple_of(2)).connect()?;
     let members: Vec<(u8, IpAddr)> = (1..).zip(hosts.iter().copied()).collect();
     let builder = GroupBuilder::new(NAME, KEY).members(&members).me(me).log_lines(LOG_LINES).read_lease(read_lease);
+    let builder = match dir {
+        Some(dir) => builder.synced(dir),
+        None => builder,
+    };
     let group = Arc::new(builder.snapshot_bytes_max(SNAPSHOT_BYTES).open(&session, Registers::default())?);
     let watched = Arc::clone(&group);
     std::thread::spawn(move || watch(&watched));

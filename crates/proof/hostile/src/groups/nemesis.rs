@@ -46,6 +46,8 @@ pub enum Kind {
     Churn,
     /// A program with the group's key lies in a member's place.
     Lies,
+    /// Power goes at all hosts, and only what is in files is left.
+    Power,
     /// Several of these at once.
     Together,
 }
@@ -93,6 +95,7 @@ impl Field<'_> {
                 let (fault, told) = self.begin_lies()?;
                 (vec![fault], told)
             }
+            Kind::Power => self.cut_power()?,
             Kind::Churn => (vec![self.remove()?], String::new()),
             Kind::Slow if self.rng.random_range(0..3) == 0 => (self.lengthen()?, " of all".to_owned()),
             Kind::Cut | Kind::OneWay | Kind::Slow | Kind::Lossy => (vec![self.tear(kind)?], String::new()),
