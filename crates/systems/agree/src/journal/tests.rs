@@ -193,3 +193,28 @@ fn sizes_that_no_group_has_make_no_scribe() {
         .is_err()
     );
 }
+
+/// What a mark does not stand for, a file that begins with it has as the older one had it: entries and promise.
+#[test]
+fn a_file_that_begins_with_a_newer_mark_drops_nothing_else() {
+    let mut journal = Journal::new(title());
+    let promised = Term::new(5, 1);
+    journal.apply(Change { promised: Some(promised), entries: entries(journal.base(), 3, 4) });
+    let mut memory = memory_of(&journal);
+    let mut scribe = Scribe::new(journal.clone()).unwrap();
+    look(&mut scribe, &mut memory);
+    let newer = Mark { tail: journal.entries[1].tail, ..mark() };
+    let mut bank = |bytes: &[u8]| {
+        let (at, mark_at) = (title().layout.bank_at(1) as usize, mark_at(1) as usize);
+        memory[at..at + 16].copy_from_slice(bytes);
+        memory[mark_at..mark_at + MARK_BYTES].copy_from_slice(&newer.encode(GROUP));
+        look(&mut scribe, &mut memory)
+    };
+    // A leader is writing there: what is not whole takes no file's place.
+    assert_eq!(bank(&[7; 16]), []);
+    let asked = bank(&[6; 16]);
+    let Some(Ask::Replace(bytes)) = asked.first() else { panic!("{asked:?}") };
+    let found = Journal::decode(bytes).unwrap();
+    assert_eq!((found.promised, found.base(), found.tail()), (promised, newer.tail, journal.tail()));
+    assert_eq!((found.entries.len(), found.snapshot), (2, vec![6; 16]));
+}

@@ -5,3 +5,4 @@ mod memories;
 mod refusals;
 mod rules;
 mod scribbled;
+mod synced;

@@ -67,20 +67,25 @@ impl World {
 
     /// READs and WRITEs have so many bytes at most.
     pub(crate) fn with_pieces(members: u8, piece_bytes_max: usize) -> Self {
-        Self::of(members, (piece_bytes_max, 64), 0)
+        Self::of(members, (piece_bytes_max, 64), 0, false)
     }
 
     /// And logs have so many lines.
     pub(crate) fn with_ring(members: u8, piece_bytes_max: usize, lines: u64) -> Self {
-        Self::of(members, (piece_bytes_max, lines), 0)
+        Self::of(members, (piece_bytes_max, lines), 0, false)
     }
 
     /// Leaders have leases.
     pub(crate) fn with_lease(members: u8, lease_us: u64) -> Self {
-        Self::of(members, (4096, 64), lease_us)
+        Self::of(members, (4096, 64), lease_us, false)
     }
 
-    fn of(members: u8, (piece_bytes_max, lines): (usize, u64), lease_us: u64) -> Self {
+    /// Members have files.
+    pub(crate) fn synced(members: u8) -> Self {
+        Self::of(members, (4096, 64), 0, true)
+    }
+
+    fn of(members: u8, (piece_bytes_max, lines): (usize, u64), lease_us: u64, is_synced: bool) -> Self {
         let layout = Layout::new(1024, lines).unwrap();
         let list: Vec<Member> = (0..members).map(|id| Member { id, number: 100 + u64::from(id) }).collect();
         let settings = |me| Settings {
@@ -92,7 +97,7 @@ impl World {
             piece_bytes_max,
             period_us: PERIOD_US,
             lease_us,
-            is_synced: false,
+            is_synced,
             seed: me.into(),
         };
         Self {
@@ -170,6 +175,10 @@ impl World {
     /// The program of a memory's host writes into it.
     pub(crate) fn scribble(&mut self, member: u8, at: u64, bytes: &[u8]) {
         self.memories[usize::from(member)].1[at as usize..][..bytes.len()].copy_from_slice(bytes);
+    }
+
+    pub(crate) fn memory(&self, member: u8) -> &[u8] {
+        &self.memories[usize::from(member)].1
     }
 
     /// Somebody takes a memory over.
