@@ -111,7 +111,7 @@ fn look(scribe: &mut Scribe, memory: &mut [u8]) -> Vec<Ask> {
     while let Some(ask) = scribe.ask() {
         match &ask {
             Ask::Read { offset, bytes } => {
-                scribe.on_read(&memory[*offset as usize..*offset as usize + bytes].to_vec());
+                scribe.on_read(&memory[*offset as usize..*offset as usize + bytes]);
                 continue;
             }
             Ask::Publish { offset, bytes } => {
