@@ -12,6 +12,7 @@ pub mod member;
 mod nemesis;
 mod place;
 mod power;
+mod scribbles;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -64,7 +65,7 @@ pub struct Plan {
 /// Runs it.
 pub fn run(raas: Program<'_>, seed: u64, plan: &Plan, verdict: &mut Verdict) -> Result<()> {
     // What lies in a memory without a file ends with that memory.
-    let needs_files = |kind: &Kind| *kind == Kind::Power || plan.is_synced && *kind != Kind::Lies;
+    let needs_files = |kind: &Kind| *kind == Kind::Power || plan.is_synced && !kind.is_of_liars();
     let (synced, others): (Vec<Kind>, Vec<Kind>) = plan.kinds.iter().copied().partition(needs_files);
     for (kinds, is_synced) in [(others, false), (synced, true)] {
         if !kinds.is_empty() {
@@ -152,6 +153,10 @@ struct Field<'a> {
     requests: BTreeMap<u64, u64>,
     /// The last one.
     request: u64,
+    /// The index of the last command, as somebody said who leads.
+    last_command: Option<u64>,
+    /// Who was asked for it behind this request.
+    last_asked_behind: u64,
     /// By member: what it said when it was asked why.
     states: BTreeMap<usize, String>,
 }
@@ -183,6 +188,8 @@ impl<'a> Field<'a> {
             applied: vec![(0, String::new()); count],
             requests: BTreeMap::new(),
             request: OPERATORS,
+            last_command: None,
+            last_asked_behind: OPERATORS,
             states: BTreeMap::new(),
         };
         for host in 0..count {
@@ -237,7 +244,7 @@ impl<'a> Field<'a> {
     fn all_of(&mut self, kind: Kind, count: u32) -> Result<String> {
         let (before, mut whose) = (self.terms.len(), BTreeMap::<String, u32>::new());
         for number in 0..count {
-            self.clients.turn();
+            let _first = self.clients.turn();
             let told = self.suffer(kind).map_err(|why| {
                 let states = self.states();
                 why.context(format!("fault {number}, {kind:?}{}\n{states}", self.words()))
@@ -308,6 +315,10 @@ impl<'a> Field<'a> {
                 if is_alive && term > self.led {
                     (self.leader, self.led) = (Some(said.member), term);
                 }
+            }
+            // What was asked before is of a time before.
+            ("last", call) if call.parse::<u64>()? > self.last_asked_behind => {
+                self.last_command = Some(second.parse()?)
             }
             ("role", "candidate") if is_alive => self.candidates.push(said.member),
             ("members", _) if is_alive => rest.clone_into(&mut self.applied[said.member].1),

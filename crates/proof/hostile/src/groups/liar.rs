@@ -1,14 +1,15 @@
 //! A program that has a group's key and a member's memory, and uses both as no program of the group does.
 //!
 //! Owns the lies. It must tell none from which the model does not save the others: it never takes back a term that its
-//! memory has, nor what a leader wrote there (docs/inside/agree.md, "A member that misbehaves").
+//! memory has, nor, but for one lie, what a leader wrote there (docs/inside/agree.md, "A member that misbehaves"); and it
+//! never makes a sum that is right.
 
 use std::io::{Read as _, Write as _};
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use agree::{Layout, OWNER_AT};
+use agree::{LINE_BYTES, Layout, OWNER_AT};
 use anyhow::Result;
 use clap::ValueEnum;
 use raas::{Region, RegionAccess, RegionError, RegionOptions, RegionRefusal, Session};
@@ -20,6 +21,12 @@ use super::member::{DAEMON_WAIT, KEY, LOG_LINES, NAME, SNAPSHOT_BYTES};
 
 /// Where the term stands in a memory's head.
 const TERM_AT: u64 = 8;
+/// Where the word of what is committed stands, and the two marks and snapshots.
+const COMMIT_AT: u64 = 16;
+const MARKS_AT: u64 = 256;
+const SNAPSHOTS_AT: u64 = 8192;
+/// Lines of the log that are scribbled at a time.
+const SCRIBBLED_LINES: u64 = 256;
 /// Rounds that a term goes up by: more than leaders do meanwhile, and few enough to be believed.
 const ROUNDS: std::ops::Range<u64> = 1000..5000;
 /// Between two lies that end a leader's term.
@@ -40,6 +47,8 @@ pub enum Lie {
     WildTerms,
     /// It takes over all memories, again and again.
     TakeOvers,
+    /// It takes back what leaders wrote: anything stands in the log, in marks and in snapshots.
+    Log,
 }
 
 /// What a liar works with.
@@ -100,8 +109,39 @@ impl Liar<'_> {
                 self.own.write(TERM_AT, &wild[self.rng.random_range(0..wild.len())].to_le_bytes())?;
             }
             Lie::TakeOvers => self.take_all_over()?,
+            Lie::Log => {
+                self.scribble()?;
+                return Ok(self.rng.random_range(SHORT_PAUSE_MS));
+            }
         }
         Ok(self.rng.random_range(PAUSE_MS))
+    }
+
+    /// Behind the head's term: the word of what is committed, a mark, a snapshot, or the log, where it is most.
+    fn scribble(&mut self) -> Result<()> {
+        let ring_lines = LOG_LINES;
+        let ring_at = self.own.bytes() - ring_lines * LINE_BYTES as u64;
+        let line = ring_at + self.rng.random_range(0..ring_lines) * LINE_BYTES as u64;
+        match self.rng.random_range(0..16) {
+            0 => self.own.write(COMMIT_AT, &self.rng.random::<[u8; 8]>())?,
+            1 => self.own.write(MARKS_AT + 8 * self.rng.random_range(0..64), &self.rng.random::<[u8; 8]>())?,
+            2 => self.own.write(SNAPSHOTS_AT + 8 * self.rng.random_range(0..64), &self.rng.random::<[u8; 32]>())?,
+            // An entry that was whole, in a place where it was not.
+            3..7 => {
+                let mut old = [0; LINE_BYTES];
+                self.own.read(line, &mut old)?;
+                let other = ring_at + self.rng.random_range(0..ring_lines) * LINE_BYTES as u64;
+                self.own.write(other, &old)?;
+            }
+            _ => {
+                // So many that each line has its turn soon, those of the last entries too.
+                let mut bytes = vec![0; SCRIBBLED_LINES as usize * LINE_BYTES];
+                self.rng.fill(bytes.as_mut_slice());
+                let line = self.rng.random_range(0..=ring_lines - SCRIBBLED_LINES);
+                self.own.write(ring_at + line * LINE_BYTES as u64, &bytes)?;
+            }
+        }
+        Ok(())
     }
 
     fn term(&self) -> Result<Term> {

@@ -1,8 +1,8 @@
 //! A member of a group in a process of its own: it does what its standard input says, and says what came of it.
 //!
 //! Owns its machine, registers. Lines that it takes: `propose CALL CLIENT NUMBER REGISTER add|write VALUE`,
-//! `read CALL CLIENT REGISTER`, `add CALL MEMBER`, `remove CALL MEMBER`, `describe CALL`. Lines that it says: `found CALL VALUE`,
-//! `unknown CALL`, `refused CALL WHY`, `state CALL WORDS`, `role leader|candidate TERM`, `role follower`, `members ID ...`,
+//! `read CALL CLIENT REGISTER`, `last CALL`, `add CALL MEMBER`, `remove CALL MEMBER`, `describe CALL`. Lines that it says: `found CALL VALUE`,
+//! `last CALL INDEX`, `unknown CALL`, `refused CALL WHY`, `state CALL WORDS`, `role leader|candidate TERM`, `role follower`, `members ID ...`,
 //! `applied INDEX`. Each client has a thread, so one that waits keeps no other waiting.
 
 use std::collections::BTreeMap;
@@ -33,9 +33,9 @@ const OPERATOR: u64 = 0;
 const ONLOOKER: u64 = u64::MAX;
 const COMMAND_BYTES: usize = 24;
 
-/// Registers by their numbers; one that was not written is 0.
+/// Registers by their numbers; one that was not written is 0. And the index of the last command.
 #[derive(Debug, Default)]
-struct Registers(BTreeMap<u64, u64>);
+struct Registers(BTreeMap<u64, u64>, u64);
 
 fn words_of<const COUNT: usize>(bytes: &[u8]) -> Option<[u64; COUNT]> {
     let words: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
@@ -53,7 +53,8 @@ fn command(register: u64, is_add: bool, value: u64) -> [u8; COMMAND_BYTES] {
 
 impl Machine for Registers {
     /// The reply is what was there before.
-    fn apply(&mut self, _index: u64, command: &[u8]) -> Vec<u8> {
+    fn apply(&mut self, index: u64, command: &[u8]) -> Vec<u8> {
+        self.1 = index;
         let Some([register, is_add, value]) = words_of(command) else { return vec![] };
         let before = self.0.get(&register).copied().unwrap_or(0);
         self.0.insert(register, if is_add == 1 { before.wrapping_add(value) } else { value });
@@ -61,10 +62,13 @@ impl Machine for Registers {
     }
 
     fn save(&self, into: &mut Vec<u8>) {
+        into.extend(self.1.to_le_bytes());
         self.0.iter().flat_map(|(register, value)| [register, value]).for_each(|word| into.extend(word.to_le_bytes()));
     }
 
     fn load(&mut self, bytes: &[u8]) -> Result<(), BadSnapshot> {
+        let (last, bytes) = bytes.split_first_chunk().ok_or(BadSnapshot)?;
+        self.1 = u64::from_le_bytes(*last);
         let pair = |bytes: &[u8]| words_of::<2>(bytes).map(|[register, value]| (register, value));
         self.0 = bytes.chunks(16).map(pair).collect::<Option<_>>().ok_or(BadSnapshot)?;
         Ok(())
@@ -76,6 +80,7 @@ impl Machine for Registers {
 enum Job {
     Propose { call: u64, client: u64, number: u64, command: [u8; COMMAND_BYTES] },
     Read { call: u64, register: u64 },
+    Last { call: u64 },
     Alter { call: u64, member: u8, is_added: bool },
     Describe { call: u64 },
 }
@@ -93,6 +98,7 @@ impl Job {
                 Ok((client, Self::Propose { call, client, number, command }))
             }
             "read" => Ok((word(2)?, Self::Read { call, register: word(3)? })),
+            "last" => Ok((ONLOOKER, Self::Last { call })),
             what @ ("add" | "remove") => {
                 Ok((OPERATOR, Self::Alter { call, member: u8::try_from(word(2)?)?, is_added: what == "add" }))
             }
@@ -110,6 +116,10 @@ impl Job {
             Self::Read { call, register } => {
                 (call, group.read(move |registers| registers.0.get(&register).copied().unwrap_or(0)))
             }
+            Self::Last { call } => match group.read(|registers| registers.1) {
+                Ok(index) => return say(&format!("last {call} {index}")),
+                Err(why) => (call, Err(why)),
+            },
             Self::Describe { call } => return say(&format!("state {call} {}", group.describe()?)),
             Self::Alter { call, member, is_added } => {
                 let result = if is_added { group.add(member) } else { group.remove(member) };
@@ -200,7 +210,7 @@ mod tests {
         assert_eq!(registers.apply(3, &command(9, false, 1)), 0u64.to_le_bytes());
         let (mut bytes, mut other) = (vec![], Registers::default());
         registers.save(&mut bytes);
-        assert!(other.load(&bytes).is_ok() && other.0 == BTreeMap::from([(7, 10), (9, 1)]));
+        assert!(other.load(&bytes).is_ok() && other.0 == BTreeMap::from([(7, 10), (9, 1)]) && other.1 == 3);
         assert!(other.load(&bytes[..12]).is_err());
     }
 

@@ -46,6 +46,8 @@ pub enum Kind {
     Churn,
     /// A program with the group's key lies in a member's place.
     Lies,
+    /// A program with the group's key takes back what leaders wrote into a member's memory.
+    Scribbles,
     /// Power goes at all hosts, and only what is in files is left.
     Power,
     /// Several of these at once.
@@ -56,6 +58,11 @@ impl Kind {
     /// Whether it needs links.
     pub(super) fn is_of_links(self) -> bool {
         matches!(self, Self::Cut | Self::OneWay | Self::Slow | Self::Lossy)
+    }
+
+    /// Whether somebody with the key does it.
+    pub(super) fn is_of_liars(self) -> bool {
+        matches!(self, Self::Lies | Self::Scribbles)
     }
 
     fn is_of_programs(self) -> bool {
@@ -83,6 +90,9 @@ pub(super) enum Fault {
 impl Field<'_> {
     /// A fault, while which others go on, and its end. Whose it was, in words.
     pub(super) fn suffer(&mut self, kind: Kind) -> Result<String> {
+        if kind == Kind::Scribbles {
+            return self.scribbles();
+        }
         let struck = self.struck();
         let (faults, told) = match kind {
             Kind::Together => {
