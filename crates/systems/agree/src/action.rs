@@ -128,7 +128,8 @@ pub enum Event {
         max: u64,
     },
     /// A member's memory says what none of the group's programs writes: a term that is far from all others, or that cannot
-    /// be. It is not counted. Said each time that this is met.
+    /// be; then it is not counted. Or it has not what this leader wrote there; then it is written again. Said each time that
+    /// this is met.
     Wild {
         /// Whose memory.
         member: u8,

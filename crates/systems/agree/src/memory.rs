@@ -7,6 +7,7 @@ use crate::action::{Answer, Hold, Outbox, Use};
 use crate::held::Held;
 use crate::kept::Kept;
 use crate::layout::{HEAD_AT, Head};
+use crate::log::Log;
 use crate::scan::{Found, Place, Scan, Step};
 use crate::settings::{RETRY_DOUBLINGS, RETRY_PERIODS, Settings};
 use crate::term::{ATTEMPTS_MAX, Term};
@@ -37,6 +38,8 @@ pub(crate) struct Memory {
     /// The number of the memory that was granted.
     pub(crate) number: u64,
     attempt: u32,
+    /// It held the leader's log to this index, and its file did in a synced group, when it was lost.
+    had: u64,
     /// How often it was lost since it was written.
     losses: u32,
     /// A WRITE of the own term into its head was begun.
@@ -60,7 +63,7 @@ pub(crate) enum Came {
 impl Memory {
     /// Asks for it.
     pub(crate) fn ask(id: u8, term: Term, outbox: &mut Outbox) -> Self {
-        let mut memory = Self { id, number: 0, attempt: 0, losses: 0, is_named: false, stage: Stage::Asked };
+        let mut memory = Self { id, number: 0, attempt: 0, had: 0, losses: 0, is_named: false, stage: Stage::Asked };
         memory.ask_again(term, outbox);
         memory
     }
@@ -72,18 +75,25 @@ impl Memory {
     }
 
     /// It is lost, and asked for again later: each time later, to a bound.
-    pub(crate) fn lose(&mut self, now: u64, period_us: u64, outbox: &mut Outbox) {
+    pub(crate) fn lose(&mut self, now: u64, settings: &Settings, outbox: &mut Outbox) {
         let id = self.id;
+        if let Stage::Held(held) = &self.stage {
+            self.had = held.counted(settings.is_synced);
+        }
         outbox.forget(|what| matches!(what, Use::Hold(member, _) if *member == id));
         let periods = RETRY_PERIODS << self.losses.min(RETRY_DOUBLINGS);
         self.losses = self.losses.saturating_add(1);
-        self.stage = Stage::Away { until: now + periods * period_us };
+        self.stage = Stage::Away { until: now + periods * settings.period_us };
     }
 
-    /// It is written from here on.
-    pub(crate) fn hold(&mut self, held: Held) {
-        self.losses = 0;
+    /// It is written from here on, with the log that it was found to have. `false`: it had more of this leader's, which
+    /// nobody but its owner can have taken back.
+    #[must_use]
+    pub(crate) fn hold(&mut self, held: Held, log: &Log) -> bool {
+        let has_all = held.matched >= self.had || self.had < log.base.index;
+        (self.losses, self.had) = (0, 0);
         self.stage = Stage::Held(Box::new(held));
+        has_all
     }
 
     /// Whether no attempt is left in this term.
@@ -116,6 +126,7 @@ impl Memory {
                 return Came::Lost;
             }
             (Hold::Grant, Answer::Granted { number, .. }) => {
+                self.had = if number == self.number { self.had } else { 0 };
                 self.number = number;
                 self.stage = Stage::Reading(Scan::default());
                 outbox.read(Use::Hold(self.id, Hold::Head), self.id, Scan::HEAD);

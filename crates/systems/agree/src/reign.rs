@@ -90,7 +90,7 @@ impl Reign {
     /// A memory cannot be reached.
     pub(crate) fn on_lost<M: Machine>(&mut self, member: u8, cx: &mut Context<'_, M>) -> Result<(), End> {
         if let Some(memory) = self.memories.get_mut(&member) {
-            memory.lose(cx.now, cx.settings.period_us, cx.outbox);
+            memory.lose(cx.now, cx.settings, cx.outbox);
         }
         self.advance(cx)
     }

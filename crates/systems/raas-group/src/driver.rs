@@ -25,7 +25,8 @@ const FILES_SHARE: u32 = 16;
 
 /// What is said of a member whose memory cannot be believed.
 const WILD: &str = "the memory of a member of a group has a term that no program of the group can have, and counts for \
-                    nothing: look who else has the group's key there; a new memory is a member again";
+                    nothing, or lacks what was written there: look who else has the group's key there; a new memory is a \
+                    member again";
 
 /// See the head of this file.
 pub(crate) struct Driver<M> {

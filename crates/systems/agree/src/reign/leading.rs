@@ -182,8 +182,12 @@ impl Reign {
         for memory in self.memories.values_mut() {
             if let Stage::Ready(found) = &memory.stage {
                 match Held::attach(found, &leading.log) {
-                    Some(held) => memory.hold(held),
-                    None => memory.lose(cx.now, cx.settings.period_us, cx.outbox),
+                    Some(held) => {
+                        if !memory.hold(held, &leading.log) {
+                            cx.outbox.events.push_back(Event::Wild { member: memory.id });
+                        }
+                    }
+                    None => memory.lose(cx.now, cx.settings, cx.outbox),
                 }
             }
             if let Stage::Held(held) = &mut memory.stage {

@@ -105,6 +105,25 @@ fn terms_and_fences_that_may_be_cost_fail_overs_and_nothing_else() {
     assert!(first >= 20 && second <= world.programs[1].machine().0);
 }
 
+/// A leader that takes hold of a memory again within its term knows what it wrote there.
+#[test]
+fn a_memory_that_took_back_what_its_leader_wrote_is_named_and_written_again() {
+    let (mut world, leader) = world();
+    commits(&mut world, 20, 7);
+    world.periods(3);
+    let written = world.entries(WILD.into()).len();
+    world.programs[leader].link_lost(WILD);
+    world.periods(20);
+    assert!(!is_named(&world) && world.entries(WILD.into()).len() == written, "nothing is missing");
+    let ring_at = world.memory(WILD).len() as u64 - 64 * 64;
+    let last = ring_at + (written as u64 - 1) * 64;
+    world.scribble(WILD, last, &[0; 64]);
+    world.programs[leader].link_lost(WILD);
+    world.periods(20);
+    assert!(is_named(&world) && world.entries(WILD.into()).len() == written, "it is written again");
+    commits(&mut world, 20, 8);
+}
+
 /// A mark whose sum is right, and whose words are not.
 fn wild_mark(rng: &mut StdRng) -> Vec<u8> {
     let mut bytes = vec![0; MARK_BYTES];
