@@ -97,9 +97,15 @@ impl Keeper {
         }
         if is_wiped {
             words.fill(0);
-            self.number += NUMBERS_STEP;
+            self.renew();
         }
         Some(words)
+    }
+
+    /// From here on the memory is another one.
+    pub(crate) fn renew(&mut self) -> u64 {
+        self.number += NUMBERS_STEP;
+        self.number
     }
 
     /// As [`Keeper::start`], behind a power failure: the memory is of zeroes, and is to be what it was by its file.

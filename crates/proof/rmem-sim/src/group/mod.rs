@@ -67,6 +67,8 @@ pub struct GroupPlan {
     pub is_synced: bool,
     /// How often power goes at a host. Only a synced group lives that through.
     pub power: u64,
+    /// Of 100 such hosts, those whose directory is lost too.
+    pub lost: u64,
     /// How often it goes at all hosts at once.
     pub outages: u64,
 }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::Stage;
+use super::files::Desk;
 
 /// See the head of this file.
 #[derive(Debug, Default)]
@@ -60,7 +61,13 @@ impl Stage {
             self.programs[program].paused_until = until;
         }
         if self.strikes(plan.power) {
+            let is_lost = self.world.below(100) < plan.lost && self.may_wipe(node);
             self.cut_power(node, until);
+            if is_lost {
+                self.nemesis.wipes += 1;
+                let number = self.world.state().keepers[node].renew();
+                self.desks[node] = Desk::new(number);
+            }
         }
         if self.strikes(plan.outages) {
             (0..count as usize).for_each(|host| self.cut_power(host, until));

@@ -35,6 +35,7 @@ fn calm(seed: u64) -> GroupPlan {
         lease: 0,
         is_synced: false,
         power: 0,
+        lost: 0,
         outages: 0,
     }
 }
@@ -165,6 +166,17 @@ fn power_that_goes_at_hosts_takes_nothing_that_is_synced() {
 fn power_that_goes_at_all_hosts_takes_nothing_that_is_synced() {
     let sum = play_all(|seed| GroupPlan { delayed: 10, outages: 6, lasts: 20, ..synced(seed) });
     assert!(sum.cuts > seeds() && sum.leaders as u64 > seeds(), "{sum:?}");
+}
+
+#[test]
+fn a_member_whose_directory_is_lost_is_another_one_and_hosts_join_and_are_removed() {
+    let lost = |seed| GroupPlan { power: 15, lost: 50, deaths: 4, lasts: 20, ..synced(seed) };
+    let sum = play_all(lost);
+    assert!(sum.wipes > seeds() / 2 && sum.replaced > seeds() / 2 && sum.loaded > 0, "{sum:?}");
+    let change =
+        |seed| GroupPlan { power: 10, outages: 2, lost: 20, deaths: 4, lasts: 20, changes: 200, ..synced(seed) };
+    let sum = play_all(change);
+    assert!(sum.replaced > seeds() && sum.cuts > seeds(), "{sum:?}");
 }
 
 #[test]

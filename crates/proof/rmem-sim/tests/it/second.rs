@@ -120,6 +120,7 @@ fn two_checkers_say_the_same_of_histories_of_groups() {
             lease: 6 * (seed % 2),
             is_synced: false,
             power: 0,
+            lost: 0,
             outages: 0,
         };
         (format!("{plan:?}"), plan.record().unwrap().1)
