@@ -93,6 +93,7 @@ impl End {
         let region = Region::anonymous(usize::try_from(bytes.next_multiple_of(4096))?)?;
         let mr = nic.reg_mr(&region, 0, bytes, Access::all())?;
         let init = QpInit {
+            pd: verbs::PdId::default(),
             qp_type: QpType::Rc,
             send_cq: cq,
             recv_cq: cq,

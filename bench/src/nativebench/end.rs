@@ -95,6 +95,7 @@ impl End {
         crate::pattern::pages(needs.bytes).try_for_each(|page| region.write(page, &[0]))?;
         let mr = nic.reg_mr(&region, 0, needs.bytes, Access::all())?;
         let init = QpInit {
+            pd: verbs::PdId::default(),
             qp_type: needs.transport,
             send_cq: cq,
             recv_cq: cq,

@@ -118,6 +118,7 @@ impl End {
     pub(crate) fn new_qp(&mut self) -> Result<Card> {
         self.drop_qp()?;
         let qpn = self.nic.create_qp(&QpInit {
+            pd: verbs::PdId::default(),
             qp_type: QpType::Rc,
             send_cq: self.cq,
             recv_cq: self.cq,

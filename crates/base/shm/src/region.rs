@@ -22,6 +22,7 @@ use std::sync::atomic::{Ordering, fence};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 mod atomic;
+mod program;
 mod word;
 
 use crate::fault::Watched;
@@ -55,6 +56,14 @@ pub enum RegionError {
     /// The region is mapped read-only.
     #[error("region is mapped read-only: only its maker may store to it")]
     ReadOnly,
+    /// The program has no such memory any more, or not for that use. A part of the range may have been copied.
+    #[error("the program has no memory of {len} bytes at {address:#x} any more, or may not use it so")]
+    Unmapped {
+        /// Start of the range.
+        address: u64,
+        /// Length of the range, bytes.
+        len: u64,
+    },
     /// A count or size that the layout does not allow.
     #[error("{what} is {value}: must be a power of two from {min} to {max}")]
     Geometry {
@@ -77,6 +86,8 @@ enum Backing {
     Shared {
         page: usize,
     },
+    /// The program's own, which it may unmap: nothing here touches them by a pointer.
+    Program,
 }
 
 /// One mapping; unmapped on drop.
@@ -84,6 +95,8 @@ enum Backing {
 struct Mapping {
     start: NonNull<u8>,
     len: usize,
+    /// Bytes that may be reached by pointers: all, or none of the program's own.
+    reach: usize,
     writable: bool,
     backing: Backing,
     /// Of a shared one: device and number of its file.
@@ -102,6 +115,9 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // Another mapping may get the address at once.
         self.watched = None;
+        if self.backing == Backing::Program {
+            return;
+        }
         // They are what mmap returned in `Region::map`, and the last handle to them goes away here.
         undertaker::unmap_pages(self.start.as_ptr().expose_provenance(), self.len);
     }
@@ -173,7 +189,7 @@ impl Region {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("a region cannot have {len} bytes")));
         }
         let start = NonNull::new(mmap(len)?.cast::<u8>()).expect("mmap with no address given never returns page 0");
-        let mut mapping = Mapping { start, len, writable, backing, file, watched: None };
+        let mut mapping = Mapping { start, len, reach: len, writable, backing, file, watched: None };
         if let Backing::Shared { page } = backing {
             mapping.watched = Watched::new(start, len, page)?;
         }
@@ -219,7 +235,10 @@ impl Region {
     /// Copies `dst.len()` bytes from `offset` out, exactly once each; a peer that writes meanwhile may tear them.
     #[inline]
     pub fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), RegionError> {
-        let src = self.checked(offset, dst.len() as u64)?;
+        let src = match self.checked(offset, dst.len() as u64) {
+            Ok(src) => src,
+            Err(refused) => return self.read_program(offset, dst, refused),
+        };
         opaque(src);
         // SAFETY: `checked` proved that dst.len() bytes from src are mapped; dst is a private exclusive slice, which
         // cannot overlap the mapping since nothing makes slices of it.
@@ -231,7 +250,10 @@ impl Region {
     /// Copies `src` in at `offset`. [`RegionError::ReadOnly`] on a read-only mapping.
     #[inline]
     pub fn write(&self, offset: u64, src: &[u8]) -> Result<(), RegionError> {
-        let dst = self.checked_writable(offset, src.len() as u64)?;
+        let dst = match self.checked_writable(offset, src.len() as u64) {
+            Ok(dst) => dst,
+            Err(refused) => return self.write_program(offset, src, refused),
+        };
         opaque(dst);
         // SAFETY: `checked_writable` proved that src.len() bytes from dst are mapped writable; src is a private slice,
         // which cannot overlap the mapping since nothing makes slices of it.
@@ -289,7 +311,8 @@ impl Region {
         let middle = unsafe { start.add(head) };
         if pages > 0 {
             let advice = match self.0.backing {
-                Backing::Private => Advice::LinuxDontNeed,
+                // Of the program's own, no byte passed the check above.
+                Backing::Private | Backing::Program => Advice::LinuxDontNeed,
                 Backing::Shared { .. } => Advice::LinuxRemove,
             };
             // SAFETY: whole pages of a mapping that `self` keeps; no reference to their bytes exists anywhere.
@@ -314,14 +337,14 @@ impl Region {
     /// The address of `offset`, if `len` bytes from there lie in the region.
     #[inline]
     fn checked(&self, offset: u64, len: u64) -> Result<*mut u8, RegionError> {
-        let size = self.len();
+        let size = self.0.reach as u64;
         if len > size || offset > size - len {
             return Err(RegionError::OutOfBounds { offset, len, size });
         }
         let Ok(bytes) = usize::try_from(offset) else {
             return Err(RegionError::OutOfBounds { offset, len, size });
         };
-        // SAFETY: offset <= size, just checked, and size is the length of the one mapping that start points to.
+        // SAFETY: offset <= size, just checked, and size is at most the length of the one mapping that start points to.
         Ok(unsafe { self.as_ptr().add(bytes) })
     }
 

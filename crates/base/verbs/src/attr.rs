@@ -1,6 +1,6 @@
 //! Attributes: what devices can do, how objects are made, how a QP moves between states.
 
-use crate::{CqId, Gid, Lkey, MrId, Psn, Qkey, Qpn, Rkey, SrqId};
+use crate::{CqId, Gid, Lkey, MrId, PdId, Psn, Qkey, Qpn, Region, Rkey, SrqId};
 
 bitflags::bitflags! {
     /// What may be done to a memory region or through a QP (IBTA 10.6.3.1; numbers as in libibverbs).
@@ -177,6 +177,8 @@ pub enum QpState {
 pub struct QpInit {
     /// Transport service.
     pub qp_type: QpType,
+    /// Whose memory its work requests, its receives (those of an SRQ too) and its peer's requests reach.
+    pub pd: PdId,
     /// Where completions of the send queue go.
     pub send_cq: CqId,
     /// Where completions of the receive queue go.
@@ -198,10 +200,11 @@ pub struct QpInit {
 }
 
 impl QpInit {
-    /// A QP whose queues hold `depth` work requests of up to four entries each, 64 bytes inline, with one CQ for both.
+    /// A QP of the device's own domain whose queues hold `depth` work requests of up to four entries each, 64 bytes inline, with one CQ for both.
     pub const fn new(qp_type: QpType, cq: CqId, depth: u32) -> Self {
         Self {
             qp_type,
+            pd: PdId(0),
             send_cq: cq,
             recv_cq: cq,
             srq: None,
@@ -408,6 +411,30 @@ pub struct Mr {
     pub lkey: Lkey,
     /// Key for peers.
     pub rkey: Rkey,
-    /// Its length in bytes; addresses run from 0.
+    /// Its length in bytes; addresses run from [`MrInit::iova`], which is 0 unless said otherwise.
     pub len: u64,
+}
+
+/// What is registered, and how.
+#[derive(Debug, Clone, Copy)]
+pub struct MrInit<'a> {
+    /// The domain of the queue pairs that may use it.
+    pub pd: PdId,
+    /// The memory.
+    pub region: &'a Region,
+    /// Where in it the registration begins.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// The address of its first byte in work requests, local and of peers.
+    pub iova: u64,
+    /// What may be done to it.
+    pub access: Access,
+}
+
+impl<'a> MrInit<'a> {
+    /// In the device's own domain, with addresses from 0.
+    pub fn new(region: &'a Region, offset: u64, len: u64, access: Access) -> Self {
+        Self { pd: PdId::default(), region, offset, len, iova: 0, access }
+    }
 }

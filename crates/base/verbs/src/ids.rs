@@ -29,6 +29,11 @@ id!(
     SrqId
 );
 id!(
+    /// Protection domain (IBTA 10.2.3): memory of one is of no use to queue pairs of another. 0 is the device's own, which
+    /// is always there.
+    PdId
+);
+id!(
     /// Memory region of one provider.
     MrId
 );

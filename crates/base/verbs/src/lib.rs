@@ -5,8 +5,8 @@
 //! its own: a provider (the software NIC, rdma-core) implements it. Objects are small `Copy` identifiers, never
 //! pointers, so that a provider can be simulated, restarted and put behind a process boundary.
 //!
-//! Registered memory is addressed from zero: the `addr` of an [`Sge`] or a [`RemoteAddr`] is an offset into the
-//! region that was registered. An owner that restarts therefore changes keys, never addresses.
+//! Registered memory is addressed from zero unless [`MrInit::iova`] says otherwise: the `addr` of an [`Sge`] or a
+//! [`RemoteAddr`] is then an offset into what was registered. An owner that restarts changes keys, never addresses.
 //!
 //! It must never have a behaviour of its own, or name a device. May use `shm`. Order of calls: that of the IBTA: a
 //! context, its memory and queues, then queue pairs; what is used is destroyed last.
@@ -38,7 +38,7 @@ pub use grh::*;
 pub use ids::*;
 pub use provider::*;
 pub use roce_endpoint::{RoceEndpoint, RocePort};
-pub use shm::Region;
+pub use shm::{AtomicOp, Region};
 pub use time::Time;
 pub use transport::Verb;
 pub use wire::{Wire, WirePolicy};

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::{
     AcceptAttr, Access, AddressVector, AhId, Capabilities, Completion, CqId, DatagramAttr, DatagramLink, DeviceAttr,
-    Encrypt, Endpoint, Gid, Link, Mr, MrId, OfferAttr, PathMarks, PathMtu, PostError, Psn, Qkey, QpInit, QpModify,
-    QpStatus, Qpn, RecvWr, Region, RoceEndpoint, RocePort, RtrAttr, RtsAttr, SendWr, SrqId, SrqInit, UdDest,
+    Encrypt, Endpoint, Gid, Link, Mr, MrId, MrInit, OfferAttr, PathMarks, PathMtu, PdId, PostError, Psn, Qkey, QpInit,
+    QpModify, QpStatus, Qpn, RecvWr, Region, RoceEndpoint, RocePort, RtrAttr, RtsAttr, SendWr, SrqId, SrqInit, UdDest,
     VerbsError, Wire,
 };
 
@@ -238,8 +238,29 @@ pub trait Provider {
     /// Destroys an address handle.
     fn destroy_ah(&mut self, ah: AhId) -> Result<(), VerbsError>;
 
-    /// Registers `len` bytes of `region` from `offset`; the MR's addresses run from 0. The provider keeps the memory
-    /// mapped until the MR is gone.
+    /// Makes a protection domain.
+    fn alloc_pd(&mut self) -> Result<PdId, VerbsError> {
+        let device = self.device().name.clone();
+        Err(VerbsError::Unsupported { device, what: "protection domains beside its own" })
+    }
+    /// Gives a protection domain back that no QP and no memory region is in.
+    fn dealloc_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
+        let _ = pd;
+        Err(VerbsError::NoSuch("protection domain"))
+    }
+
+    /// Registers memory. The provider keeps it mapped until the MR is gone, unless it is a program's own
+    /// ([`Region::of_program`]): where that was unmapped, an operation on it fails, with [`crate::Status::LocProtErr`] or
+    /// the peer's [`crate::Status::RemAccessErr`].
+    fn register(&mut self, init: &MrInit<'_>) -> Result<Mr, VerbsError> {
+        if init.pd != PdId::default() || init.iova != 0 {
+            let device = self.device().name.clone();
+            return Err(VerbsError::Unsupported { device, what: "domains and addresses of registered memory" });
+        }
+        self.reg_mr(init.region, init.offset, init.len, init.access)
+    }
+    /// Registers `len` bytes of `region` from `offset` in the device's own domain; the MR's addresses run from 0. The
+    /// provider keeps the memory mapped until the MR is gone.
     fn reg_mr(&mut self, region: &Region, offset: u64, len: u64, access: Access) -> Result<Mr, VerbsError>;
     /// Deregisters a region. When it returns, no operation touches the memory any more.
     fn dereg_mr(&mut self, mr: MrId) -> Result<(), VerbsError>;
@@ -286,6 +307,12 @@ pub trait Provider {
     /// Asks for one wake-up at the next completion (with `solicited_only`, the next solicited or failed one).
     fn req_notify_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<(), VerbsError>;
 
+    /// Takes the CQ whose wake-up was due first, of those that [`Self::req_notify_cq`] armed and that got their
+    /// completion: each once for each time that it was armed, unless it was armed and due again before this call. `None`
+    /// also from a device that tells of all its CQs together.
+    fn poll_cq_event(&mut self) -> Option<CqId> {
+        None
+    }
     /// Takes the oldest asynchronous event.
     fn poll_event(&mut self) -> Option<AsyncEvent>;
 

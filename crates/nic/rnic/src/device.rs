@@ -7,12 +7,13 @@ use std::collections::VecDeque;
 use genslab::GenSlab;
 use rand::Rng;
 use verbs::{
-    Access, AsyncEvent, Completion, CqId, DeviceAttr, Mr, PostError, QpInit, RecvWr, Region, SrqId, SrqInit, VerbsError,
+    Access, AsyncEvent, Completion, CqId, DeviceAttr, Mr, MrInit, PdId, PostError, QpInit, RecvWr, SrqId, SrqInit,
+    VerbsError,
 };
 
 use crate::counters::DeviceCounters;
 use crate::cq::{Cq, Pushed};
-use crate::limits::{DeviceLimits, MAX_EVENTS};
+use crate::limits::{DeviceLimits, MAX_EVENTS, MAX_PD};
 use crate::memory::MrTable;
 use crate::receive_queue::{RecvWqe, Srq};
 
@@ -27,6 +28,10 @@ pub struct Device {
     pub cqs: GenSlab<u32, Cq>,
     /// Shared receive queues by the number of their [`SrqId`].
     pub srqs: GenSlab<u32, Srq>,
+    /// Protection domains beside the device's own by the number of their [`PdId`]; in each, how many QPs are in it.
+    pds: GenSlab<u32, u32>,
+    /// CQs whose wake-up is due, each once.
+    due: VecDeque<CqId>,
     /// What does not depend on the wire.
     pub counters: DeviceCounters,
     overflows: u64,
@@ -52,6 +57,8 @@ impl Device {
             mrs: MrTable::new(attr.max_mr),
             cqs: GenSlab::new(limits.max_cq),
             srqs: GenSlab::new(limits.max_srq),
+            pds: GenSlab::new(MAX_PD),
+            due: VecDeque::new(),
             counters: DeviceCounters::default(),
             overflows: 0,
             notify: false,
@@ -78,6 +85,7 @@ impl Device {
             return Err(VerbsError::Busy("the CQ"));
         }
         self.cqs.remove(cq.0);
+        self.due.retain(|due| *due != cq);
         Ok(())
     }
 
@@ -108,6 +116,7 @@ impl Device {
     /// Checks the objects that a new QP names, and the sizes of its queues.
     pub fn check_qp(&self, init: &QpInit) -> Result<(), VerbsError> {
         let attr = &self.attr;
+        self.check_pd(init.pd)?;
         for cq in [init.send_cq, init.recv_cq] {
             self.cqs.get(cq.0).ok_or(VerbsError::NoSuch("CQ"))?;
         }
@@ -121,23 +130,41 @@ impl Device {
         in_range("inline bytes of a send", init.max_inline_bytes, 0, attr.max_inline_bytes)
     }
 
-    /// [`verbs::Provider::reg_mr`]. `entropy` decides the key.
-    pub fn reg_mr(
-        &mut self,
-        region: &Region,
-        offset: u64,
-        len: u64,
-        access: Access,
-        entropy: &mut impl Rng,
-    ) -> Result<Mr, VerbsError> {
+    /// [`verbs::Provider::alloc_pd`].
+    pub fn alloc_pd(&mut self) -> Result<PdId, VerbsError> {
+        let limit = self.pds.max();
+        self.pds.insert(0).map(PdId).ok_or_else(|| full("the table of protection domains", limit))
+    }
+
+    /// [`verbs::Provider::dealloc_pd`].
+    pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
+        let qps = *self.pds.get(pd.0).ok_or(VerbsError::NoSuch("protection domain"))?;
+        if qps > 0 || self.mrs.has_of(pd) {
+            return Err(VerbsError::Busy("the protection domain"));
+        }
+        self.pds.remove(pd.0);
+        Ok(())
+    }
+
+    fn check_pd(&self, pd: PdId) -> Result<(), VerbsError> {
+        if pd == PdId::default() || self.pds.get(pd.0).is_some() {
+            return Ok(());
+        }
+        Err(VerbsError::NoSuch("protection domain"))
+    }
+
+    /// [`verbs::Provider::register`]. `entropy` decides the key.
+    pub fn register(&mut self, init: &MrInit<'_>, entropy: &mut impl Rng) -> Result<Mr, VerbsError> {
+        self.check_pd(init.pd)?;
+        let access = init.access;
         // As on hardware: what a peer may write, the device must be allowed to write (IBTA 10.6.3.1).
         if access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) && !access.contains(Access::LOCAL_WRITE) {
             return Err(self.unsupported("remote write or atomic access without local write: add Access::LOCAL_WRITE"));
         }
-        if access.contains(Access::LOCAL_WRITE) && !region.is_writable() {
+        if access.contains(Access::LOCAL_WRITE) && !init.region.is_writable() {
             return Err(self.unsupported("write access to memory that is mapped read-only"));
         }
-        self.mrs.register(region, offset, len, access, entropy)
+        self.mrs.register(init, entropy)
     }
 
     /// [`verbs::Provider::post_srq_recv`].
@@ -174,7 +201,12 @@ impl Device {
         let Some(queue) = self.cqs.get_mut(cq.0) else { return };
         match queue.push(completion, solicited) {
             Pushed::Quiet => {}
-            Pushed::Notify => self.notify = true,
+            Pushed::Notify => {
+                self.notify = true;
+                if !self.due.contains(&cq) {
+                    self.due.push_back(cq);
+                }
+            }
             Pushed::Lost => self.counters.cq_overflows += 1,
             Pushed::Overflow => {
                 self.counters.cq_overflows += 1;
@@ -205,6 +237,11 @@ impl Device {
         self.notify = true;
     }
 
+    /// [`verbs::Provider::poll_cq_event`].
+    pub fn take_cq_event(&mut self) -> Option<CqId> {
+        self.due.pop_front()
+    }
+
     /// Takes the oldest asynchronous event.
     pub fn take_event(&mut self) -> Option<AsyncEvent> {
         self.events.pop_front()
@@ -230,6 +267,9 @@ impl Device {
             if let Some(cq) = self.cqs.get_mut(cq.0) {
                 cq.adjust_users(up);
             }
+        }
+        if let Some(qps) = self.pds.get_mut(init.pd.0) {
+            *qps = if up { *qps + 1 } else { qps.saturating_sub(1) };
         }
         if let Some(srq) = init.srq.and_then(|srq| self.srqs.get_mut(srq.0)) {
             srq.adjust_users(up);

@@ -5,15 +5,14 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
-use std::sync::atomic::Ordering;
 
 use rand::Rng;
-use verbs::{Access, Lkey, Mr, MrId, Region, Rkey, Sge, VerbsError};
+use verbs::{Access, Lkey, Mr, MrId, MrInit, PdId, Region, Rkey, Sge, VerbsError};
 
 use crate::limits::{MAX_MR, RECENT_KEYS};
 use crate::number_hash::NumberHasher;
 
-/// A key, bound or right does not hold; nothing was touched.
+/// A key, bound or right does not hold, and nothing was touched; or the memory is gone, and a part may have been.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyFault {
     /// No region has that key.
@@ -22,6 +21,8 @@ pub enum KeyFault {
     Bounds,
     /// The region was not registered for that use.
     Rights,
+    /// The program that registered its memory has unmapped it, or protects it against that use.
+    Unmapped,
 }
 
 /// A checked piece of a registered region: the place of its bytes for somebody who moves them himself, such as the kernel
@@ -55,8 +56,11 @@ pub enum AtomicOp {
 
 #[derive(Debug)]
 struct Registration {
+    pd: PdId,
     region: Region,
     offset: u64,
+    /// The address of its first byte.
+    iova: u64,
     len: u64,
     access: Access,
 }
@@ -72,6 +76,13 @@ pub struct MrTable {
     limit: u32,
 }
 
+/// The table as QPs of one protection domain see it: regions of others are none (IBTA 10.2.3).
+#[derive(Debug, Clone, Copy)]
+pub struct Domain<'a> {
+    table: &'a MrTable,
+    pd: PdId,
+}
+
 impl MrTable {
     /// An empty table of so many regions, at most [`MAX_MR`].
     pub fn new(limit: u32) -> Self {
@@ -79,17 +90,15 @@ impl MrTable {
     }
 
     /// Registers a piece of a region under a key that no other region has or had recently.
-    pub fn register(
-        &mut self,
-        region: &Region,
-        offset: u64,
-        len: u64,
-        access: Access,
-        entropy: &mut impl Rng,
-    ) -> Result<Mr, VerbsError> {
+    pub fn register(&mut self, init: &MrInit<'_>, entropy: &mut impl Rng) -> Result<Mr, VerbsError> {
+        let MrInit { pd, region, offset, len, iova, access } = *init;
         let max = region.len().saturating_sub(offset);
         if len == 0 || len > max {
             return Err(VerbsError::OutOfRange { what: "length of the memory region", value: len, min: 1, max });
+        }
+        if iova.checked_add(len).is_none() {
+            let max = u64::MAX - len;
+            return Err(VerbsError::OutOfRange { what: "address of the memory region", value: iova, min: 0, max });
         }
         if self.by_key.len() - self.recent.len() >= self.limit as usize {
             return Err(VerbsError::Full { what: "the memory region table", limit: self.limit.into() });
@@ -101,7 +110,7 @@ impl MrTable {
                 break key;
             }
         };
-        self.by_key.insert(key, Some(Registration { region: region.clone(), offset, len, access }));
+        self.by_key.insert(key, Some(Registration { pd, region: region.clone(), offset, iova, len, access }));
         Ok(Mr { id: MrId(key), lkey: Lkey(key), rkey: Rkey(key), len })
     }
 
@@ -121,7 +130,8 @@ impl MrTable {
     /// Zeroes a range and gives its whole pages back.
     pub fn discard(&self, mr: MrId, addr: u64, len: u64) -> Result<(), VerbsError> {
         let missing = |_: KeyFault| VerbsError::NoSuch("memory region with such a range");
-        let (r, at) = self.registered(mr.0, addr, len, Access::empty()).map_err(missing)?;
+        let r = self.at(mr.0).map_err(missing)?;
+        let (r, at) = self.of(r.pd).registered(mr.0, addr, len, Access::empty()).map_err(missing)?;
         r.region.discard(at, len).map_err(|_| VerbsError::NoSuch("memory region whose pages may be given back"))
     }
 
@@ -129,9 +139,25 @@ impl MrTable {
         self.by_key.get(&key).and_then(Option::as_ref).ok_or(KeyFault::Key)
     }
 
-    /// The registration and the offset into its region, if key, rights and bounds hold.
-    fn registered(&self, key: u32, addr: u64, len: u64, need: Access) -> Result<(&Registration, u64), KeyFault> {
-        let registration = self.at(key)?;
+    /// Whether a region is in that domain.
+    pub fn has_of(&self, pd: PdId) -> bool {
+        self.by_key.values().flatten().any(|registered| registered.pd == pd)
+    }
+
+    /// The table as QPs of a domain see it.
+    pub const fn of(&self, pd: PdId) -> Domain<'_> {
+        Domain { table: self, pd }
+    }
+}
+
+impl<'a> Domain<'a> {
+    /// The registration and the offset into its region, if key, domain, rights and bounds hold.
+    fn registered(self, key: u32, addr: u64, len: u64, need: Access) -> Result<(&'a Registration, u64), KeyFault> {
+        let registration = self.table.at(key)?;
+        if registration.pd != self.pd {
+            return Err(KeyFault::Key);
+        }
+        let addr = addr.checked_sub(registration.iova).ok_or(KeyFault::Bounds)?;
         let end = addr.checked_add(len).ok_or(KeyFault::Bounds)?;
         if !registration.access.contains(need) {
             return Err(KeyFault::Rights);
@@ -143,24 +169,24 @@ impl MrTable {
     }
 
     /// The region of a key and the offset into it, if key, rights and bounds hold.
-    pub fn resolve(&self, key: u32, addr: u64, len: u64, need: Access) -> Result<(&Region, u64), KeyFault> {
+    pub fn resolve(self, key: u32, addr: u64, len: u64, need: Access) -> Result<(&'a Region, u64), KeyFault> {
         self.registered(key, addr, len, need).map(|(r, at)| (&r.region, at))
     }
 
     /// Checks a peer's whole range without touching it.
-    pub fn check_remote(&self, rkey: Rkey, addr: u64, len: u64, need: Access) -> Result<(), KeyFault> {
+    pub fn check_remote(self, rkey: Rkey, addr: u64, len: u64, need: Access) -> Result<(), KeyFault> {
         self.registered(rkey.0, addr, len, need).map(|_| ())
     }
 
     /// The place of a peer's whole range, after the check of [`Self::check_remote`].
-    pub fn remote_range(&self, rkey: Rkey, addr: u64, len: u64, need: Access) -> Result<MemoryRange, KeyFault> {
+    pub fn remote_range(self, rkey: Rkey, addr: u64, len: u64, need: Access) -> Result<MemoryRange, KeyFault> {
         let (r, offset) = self.registered(rkey.0, addr, len, need)?;
         Ok(MemoryRange { region: r.region.clone(), offset, len })
     }
 
     /// The places of `len` bytes from `offset` of a local list, in order; `need` is [`Access::LOCAL_WRITE`] to fill them.
     pub fn local_ranges(
-        &self,
+        self,
         sges: &[Sge],
         offset: u64,
         len: usize,
@@ -176,54 +202,55 @@ impl MrTable {
     }
 
     /// Copies out for a peer's READ.
-    pub fn read_remote(&self, rkey: Rkey, addr: u64, dst: &mut [u8]) -> Result<(), KeyFault> {
+    pub fn read_remote(self, rkey: Rkey, addr: u64, dst: &mut [u8]) -> Result<(), KeyFault> {
         let (r, at) = self.registered(rkey.0, addr, dst.len() as u64, Access::REMOTE_READ)?;
-        r.region.read(at, dst).map_err(|_| KeyFault::Bounds)
+        r.region.read(at, dst).map_err(|_| KeyFault::Unmapped)
     }
 
     /// Copies in for a peer's WRITE.
-    pub fn write_remote(&self, rkey: Rkey, addr: u64, src: &[u8]) -> Result<(), KeyFault> {
+    pub fn write_remote(self, rkey: Rkey, addr: u64, src: &[u8]) -> Result<(), KeyFault> {
         let (r, at) = self.registered(rkey.0, addr, src.len() as u64, Access::REMOTE_WRITE)?;
-        r.region.write(at, src).map_err(|_| KeyFault::Bounds)
+        r.region.write(at, src).map_err(|_| KeyFault::Unmapped)
     }
 
     /// Runs an atomic for a peer and gives the value before. The word holds a number in host order, and is atomic with
-    /// local accesses.
-    pub fn atomic_remote(&self, rkey: Rkey, addr: u64, op: AtomicOp) -> Result<u64, KeyFault> {
+    /// local accesses, but to a program's own memory with other operations of the device alone.
+    pub fn atomic_remote(self, rkey: Rkey, addr: u64, op: AtomicOp) -> Result<u64, KeyFault> {
         let (r, at) = self.registered(rkey.0, addr, 8, Access::REMOTE_ATOMIC)?;
-        let word = r.region.word64(at).map_err(|_| KeyFault::Bounds)?;
-        Ok(match op {
-            AtomicOp::FetchAdd { add } => word.fetch_add(add, Ordering::AcqRel),
-            AtomicOp::CompareSwap { compare, swap } => {
-                word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire).unwrap_or_else(|found| found)
-            }
-        })
+        if !at.is_multiple_of(8) {
+            return Err(KeyFault::Bounds);
+        }
+        let op = match op {
+            AtomicOp::FetchAdd { add } => verbs::AtomicOp::Add(add),
+            AtomicOp::CompareSwap { compare, swap } => verbs::AtomicOp::CompareSwap { expected: compare, new: swap },
+        };
+        r.region.atomic64(at, op).map_err(|_| KeyFault::Unmapped)
     }
 
     /// Copies the bytes from `offset` of a gather list out.
-    pub fn gather(&self, sges: &[Sge], offset: u64, dst: &mut [u8]) -> Result<(), KeyFault> {
+    pub fn gather(self, sges: &[Sge], offset: u64, dst: &mut [u8]) -> Result<(), KeyFault> {
         let mut done = 0;
         each_piece(sges, offset, dst.len(), |sge, addr, len| {
             let (r, at) = self.registered(sge.lkey.0, addr, len as u64, Access::empty())?;
-            r.region.read(at, &mut dst[done..done + len]).map_err(|_| KeyFault::Bounds)?;
+            r.region.read(at, &mut dst[done..done + len]).map_err(|_| KeyFault::Unmapped)?;
             done += len;
             Ok(())
         })
     }
 
     /// Copies bytes in at `offset` of a scatter list.
-    pub fn scatter(&self, sges: &[Sge], offset: u64, src: &[u8]) -> Result<(), KeyFault> {
+    pub fn scatter(self, sges: &[Sge], offset: u64, src: &[u8]) -> Result<(), KeyFault> {
         let mut done = 0;
         each_piece(sges, offset, src.len(), |sge, addr, len| {
             let (r, at) = self.registered(sge.lkey.0, addr, len as u64, Access::LOCAL_WRITE)?;
-            r.region.write(at, &src[done..done + len]).map_err(|_| KeyFault::Bounds)?;
+            r.region.write(at, &src[done..done + len]).map_err(|_| KeyFault::Unmapped)?;
             done += len;
             Ok(())
         })
     }
 
     /// Checks all entries of a scatter list, as a READ does before it asks for data.
-    pub fn check_scatter(&self, sges: &[Sge]) -> Result<(), KeyFault> {
+    pub fn check_scatter(self, sges: &[Sge]) -> Result<(), KeyFault> {
         sges.iter()
             .filter(|s| s.len > 0)
             .try_for_each(|s| self.registered(s.lkey.0, s.addr, s.len.into(), Access::LOCAL_WRITE).map(|_| ()))

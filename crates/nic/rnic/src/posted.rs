@@ -2,13 +2,15 @@
 //!
 //! Owns the check of a posted send. It must never keep a payload that is longer than the queue's limits.
 
-use verbs::{Payload, QpInit, SendFlags, SendOp, SendWr, Sge, VerbsError, WcOpcode};
+use verbs::{Payload, PdId, QpInit, SendFlags, SendOp, SendWr, Sge, VerbsError, WcOpcode};
 
-use crate::memory::{KeyFault, MrTable};
+use crate::memory::{Domain, KeyFault};
 
 /// What the sends of a QP may be.
 #[derive(Debug, Clone, Copy)]
 pub struct SendLimits {
+    /// Whose memory they are made of.
+    pub pd: PdId,
     /// Work requests in the queue.
     pub max_wr: u32,
     /// Gather entries of each.
@@ -25,6 +27,7 @@ impl SendLimits {
     /// Of a QP that is made like this, whose transport carries messages of so many bytes.
     pub fn new(init: &QpInit, max_msg_bytes: u32) -> Self {
         Self {
+            pd: init.pd,
             max_wr: init.max_send_wr,
             max_sge: init.max_send_sge,
             max_inline_bytes: init.max_inline_bytes,
@@ -108,7 +111,7 @@ impl PostedData {
     }
 
     /// Copies payload bytes out.
-    pub fn read(&self, mrs: &MrTable, offset: u32, dst: &mut [u8]) -> Result<(), KeyFault> {
+    pub fn read(&self, mrs: Domain<'_>, offset: u32, dst: &mut [u8]) -> Result<(), KeyFault> {
         match self {
             Self::Sges(sges) => mrs.gather(sges, offset.into(), dst),
             Self::Inline(bytes) => {
@@ -120,7 +123,7 @@ impl PostedData {
     }
 
     /// Checks the places of an answer.
-    pub fn check_writable(&self, mrs: &MrTable) -> Result<(), KeyFault> {
+    pub fn check_writable(&self, mrs: Domain<'_>) -> Result<(), KeyFault> {
         match self {
             Self::Sges(sges) => mrs.check_scatter(sges),
             Self::Inline(_) => Err(KeyFault::Rights),
@@ -128,7 +131,7 @@ impl PostedData {
     }
 
     /// Copies bytes of an answer in.
-    pub fn write(&self, mrs: &MrTable, offset: u32, src: &[u8]) -> Result<(), KeyFault> {
+    pub fn write(&self, mrs: Domain<'_>, offset: u32, src: &[u8]) -> Result<(), KeyFault> {
         match self {
             Self::Sges(sges) => mrs.scatter(sges, offset.into(), src),
             Self::Inline(_) => Err(KeyFault::Rights),
@@ -181,8 +184,14 @@ mod tests {
     use super::*;
     use verbs::{Lkey, RemoteAddr, Rkey};
 
-    const LIMITS: SendLimits =
-        SendLimits { max_wr: 2, max_sge: 2, max_inline_bytes: 4, max_msg_bytes: 100, sig_all: false };
+    const LIMITS: SendLimits = SendLimits {
+        pd: verbs::PdId(0),
+        max_wr: 2,
+        max_sge: 2,
+        max_inline_bytes: 4,
+        max_msg_bytes: 100,
+        sig_all: false,
+    };
 
     fn check(op: SendOp, payload: Payload<'_>, queued: usize) -> Result<u32, VerbsError> {
         LIMITS.check(&SendWr { wr_id: 1, op, payload, flags: SendFlags::empty(), dest: None }, queued)

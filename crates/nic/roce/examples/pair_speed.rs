@@ -43,6 +43,7 @@ impl Pair {
         for nic in &mut nics {
             let cq = nic.create_cq(8192)?;
             let init = QpInit {
+                pd: verbs::PdId::default(),
                 qp_type: QpType::Rc,
                 send_cq: cq,
                 recv_cq: cq,

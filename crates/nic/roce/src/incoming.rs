@@ -145,7 +145,7 @@ impl Incoming {
         if end > wqe.capacity_bytes || end > self.max_msg_bytes.into() {
             return Err(Fault::TooLong);
         }
-        dev.mrs.scatter(&wqe.sges, received, payload).map_err(|_: KeyFault| Fault::BadReceive)?;
+        dev.mrs.of(self.receives.pd).scatter(&wqe.sges, received, payload).map_err(|_: KeyFault| Fault::BadReceive)?;
         self.message = Message::Send { received: end };
         Ok(())
     }
@@ -187,14 +187,14 @@ impl Incoming {
         // A zero-length WRITE touches no memory, so its key is not checked (IBTA C9-88). The key is checked again with
         // each packet, for all bytes that are still to come.
         if remaining > 0 {
-            let checked = dev.mrs.check_remote(rkey, addr, remaining.into(), Access::REMOTE_WRITE);
+            let checked = dev.mrs.of(self.receives.pd).check_remote(rkey, addr, remaining.into(), Access::REMOTE_WRITE);
             checked.map_err(|_: KeyFault| Fault::Key)?;
         }
         let receive = match imm {
             Some(_) => Some(self.take_receive(dev)?),
             None => None,
         };
-        if len > 0 && dev.mrs.write_remote(rkey, addr, payload).is_err() {
+        if len > 0 && dev.mrs.of(self.receives.pd).write_remote(rkey, addr, payload).is_err() {
             self.taken = receive.or_else(|| self.taken.take());
             return Err(Fault::Key);
         }

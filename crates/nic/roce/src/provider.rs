@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use verbs::{
-    Access, AddressVector, AhId, AsyncEvent, Completion, Counters, CqId, DeviceAttr, Gid, Mr, MrId, PathMarks,
-    PostError, Provider, QpInit, QpModify, QpStatus, QpType, Qpn, RecvWr, Region, Rkey, SendWr, SrqId, SrqInit,
+    Access, AddressVector, AhId, AsyncEvent, Completion, Counters, CqId, DeviceAttr, Gid, Mr, MrId, MrInit, PathMarks,
+    PdId, PostError, Provider, QpInit, QpModify, QpStatus, QpType, Qpn, RecvWr, Region, Rkey, SendWr, SrqId, SrqInit,
     VerbsError,
 };
 
@@ -126,8 +126,20 @@ impl Provider for Nic {
         Ok(())
     }
 
+    fn alloc_pd(&mut self) -> Result<PdId, VerbsError> {
+        self.dev.base.alloc_pd()
+    }
+
+    fn dealloc_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
+        self.dev.base.dealloc_pd(pd)
+    }
+
+    fn register(&mut self, init: &MrInit<'_>) -> Result<Mr, VerbsError> {
+        self.dev.base.register(init, &mut self.entropy)
+    }
+
     fn reg_mr(&mut self, region: &Region, offset: u64, len: u64, access: Access) -> Result<Mr, VerbsError> {
-        self.dev.base.reg_mr(region, offset, len, access, &mut self.entropy)
+        self.register(&MrInit::new(region, offset, len, access))
     }
 
     fn dereg_mr(&mut self, mr: MrId) -> Result<(), VerbsError> {
@@ -183,6 +195,10 @@ impl Provider for Nic {
         // A caller that arms is about to sleep, and would be woken only for the ACKs that are owed.
         self.pay_before_sleep();
         Ok(())
+    }
+
+    fn poll_cq_event(&mut self) -> Option<CqId> {
+        self.dev.take_cq_event()
     }
 
     fn poll_event(&mut self) -> Option<AsyncEvent> {

@@ -3,7 +3,7 @@
 //! Owns where a receive comes from, and how it is reported and given back. Which message takes one is decided elsewhere.
 
 use rnic::{ReceiveQueue, RecvWqe};
-use verbs::{Completion, CqId, Placed, QpInit, QpState, Qpn, RecvWr, SrqId, Status, VerbsError, WcOpcode};
+use verbs::{Completion, CqId, PdId, Placed, QpInit, QpState, Qpn, RecvWr, SrqId, Status, VerbsError, WcOpcode};
 
 use crate::device::Device;
 
@@ -33,6 +33,8 @@ impl Received {
 #[derive(Debug)]
 pub(crate) struct Receives {
     qpn: Qpn,
+    /// Whose memory messages land in, also those that take receives of the SRQ.
+    pub(crate) pd: PdId,
     cq: CqId,
     srq: Option<SrqId>,
     /// Of the QP alone; of no length if there is an SRQ.
@@ -41,7 +43,7 @@ pub(crate) struct Receives {
 
 impl Receives {
     pub(crate) fn new(qpn: Qpn, init: &QpInit) -> Self {
-        Self { qpn, cq: init.recv_cq, srq: init.srq, own: Self::own_queue(init) }
+        Self { qpn, pd: init.pd, cq: init.recv_cq, srq: init.srq, own: Self::own_queue(init) }
     }
 
     fn own_queue(init: &QpInit) -> ReceiveQueue {

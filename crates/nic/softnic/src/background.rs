@@ -86,7 +86,7 @@ fn run(shared: &Shared, signals: &Signals) {
         nap_length = AWAY_AFTER;
         let worked = port.progress(clock.now());
         if port.take_notify() {
-            signals.signal_owner();
+            signals.signal_owner(&mut port);
         }
         if worked {
             continue;

@@ -2,9 +2,10 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use records::RecordLimit;
-use verbs::{PathMarks, PathMtu, ROCE_UDP_PORT, Wire, WirePolicy};
+use verbs::{AsyncEvent, CqId, PathMarks, PathMtu, ROCE_UDP_PORT, Wire, WirePolicy};
 
 /// Receive buffer that is asked for by default, in bytes of packet memory; the system's `net.core.rmem_max` caps it for
 /// processes without CAP_NET_ADMIN.
@@ -46,6 +47,16 @@ pub enum KernelTls {
     Off,
 }
 
+/// Who is told of what a software NIC with a thread of its own did, in the place of [`verbs::Provider::wait_fds`].
+///
+/// The NIC calls from any thread, with its lock held: a listener must not call the NIC, and not wait for anybody who does.
+pub trait Listener: std::fmt::Debug + Send + Sync {
+    /// An armed CQ got its completion, as [`verbs::Provider::poll_cq_event`] has it.
+    fn on_completion(&self, cq: CqId);
+    /// As [`verbs::Provider::poll_event`].
+    fn on_event(&self, event: AsyncEvent);
+}
+
 /// How a software NIC is opened.
 #[derive(Debug, Clone)]
 pub struct SoftNicConfig {
@@ -67,6 +78,9 @@ pub struct SoftNicConfig {
     pub record_limit: RecordLimit,
     /// How packets, of both wires and of datagrams, are marked for the network.
     pub marks: PathMarks,
+    /// Who is told of completions and events at once, with [`Progress::Helper`]; none: who waits on
+    /// [`verbs::Provider::wait_fds`].
+    pub listener: Option<Arc<dyn Listener>>,
     /// Who makes progress.
     pub progress: Progress,
     /// Whether several packets may leave in one send.
@@ -96,6 +110,7 @@ impl SoftNicConfig {
             kernel_tls: KernelTls::default(),
             record_limit: RecordLimit::default(),
             marks: PathMarks::default(),
+            listener: None,
             progress: Progress::default(),
             gso: Gso::default(),
             pcap: None,

@@ -42,7 +42,7 @@ mod socket;
 mod sys;
 mod tcp;
 
-pub use config::{Gso, KernelTls, PCAP_BYTES_DEFAULT, Progress, RCVBUF_BYTES_DEFAULT, SoftNicConfig};
+pub use config::{Gso, KernelTls, Listener, PCAP_BYTES_DEFAULT, Progress, RCVBUF_BYTES_DEFAULT, SoftNicConfig};
 pub use device::SoftNicDevice;
 pub use error::OpenError;
 pub use fabric::{Fabric, FabricCounters, FabricError, FabricHost, Faults, HostConfig};

@@ -14,9 +14,9 @@ use roce::{Ipv4IdMode, Nic, NicConfig};
 use rustix::fs::OFlags;
 use verbs::{
     AcceptAttr, Access, AddressVector, AhId, AsyncEvent, Capabilities, Completion, Counters, CqId, DatagramAttr,
-    DatagramLink, DeviceAttr, Endpoint, Gid, Link, Mr, MrId, OfferAttr, PathMarks, PathMtu, Payload, PostError,
-    Provider, QpInit, QpModify, QpStatus, Qpn, RecvWr, Region, SendWr, SrqId, SrqInit, Time, VerbsError, Wire,
-    WirePolicy,
+    DatagramLink, DeviceAttr, Endpoint, Gid, Link, Mr, MrId, MrInit, OfferAttr, PathMarks, PathMtu, Payload, PdId,
+    PostError, Provider, QpInit, QpModify, QpStatus, Qpn, RecvWr, Region, SendWr, SrqId, SrqInit, Time, VerbsError,
+    Wire, WirePolicy,
 };
 
 use crate::background::Background;
@@ -109,7 +109,7 @@ impl SoftNic {
         nic.set_path_marks(config.marks);
         let device = nic.device().clone();
         let clock = Clock::start();
-        let signals = (config.progress == Progress::Helper).then(Signals::new).transpose()?;
+        let signals = (config.progress == Progress::Helper).then(|| Signals::new(config.listener.clone())).transpose()?;
         let needs_thread = signals.is_some();
         let shared = Arc::new(Shared::new(
             Port::new((nic, tcp), (secrets, sealed_mtu), sockets, capture, clock),
@@ -144,7 +144,7 @@ impl SoftNic {
     fn on_output_only(&self, port: &mut Port, now: Time) {
         let Some(signals) = self.shared.signals() else { return };
         if port.take_notify() {
-            signals.signal_owner();
+            signals.signal_owner(port);
         }
         signals.on_changed(port, now);
     }
@@ -348,8 +348,20 @@ impl Provider for SoftNic {
         self.port().nic.destroy_ah(ah)
     }
 
+    fn alloc_pd(&mut self) -> Result<PdId, VerbsError> {
+        self.port().nic.alloc_pd()
+    }
+
+    fn dealloc_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
+        self.port().nic.dealloc_pd(pd)
+    }
+
+    fn register(&mut self, init: &MrInit<'_>) -> Result<Mr, VerbsError> {
+        self.port().nic.register(init)
+    }
+
     fn reg_mr(&mut self, region: &Region, offset: u64, len: u64, access: Access) -> Result<Mr, VerbsError> {
-        self.port().nic.reg_mr(region, offset, len, access)
+        self.register(&MrInit::new(region, offset, len, access))
     }
 
     fn dereg_mr(&mut self, mr: MrId) -> Result<(), VerbsError> {
@@ -419,6 +431,10 @@ impl Provider for SoftNic {
             None => self.sleeps_next = true,
         }
         Ok(())
+    }
+
+    fn poll_cq_event(&mut self) -> Option<CqId> {
+        self.port().nic.poll_cq_event()
     }
 
     fn poll_event(&mut self) -> Option<AsyncEvent> {

@@ -3,14 +3,14 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use shm::SleepFlag;
-use verbs::Time;
+use verbs::{Provider, Time};
 
-use crate::OpenError;
+use crate::{Listener, OpenError};
 use crate::clock::Clock;
 use crate::port::Port;
 
@@ -33,6 +33,7 @@ pub(crate) struct Shared {
 /// Signals between the owner and the background thread.
 #[derive(Debug)]
 pub(crate) struct Signals {
+    listener: Option<Arc<dyn Listener>>,
     /// Tells the owner that an armed CQ got its completion.
     event: OwnedFd,
     is_signalled: AtomicBool,
@@ -99,10 +100,11 @@ impl Shared {
 }
 
 impl Signals {
-    pub(crate) fn new() -> Result<Self, OpenError> {
+    pub(crate) fn new(listener: Option<Arc<dyn Listener>>) -> Result<Self, OpenError> {
         let make =
             || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| OpenError::os("eventfd", e));
         Ok(Self {
+            listener,
             event: make()?,
             is_signalled: AtomicBool::new(false),
             wake: make()?,
@@ -162,9 +164,18 @@ impl Signals {
         Some(now.saturating_since(Time(self.owner_seen.load(Ordering::Relaxed))))
     }
 
-    /// An armed CQ got its completion: the owner's descriptor turns readable.
-    pub(crate) fn signal_owner(&self) {
+    /// An armed CQ got its completion: the listener is told, or the owner's descriptor turns readable.
+    pub(crate) fn signal_owner(&self, port: &mut Port) {
         self.polls_since_arming.store(0, Ordering::Relaxed);
+        if let Some(listener) = &self.listener {
+            while let Some(cq) = port.nic.poll_cq_event() {
+                listener.on_completion(cq);
+            }
+            while let Some(event) = port.nic.poll_event() {
+                listener.on_event(event);
+            }
+            return;
+        }
         if !self.is_signalled.swap(true, Ordering::AcqRel) {
             // It fails only if the counter is full, and then the descriptor is readable.
             let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());

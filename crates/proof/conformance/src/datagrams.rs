@@ -70,7 +70,7 @@ impl<'r> Pair<'r> {
     pub fn another_qp(&mut self, side: Side) -> Result<Qpn, Failure> {
         let o = self.options.clone();
         let end = self.end(side).clone();
-        let qpn = make_qp(self.device(side), &o, end.cq, end.srq)?;
+        let qpn = make_qp(self.device(side), &o, (end.pd, end.cq), end.srq)?;
         for to in [self.init(), self.rtr(side), self.rts(side)] {
             self.device(side).modify_qp(qpn, &to)?;
         }

@@ -24,6 +24,8 @@ pub struct Options {
     pub qp_type: QpType,
     /// Queue key of both QPs, for datagrams.
     pub qkey: Qkey,
+    /// Each end, QP and memory, is in a protection domain of its own; else in the devices' own.
+    pub domain: bool,
     /// Receives come from an SRQ.
     pub srq: bool,
     /// Send and receive depth.
@@ -62,6 +64,7 @@ impl Default for Options {
         Self {
             qp_type: QpType::Rc,
             qkey: Qkey(0),
+            domain: false,
             srq: false,
             depth: 64,
             sig_all: false,
@@ -89,6 +92,8 @@ pub struct End {
     pub cq: CqId,
     /// Shared receive queue, if asked for.
     pub srq: Option<SrqId>,
+    /// The domain of queue pair and memory.
+    pub pd: PdId,
     /// Queue pair.
     pub qpn: Qpn,
     /// Memory.
@@ -136,14 +141,21 @@ fn make_end(device: &mut dyn Provider, o: &Options, psn: Psn) -> Result<End, Fai
         true => Some(device.create_srq(&SrqInit { max_wr: o.depth, max_sge: o.sge, limit: 0 })?),
         false => None,
     };
-    let qpn = make_qp(device, o, cq, srq)?;
+    let pd = if o.domain { device.alloc_pd()? } else { PdId::default() };
+    let qpn = make_qp(device, o, (pd, cq), srq)?;
     let region = Region::anonymous(usize::try_from(o.bytes).unwrap_or(usize::MAX))?;
-    let mr = device.reg_mr(&region, 0, o.bytes, o.mr_access)?;
-    Ok(End { cq, srq, qpn, region, mr, ah: None, psn })
+    let mr = device.register(&MrInit { pd, ..MrInit::new(&region, 0, o.bytes, o.mr_access) })?;
+    Ok(End { cq, srq, pd, qpn, region, mr, ah: None, psn })
 }
 
-pub(crate) fn make_qp(device: &mut dyn Provider, o: &Options, cq: CqId, srq: Option<SrqId>) -> Result<Qpn, Failure> {
+pub(crate) fn make_qp(
+    device: &mut dyn Provider,
+    o: &Options,
+    (pd, cq): (PdId, CqId),
+    srq: Option<SrqId>,
+) -> Result<Qpn, Failure> {
     Ok(device.create_qp(&QpInit {
+        pd,
         qp_type: o.qp_type,
         send_cq: cq,
         recv_cq: cq,
@@ -319,7 +331,7 @@ impl<'r> Pair<'r> {
         let o = self.options.clone();
         let old = self.end(side).clone();
         self.device(side).destroy_qp(old.qpn)?;
-        let qpn = make_qp(self.device(side), &o, old.cq, Some(srq))?;
+        let qpn = make_qp(self.device(side), &o, (old.pd, old.cq), Some(srq))?;
         let end = match side {
             Side::A => &mut self.a,
             Side::B => &mut self.b,
@@ -332,8 +344,8 @@ impl<'r> Pair<'r> {
     pub fn second_qps(&mut self) -> Result<(Qpn, Qpn), Failure> {
         let o = self.options.clone();
         let (a, b) = (self.a.clone(), self.b.clone());
-        let qa = make_qp(self.device(Side::A), &o, a.cq, a.srq)?;
-        let qb = make_qp(self.device(Side::B), &o, b.cq, b.srq)?;
+        let qa = make_qp(self.device(Side::A), &o, (a.pd, a.cq), a.srq)?;
+        let qb = make_qp(self.device(Side::B), &o, (b.pd, b.cq), b.srq)?;
         let old = (a.qpn, b.qpn);
         (self.a.qpn, self.b.qpn) = (qa, qb);
         let done = self.to_rts(Side::A).and_then(|()| self.to_rts(Side::B));

@@ -117,8 +117,11 @@ impl Bench {
         let region = Region::anonymous(fence.len()).expect("memory");
         region.write(0, &fence).expect("inside");
         let mut keys = SmallRng::seed_from_u64(1);
-        let granted = dev.reg_mr(&region, GRANTED, PART, Access::all(), &mut keys).expect("an MR");
-        let own = dev.reg_mr(&region, RECEIVES, 2 * PART, Access::LOCAL_WRITE, &mut keys).expect("an MR");
+        let granted =
+            dev.register(&verbs::MrInit::new(&region, GRANTED, PART, Access::all()), &mut keys).expect("an MR");
+        let own = dev
+            .register(&verbs::MrInit::new(&region, RECEIVES, 2 * PART, Access::LOCAL_WRITE), &mut keys)
+            .expect("an MR");
         let has_crc = choice & 1 != 0;
         let is_active = choice & 2 != 0;
         let access = if choice & 4 != 0 { Access::REMOTE_WRITE } else { Access::all() };

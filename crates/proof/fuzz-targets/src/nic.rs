@@ -90,6 +90,7 @@ impl Bench {
         let mut nic = Nic::new(config, [choice; 32]);
         let cq = nic.create_cq(1024).expect("a CQ");
         let init = QpInit {
+            pd: verbs::PdId::default(),
             qp_type,
             send_cq: cq,
             recv_cq: cq,

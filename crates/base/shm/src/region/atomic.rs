@@ -73,7 +73,10 @@ impl Region {
     /// Does an atomic operation on the 8 bytes at `offset`, a multiple of 8, in the one order of all sequentially
     /// consistent operations; returns what was there before. What is looked at later is not older than the operation.
     pub fn atomic64(&self, offset: u64, op: AtomicOp) -> Result<u64, RegionError> {
-        let at = self.row_at(offset, 1)?;
+        let at = match self.row_at(offset, 1) {
+            Ok(at) => at,
+            Err(refused) => return self.atomic64_program(offset, op, refused),
+        };
         // SAFETY: `row_at` proved that 8 aligned writable bytes are mapped there, and `self` keeps the mapping. All
         // accesses of this process to them are atomics, or copies that the compiler cannot see through.
         let word = unsafe { AtomicU64::from_ptr(at.as_ptr()) };

@@ -4,6 +4,7 @@ mod cross_process;
 mod doorbell;
 mod fault;
 mod life;
+mod program_memory;
 mod region;
 mod region_memory;
 mod rest;

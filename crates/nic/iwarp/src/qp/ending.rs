@@ -77,7 +77,7 @@ impl Qp {
             return;
         }
         let is_told = !self.is_quiet_end(&ending);
-        let can_send = self.frames.abandon(&self.sends, &dev.mrs);
+        let can_send = self.frames.abandon(&self.sends, dev.mrs.of(self.attr.init.pd));
         if let (Some(terminate), true) = (terminate, can_send) {
             self.counters.tcp_terminates_sent += 1;
             self.frames.push_terminate(&terminate);

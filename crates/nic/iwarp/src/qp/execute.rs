@@ -1,6 +1,6 @@
 //! What a whole segment leads to: requests of the peer are executed, its answers and its Terminate are taken.
 
-use rnic::{AtomicOp, Device, KeyFault};
+use rnic::{AtomicOp, Device, Domain, KeyFault};
 use verbs::{Access, Rkey, Status};
 
 use super::events::Ending;
@@ -50,7 +50,13 @@ impl Qp {
                 return Err(Cause::RdmapBounds);
             }
             let key = Rkey(request.source_stag);
-            check_remote(key, request.source_offset, request.len.into(), Access::REMOTE_READ, dev)?;
+            check_remote(
+                key,
+                request.source_offset,
+                request.len.into(),
+                Access::REMOTE_READ,
+                dev.mrs.of(self.attr.init.pd),
+            )?;
         }
         self.receiver.count_request();
         self.responses.push(Response::Data { request, done: 0 });
@@ -75,11 +81,12 @@ impl Qp {
             AtomicCode::Reserved(_) => return Err(Cause::RdmapOpcode),
         };
         let key = Rkey(request.stag);
-        check_remote(key, request.offset, 8, Access::REMOTE_ATOMIC, dev)?;
+        check_remote(key, request.offset, 8, Access::REMOTE_ATOMIC, dev.mrs.of(self.attr.init.pd))?;
         if !request.offset.is_multiple_of(8) {
             return Err(Cause::RdmapOperation);
         }
-        let original = dev.mrs.atomic_remote(key, request.offset, op).map_err(|_| Cause::RdmapOperation)?;
+        let original =
+            dev.mrs.of(self.attr.init.pd).atomic_remote(key, request.offset, op).map_err(|_| Cause::RdmapOperation)?;
         self.receiver.count_request();
         self.responses.push(Response::Original(AtomicResponse { id: request.id, original }));
         dev.counters.served_atomic += 1;
@@ -90,7 +97,7 @@ impl Qp {
         let number = self.requests.take_original(response)?;
         self.receiver.count_atomic_response();
         let sges = self.sends.get(number).map_or(&[][..], |wqe| wqe.sges());
-        if dev.mrs.scatter(sges, 0, &response.original.to_ne_bytes()).is_err() {
+        if dev.mrs.of(self.attr.init.pd).scatter(sges, 0, &response.original.to_ne_bytes()).is_err() {
             self.failing = Some(Failing { number, status: Status::LocProtErr, is_executed_before: false });
             return Err(Cause::DdpLocal);
         }
@@ -113,13 +120,14 @@ fn whole<const N: usize>(control: &[u8]) -> Result<&[u8; N], Cause> {
 }
 
 /// Checks memory that a request of the peer names.
-fn check_remote(key: Rkey, addr: u64, len: u64, need: Access, dev: &Device) -> Result<(), Cause> {
+fn check_remote(key: Rkey, addr: u64, len: u64, need: Access, mrs: Domain<'_>) -> Result<(), Cause> {
     if addr.checked_add(len).is_none() {
         return Err(Cause::RdmapWrap);
     }
-    dev.mrs.check_remote(key, addr, len, need).map_err(|fault| match fault {
+    mrs.check_remote(key, addr, len, need).map_err(|fault| match fault {
         KeyFault::Key => Cause::RdmapInvalidStag,
         KeyFault::Bounds => Cause::RdmapBounds,
         KeyFault::Rights => Cause::RdmapRights,
+        KeyFault::Unmapped => Cause::RdmapInvalidStag,
     })
 }

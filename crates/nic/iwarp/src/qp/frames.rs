@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use rnic::{KeyFault, MrTable};
+use rnic::{Domain, KeyFault};
 use verbs::{Access, Rkey, Status};
 
 use super::send_queue::SendQueue;
@@ -149,7 +149,7 @@ impl Frames {
 
     /// Builds a frame and appends it. Nothing is appended if its payload cannot be read, which is asked only where it
     /// is copied: with a CRC or markers, and a word.
-    pub(super) fn push(&mut self, plan: &Plan<'_>, requests: &SendQueue, mrs: &MrTable) -> Result<(), LocalFault> {
+    pub(super) fn push(&mut self, plan: &Plan<'_>, requests: &SendQueue, mrs: Domain<'_>) -> Result<(), LocalFault> {
         let mut frame = self.frame(plan);
         let len = plan.body.len() as usize;
         if (1..=WORD_BYTES).contains(&len)
@@ -224,7 +224,7 @@ impl Frames {
         &self,
         index: usize,
         requests: &SendQueue,
-        mrs: &MrTable,
+        mrs: Domain<'_>,
         out: &mut Gather,
     ) -> Result<(), LocalFault> {
         let Some(frame) = self.queue.get(index) else { return Ok(()) };
@@ -278,7 +278,7 @@ impl Frames {
 
     /// Drops what was not begun. The rest of a frame that was is copied, because its work request is about to end.
     /// False if it cannot be read: then no frame can follow it, and nothing is left.
-    pub(super) fn abandon(&mut self, requests: &SendQueue, mrs: &MrTable) -> bool {
+    pub(super) fn abandon(&mut self, requests: &SendQueue, mrs: Domain<'_>) -> bool {
         let kept = usize::from(self.sent > 0);
         if let Some(dropped) = self.queue.get(kept) {
             self.markers = dropped.markers;
@@ -308,7 +308,7 @@ impl Frames {
     }
 }
 
-fn read_body(body: Body, dst: &mut [u8], requests: &SendQueue, mrs: &MrTable) -> Result<(), LocalFault> {
+fn read_body(body: Body, dst: &mut [u8], requests: &SendQueue, mrs: Domain<'_>) -> Result<(), LocalFault> {
     match body {
         Body::None => Ok(()),
         Body::Request { number, offset, .. } => {
@@ -325,7 +325,7 @@ fn offer_body(
     passed: u32,
     left: usize,
     requests: &SendQueue,
-    mrs: &MrTable,
+    mrs: Domain<'_>,
     out: &mut Gather,
 ) -> Result<(), LocalFault> {
     match body {

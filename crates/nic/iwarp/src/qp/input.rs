@@ -141,18 +141,30 @@ impl Qp {
         let mut push = |range| out.pieces.push(range);
         match segment.place {
             Target::Memory { rkey, addr } => {
-                let range = dev.mrs.remote_range(rkey, addr + done as u64, left as u64, Access::REMOTE_WRITE);
+                let range = dev.mrs.of(self.attr.init.pd).remote_range(
+                    rkey,
+                    addr + done as u64,
+                    left as u64,
+                    Access::REMOTE_WRITE,
+                );
                 range.map(push).map_err(|_| Cause::TaggedInvalidStag.into())
             }
             Target::Receive { offset } => {
                 let sges = self.receiver.receive_sges();
-                let ranges = dev.mrs.local_ranges(sges, offset + done as u64, left, Access::LOCAL_WRITE, &mut push);
+                let ranges = dev.mrs.of(self.attr.init.pd).local_ranges(
+                    sges,
+                    offset + done as u64,
+                    left,
+                    Access::LOCAL_WRITE,
+                    &mut push,
+                );
                 ranges.map_err(|_| Fault { cause: Cause::DdpLocal, receive: Status::LocProtErr })
             }
             Target::Answer { number, offset } => {
                 let sges = self.sends.get(number).map_or(&[][..], |wqe| wqe.sges());
                 let offset = u64::from(offset) + done as u64;
-                let ranges = dev.mrs.local_ranges(sges, offset, left, Access::LOCAL_WRITE, &mut push);
+                let ranges =
+                    dev.mrs.of(self.attr.init.pd).local_ranges(sges, offset, left, Access::LOCAL_WRITE, &mut push);
                 ranges.map_err(|_| Cause::DdpLocal.into())
             }
             Target::Control => Ok(()),
@@ -295,7 +307,7 @@ impl Qp {
             Target::Answer { number, offset } => {
                 let sges = self.sends.get(number).map_or(&[][..], |wqe| wqe.sges());
                 let at = u64::from(offset) + done as u64;
-                dev.mrs.scatter(sges, at, bytes).map_err(|_: KeyFault| {
+                dev.mrs.of(self.attr.init.pd).scatter(sges, at, bytes).map_err(|_: KeyFault| {
                     self.failing = Some(Failing { number, status: Status::LocProtErr, is_executed_before: false });
                     Fault::from(Cause::DdpLocal)
                 })

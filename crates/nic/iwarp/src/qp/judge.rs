@@ -92,9 +92,9 @@ impl Receiver {
             if addr.checked_add(payload.into()).is_none() {
                 return Err(Cause::TaggedWrap);
             }
-            dev.mrs.check_remote(rkey, addr, payload.into(), Access::REMOTE_WRITE).map_err(|fault| {
+            dev.mrs.of(self.pd).check_remote(rkey, addr, payload.into(), Access::REMOTE_WRITE).map_err(|fault| {
                 match fault {
-                    KeyFault::Key => Cause::TaggedInvalidStag,
+                    KeyFault::Key | KeyFault::Unmapped => Cause::TaggedInvalidStag,
                     KeyFault::Bounds => Cause::TaggedBounds,
                     // DDP has no number for it, RDMAP has.
                     KeyFault::Rights => Cause::RdmapRights,

@@ -4,7 +4,7 @@
 //! frames as bytes are the affair of `input`.
 
 use rnic::{Device, KeyFault, ReceiveQueue, RecvWqe, Unreported};
-use verbs::{Access, Completion, CqId, Qpn, RecvWr, Rkey, SrqId, Status, VerbsError, WcOpcode};
+use verbs::{Access, Completion, CqId, PdId, Qpn, RecvWr, Rkey, SrqId, Status, VerbsError, WcOpcode};
 
 use super::events::{Extensions, QpAttr};
 use crate::ddp::Header;
@@ -57,6 +57,8 @@ pub(super) struct Message {
 #[derive(Debug)]
 pub(super) struct Receiver {
     qpn: Qpn,
+    /// Whose memory the peer reaches.
+    pub(super) pd: PdId,
     cq: CqId,
     srq: Option<SrqId>,
     queue: ReceiveQueue,
@@ -79,6 +81,7 @@ impl Receiver {
     pub(super) fn new(attr: &QpAttr, queue: ReceiveQueue) -> Self {
         Self {
             qpn: attr.qpn,
+            pd: attr.init.pd,
             cq: attr.init.recv_cq,
             srq: attr.init.srq,
             queue,
@@ -117,12 +120,12 @@ impl Receiver {
         match place {
             Target::Memory { rkey, addr } => {
                 let gone = |_: KeyFault| Fault::from(Cause::TaggedInvalidStag);
-                dev.mrs.write_remote(rkey, addr + done, bytes).map_err(gone)
+                dev.mrs.of(self.pd).write_remote(rkey, addr + done, bytes).map_err(gone)
             }
             Target::Receive { offset } => {
                 let sges = self.message.as_ref().map_or(&[][..], |message| &message.wqe.sges);
                 let unusable = |_: KeyFault| Fault { cause: Cause::DdpLocal, receive: Status::LocProtErr };
-                dev.mrs.scatter(sges, offset + done, bytes).map_err(unusable)
+                dev.mrs.of(self.pd).scatter(sges, offset + done, bytes).map_err(unusable)
             }
             Target::Answer { .. } | Target::Control => Ok(()),
         }

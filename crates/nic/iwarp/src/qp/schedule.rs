@@ -63,7 +63,7 @@ impl Qp {
             if index == self.frames.len() && !(self.frames.has_room() && self.build_next(dev)?) {
                 break;
             }
-            self.frames.offer(index, &self.sends, &dev.mrs, out)?;
+            self.frames.offer(index, &self.sends, dev.mrs.of(self.attr.init.pd), out)?;
             index += 1;
         }
         Ok(())
@@ -119,7 +119,7 @@ impl Qp {
     }
 
     fn push(&mut self, plan: &Plan<'_>, dev: &Device) -> Result<bool, LocalFault> {
-        self.frames.push(plan, &self.sends, &dev.mrs)?;
+        self.frames.push(plan, &self.sends, dev.mrs.of(self.attr.init.pd))?;
         Ok(true)
     }
 
@@ -176,7 +176,7 @@ impl Qp {
                 if !self.requests.has_room() {
                     return Ok(false);
                 }
-                wqe.check_writable(&dev.mrs).map_err(|_| failed(Status::LocProtErr))?;
+                wqe.check_writable(dev.mrs.of(self.attr.init.pd)).map_err(|_| failed(Status::LocProtErr))?;
                 let sink = wqe.sges().first().map_or((0, 0), |sge| (sge.lkey.0, sge.addr));
                 self.build_data_request(number, &op, len, sink, dev)
             }

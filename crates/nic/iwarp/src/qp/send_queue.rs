@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use rnic::{KeyFault, MrTable, PostedData, SendLimits, SpareData, send_opcode};
+use rnic::{Domain, KeyFault, PostedData, SendLimits, SpareData, send_opcode};
 use verbs::{Access, SendFlags, SendOp, SendWr, Sge, VerbsError, WcOpcode};
 
 use crate::transfer::Gather;
@@ -32,7 +32,7 @@ impl SendWqe {
     }
 
     /// Appends the places of payload bytes.
-    pub(super) fn gather(&self, mrs: &MrTable, offset: u32, len: usize, out: &mut Gather) -> Result<(), KeyFault> {
+    pub(super) fn gather(&self, mrs: Domain<'_>, offset: u32, len: usize, out: &mut Gather) -> Result<(), KeyFault> {
         match &self.data {
             PostedData::Sges(sges) => {
                 mrs.local_ranges(sges, offset.into(), len, Access::empty(), |range| out.push_memory(range))
@@ -45,12 +45,12 @@ impl SendWqe {
     }
 
     /// Copies payload bytes out.
-    pub(super) fn read(&self, mrs: &MrTable, offset: u32, dst: &mut [u8]) -> Result<(), KeyFault> {
+    pub(super) fn read(&self, mrs: Domain<'_>, offset: u32, dst: &mut [u8]) -> Result<(), KeyFault> {
         self.data.read(mrs, offset, dst)
     }
 
     /// Checks the places of an answer.
-    pub(super) fn check_writable(&self, mrs: &MrTable) -> Result<(), KeyFault> {
+    pub(super) fn check_writable(&self, mrs: Domain<'_>) -> Result<(), KeyFault> {
         self.data.check_writable(mrs)
     }
 }
@@ -131,7 +131,14 @@ mod tests {
     use verbs::Payload;
 
     fn queue() -> SendQueue {
-        SendQueue::new(SendLimits { max_wr: 2, max_sge: 2, max_inline_bytes: 4, max_msg_bytes: 100, sig_all: false })
+        SendQueue::new(SendLimits {
+            pd: verbs::PdId(0),
+            max_wr: 2,
+            max_sge: 2,
+            max_inline_bytes: 4,
+            max_msg_bytes: 100,
+            sig_all: false,
+        })
     }
 
     fn wr<'a>(op: SendOp, payload: Payload<'a>) -> SendWr<'a> {

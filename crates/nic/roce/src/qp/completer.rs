@@ -174,7 +174,7 @@ impl Requester {
         if answer.data.len() != len || !is_in_place || !answer.is_positive() {
             return Err(Status::BadRespErr);
         }
-        head.write(&dev.mrs, offset, answer.data).map_err(|_| Status::LocProtErr)?;
+        head.write(dev.mrs.of(self.queue.pd()), offset, answer.data).map_err(|_| Status::LocProtErr)?;
         self.advance(packet + 1, dev, now);
         Ok(())
     }

@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use rnic::{KeyFault, MrTable, SendLimits};
+use rnic::{Domain, KeyFault, SendLimits};
 use verbs::{Capabilities, CqId, Psn, Qpn, RtsAttr, SendFlags, SendOp, SendWr, Status, Time, VerbsError};
 
 use super::credits::Credits;
@@ -322,7 +322,7 @@ impl Requester {
         let (first, end, wants_data, is_cut) = (wqe.first, wqe.end(), wqe.wants_data(), wqe.is_cut);
         let packet = self.encode(peer, wqe, at, packets, ack_request);
         let is_new = at >= self.sent;
-        match packet.write(peer, wqe, batch, &dev.mrs) {
+        match packet.write(peer, wqe, batch, dev.mrs.of(self.queue.pd())) {
             Some(Ok(())) => {}
             Some(Err(_)) => {
                 self.fault = Some((first, Status::LocProtErr));
@@ -431,7 +431,13 @@ struct RequestPacket {
 impl RequestPacket {
     /// Copies it into the batch; `None` if that has no place for it. A READ's or atomic's landing place is checked before
     /// the peer is asked.
-    fn write(&self, peer: &Peer, wqe: &SendWqe, batch: &mut Batch<'_>, mrs: &MrTable) -> Option<Result<(), KeyFault>> {
+    fn write(
+        &self,
+        peer: &Peer,
+        wqe: &SendWqe,
+        batch: &mut Batch<'_>,
+        mrs: Domain<'_>,
+    ) -> Option<Result<(), KeyFault>> {
         if !batch.fits(self.header.as_bytes().len(), self.payload_bytes) {
             return None;
         }

@@ -102,7 +102,7 @@ impl Responder {
     /// Fills a batch with answers and the acknowledgement.
     pub(crate) fn fill(&mut self, peer: &Peer, batch: &mut Batch<'_>, dev: &mut Device) -> Result<(), Fatal> {
         let state = self.acknowledged();
-        self.responses.fill(peer, state, batch, dev)
+        self.responses.fill(peer, (state, self.incoming.receives.pd), batch, dev)
     }
 
     pub(crate) const fn expected_psn(&self) -> Psn {
@@ -232,7 +232,10 @@ impl Responder {
         }
         if reth.dma_len > 0 {
             let len = reth.dma_len.into();
-            dev.mrs.check_remote(reth.rkey, reth.addr, len, Access::REMOTE_READ).map_err(|_: KeyFault| ACCESS)?;
+            dev.mrs
+                .of(self.incoming.receives.pd)
+                .check_remote(reth.rkey, reth.addr, len, Access::REMOTE_READ)
+                .map_err(|_: KeyFault| ACCESS)?;
         }
         Ok(reth.dma_len.div_ceil(wire_len(self.incoming.mtu)).max(1))
     }
@@ -245,7 +248,11 @@ impl Responder {
         if !allowed {
             return Err(INVALID);
         }
-        let original = dev.mrs.atomic_remote(eth.rkey, eth.addr, op).map_err(|_: KeyFault| ACCESS)?;
+        let original = dev
+            .mrs
+            .of(self.incoming.receives.pd)
+            .atomic_remote(eth.rkey, eth.addr, op)
+            .map_err(|_: KeyFault| ACCESS)?;
         self.epsn = psn.plus(1);
         self.responses.on_atomic(psn, original);
         dev.base.counters.served_atomic += 1;

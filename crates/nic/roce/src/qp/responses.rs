@@ -9,8 +9,8 @@
 
 use std::collections::VecDeque;
 
-use rnic::KeyFault;
-use verbs::{AsyncEvent, Psn, Qpn, Rkey, Time};
+use rnic::{Domain, KeyFault};
+use verbs::{AsyncEvent, PdId, Psn, Qpn, Rkey, Time};
 
 use crate::batch::Batch;
 use crate::device::Device;
@@ -318,7 +318,7 @@ impl Responses {
     pub(crate) fn fill(
         &mut self,
         peer: &Peer,
-        state: Acknowledged,
+        (state, pd): (Acknowledged, PdId),
         batch: &mut Batch<'_>,
         dev: &mut Device,
     ) -> Result<(), Fatal> {
@@ -334,7 +334,7 @@ impl Responses {
         }
         while let Some(job) = self.jobs.front_mut() {
             let executed = job.executed;
-            match push_answer(&executed, job.sent, aeth, peer, batch, dev) {
+            match push_answer((&executed, job.sent, aeth), peer, batch, dev.mrs.of(pd)) {
                 Ok(true) => job.sent += 1,
                 Ok(false) => return Ok(()),
                 Err(_) if job.again => {
@@ -402,12 +402,10 @@ fn push_acknowledge(peer: &Peer, psn: Psn, syndrome: Syndrome, msn: u32, batch: 
 
 /// Appends packet `index` of an answer; false if the batch has no place for it.
 fn push_answer(
-    executed: &Executed,
-    index: u32,
-    aeth: Aeth,
+    (executed, index, aeth): (&Executed, u32, Aeth),
     peer: &Peer,
     batch: &mut Batch<'_>,
-    dev: &Device,
+    mrs: Domain<'_>,
 ) -> Result<bool, KeyFault> {
     let psn = executed.first.plus(index);
     match executed.answer {
@@ -432,7 +430,7 @@ fn push_answer(
                 return Ok(false);
             }
             batch.push(&peer.route, &header, payload, |dst| {
-                if dst.is_empty() { Ok(()) } else { dev.mrs.read_remote(rkey, addr.wrapping_add(offset), dst) }
+                if dst.is_empty() { Ok(()) } else { mrs.read_remote(rkey, addr.wrapping_add(offset), dst) }
             })?;
         }
     }

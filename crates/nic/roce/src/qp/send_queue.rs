@@ -5,8 +5,8 @@
 
 use std::collections::VecDeque;
 
-use rnic::{KeyFault, MrTable, PostedData, SendLimits, SpareData, send_opcode, wants_data};
-use verbs::{SendFlags, SendOp, SendWr, VerbsError, WcOpcode};
+use rnic::{Domain, KeyFault, PostedData, SendLimits, SpareData, send_opcode, wants_data};
+use verbs::{PdId, SendFlags, SendOp, SendWr, VerbsError, WcOpcode};
 
 use crate::limits::PACKET_CHARGE_BYTES;
 use crate::wire::wire_len;
@@ -72,17 +72,17 @@ impl SendWqe {
     }
 
     /// Copies payload bytes out.
-    pub(crate) fn read(&self, mrs: &MrTable, offset: u32, dst: &mut [u8]) -> Result<(), KeyFault> {
+    pub(crate) fn read(&self, mrs: Domain<'_>, offset: u32, dst: &mut [u8]) -> Result<(), KeyFault> {
         self.data.read(mrs, offset, dst)
     }
 
     /// Checks the landing place of an answer.
-    pub(crate) fn check_writable(&self, mrs: &MrTable) -> Result<(), KeyFault> {
+    pub(crate) fn check_writable(&self, mrs: Domain<'_>) -> Result<(), KeyFault> {
         self.data.check_writable(mrs)
     }
 
     /// Copies bytes of an answer in.
-    pub(crate) fn write(&self, mrs: &MrTable, offset: u32, src: &[u8]) -> Result<(), KeyFault> {
+    pub(crate) fn write(&self, mrs: Domain<'_>, offset: u32, src: &[u8]) -> Result<(), KeyFault> {
         self.data.write(mrs, offset, src)
     }
 }
@@ -124,6 +124,11 @@ pub(crate) struct SendQueue {
 }
 
 impl SendQueue {
+    /// Whose memory its sends are made of.
+    pub(crate) const fn pd(&self) -> PdId {
+        self.limits.pd
+    }
+
     pub(crate) fn new(limits: SendLimits) -> Self {
         Self { wqes: VecDeque::new(), limits, spare: SpareData::default(), next_packet: 0, next_charge: 0 }
     }

@@ -98,7 +98,7 @@ impl Sender {
             if !batch.fits(header.as_bytes().len(), len) {
                 break;
             }
-            let read = |dst: &mut [u8]| wqe.read(&dev.mrs, offset, dst);
+            let read = |dst: &mut [u8]| wqe.read(dev.mrs.of(self.queue.pd()), offset, dst);
             batch.push(&peer.route, &header, len, read).map_err(|_| Status::LocProtErr)?;
             self.next += 1;
             if self.next == wqe.end() {

@@ -74,9 +74,10 @@ impl Receiver {
         let Some(wqe) = self.receives.take(dev) else { return Ok(()) };
         let landed = dev
             .mrs
+            .of(self.receives.pd)
             .check_scatter(&wqe.sges)
-            .and_then(|()| dev.mrs.scatter(&wqe.sges, 0, &grh))
-            .and_then(|()| dev.mrs.scatter(&wqe.sges, GRH_BYTES as u64, datagram.payload));
+            .and_then(|()| dev.mrs.of(self.receives.pd).scatter(&wqe.sges, 0, &grh))
+            .and_then(|()| dev.mrs.of(self.receives.pd).scatter(&wqe.sges, GRH_BYTES as u64, datagram.payload));
         let status = match landed {
             Ok(()) => Status::Success,
             Err(_) => Status::LocProtErr,

@@ -99,7 +99,7 @@ impl Sender {
             let len = wqe.len as usize;
             let (header_bytes, joins) = (header.as_bytes().len(), way.is_none_or(|way| way.leads_like(&target.path)));
             let Device { base, seals, counters, .. } = &mut *dev;
-            let read = |dst: &mut [u8]| wqe.read(&base.mrs, 0, dst);
+            let read = |dst: &mut [u8]| wqe.read(base.mrs.of(self.queue.pd()), 0, dst);
             let pushed = match target.path.seal {
                 None if joins && batch.fits(header_bytes, len) => batch.push(&target.path.route, &header, len, read),
                 Some(key) if joins && batch.fits_sealed(header_bytes, len) => match seals.get_mut(key) {

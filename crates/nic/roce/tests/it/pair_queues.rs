@@ -205,6 +205,7 @@ fn objects_in_use_stay_and_limits_hold() {
     let nic = &mut world.nics[0];
     assert!(matches!(nic.destroy_cq(a.cq), Err(VerbsError::Busy("the CQ"))));
     let init = QpInit {
+        pd: verbs::PdId::default(),
         qp_type: QpType::Rc,
         send_cq: a.cq,
         recv_cq: a.cq,

@@ -126,6 +126,7 @@ impl End {
         let mut nic = SoftNic::open(config)?;
         let cq = nic.create_cq(16_384)?;
         let qpn = nic.create_qp(&QpInit {
+            pd: verbs::PdId::default(),
             qp_type: QpType::Rc,
             send_cq: cq,
             recv_cq: cq,

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use verbs::{
     AcceptAttr, Access, AddressVector, AhId, AsyncEvent, Completion, Counters, CqId, DatagramAttr, DatagramLink,
-    DeviceAttr, Encrypt, Endpoint, Link, Mr, MrId, OfferAttr, PostError, Provider, QpInit, QpModify, QpStatus, Qpn,
-    RecvWr, Region, SendWr, SrqId, SrqInit, VerbsError,
+    DeviceAttr, Encrypt, Endpoint, Link, Mr, MrId, MrInit, OfferAttr, PdId, PostError, Provider, QpInit, QpModify,
+    QpStatus, Qpn, RecvWr, Region, SendWr, SrqId, SrqInit, VerbsError,
 };
 
 use super::net::{Host, HostId, Net};
@@ -164,8 +164,20 @@ impl Provider for FabricHost {
         self.call(|nic| nic.destroy_ah(ah))
     }
 
+    fn alloc_pd(&mut self) -> Result<PdId, VerbsError> {
+        self.call(Provider::alloc_pd)
+    }
+
+    fn dealloc_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
+        self.call(|nic| nic.dealloc_pd(pd))
+    }
+
+    fn register(&mut self, init: &MrInit<'_>) -> Result<Mr, VerbsError> {
+        self.call(|nic| nic.register(init))
+    }
+
     fn reg_mr(&mut self, region: &Region, offset: u64, len: u64, access: Access) -> Result<Mr, VerbsError> {
-        self.call(|nic| nic.reg_mr(region, offset, len, access))
+        self.register(&MrInit::new(region, offset, len, access))
     }
 
     fn dereg_mr(&mut self, mr: MrId) -> Result<(), VerbsError> {
@@ -203,6 +215,10 @@ impl Provider for FabricHost {
 
     fn req_notify_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<(), VerbsError> {
         self.call(|nic| nic.req_notify_cq(cq, solicited_only))
+    }
+
+    fn poll_cq_event(&mut self) -> Option<CqId> {
+        self.with(|host| host.nic.poll_cq_event()).flatten()
     }
 
     fn poll_event(&mut self) -> Option<AsyncEvent> {

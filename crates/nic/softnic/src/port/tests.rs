@@ -37,6 +37,7 @@ fn open(seed: u8) -> End {
     let mut nic = Nic::new(config, [seed; 32]);
     let cq = nic.create_cq(64).unwrap();
     let init = QpInit {
+        pd: verbs::PdId::default(),
         qp_type: QpType::Rc,
         send_cq: cq,
         recv_cq: cq,

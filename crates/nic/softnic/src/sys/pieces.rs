@@ -41,8 +41,8 @@ fn mapped(region: &Region, offset: u64, len: usize, is_filled: bool) -> Option<l
         return None;
     }
     let offset = usize::try_from(offset).ok()?;
-    // SAFETY: `offset` is no more than the length of the one mapping that `as_ptr` starts, just checked.
-    let start = unsafe { region.as_ptr().add(offset) };
+    // Memory of a program need not be mapped: the kernel, which alone goes there, says so.
+    let start = region.as_ptr().wrapping_add(offset);
     Some(libc::iovec { iov_base: start.cast(), iov_len: len })
 }
 

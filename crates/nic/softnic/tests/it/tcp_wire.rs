@@ -318,6 +318,7 @@ fn timers_look_at_their_own_connections_alone() {
             end.qpn = end
                 .nic
                 .create_qp(&QpInit {
+                    pd: verbs::PdId::default(),
                     qp_type: QpType::Rc,
                     send_cq: cq,
                     recv_cq: cq,

@@ -6,6 +6,7 @@ mod data;
 mod datagram_drops;
 mod datagram_states;
 mod datagrams;
+mod domains;
 mod events;
 mod flush;
 mod lengths;
@@ -53,7 +54,7 @@ macro_rules! cases {
 }
 pub(crate) use cases;
 
-const THEMES: [&[Case]; 17] = [
+const THEMES: [&[Case]; 18] = [
     data::CASES,
     memory_ops::CASES,
     atomics::CASES,
@@ -71,6 +72,7 @@ const THEMES: [&[Case]; 17] = [
     unreliable::CASES,
     unreliable_drops::CASES,
     unreliable_states::CASES,
+    domains::CASES,
 ];
 
 const COUNT: usize = {

@@ -62,6 +62,7 @@ impl UdPort {
         let receives = DATAGRAM_RECEIVES.min(attr.max_qp_wr);
         let slots = DATAGRAMS_INFLIGHT_MAX.min(attr.max_qp_wr);
         let qpn = nic.create_qp(&QpInit {
+            pd: verbs::PdId::default(),
             qp_type: QpType::Ud,
             send_cq: cq,
             recv_cq: cq,

@@ -176,6 +176,7 @@ impl Engine {
         new: &NewQp,
     ) -> Result<(Qpn, Endpoint), VerbsError> {
         let qpn = nic.create_qp(&QpInit {
+            pd: verbs::PdId::default(),
             qp_type: new.qp_type,
             send_cq: self.completions.cq,
             recv_cq: self.completions.cq,

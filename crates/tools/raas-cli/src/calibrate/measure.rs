@@ -118,6 +118,7 @@ impl<P: Provider> End<P> {
     fn new(mut nic: P) -> Result<Self, MeasureError> {
         let cq = nic.create_cq(256)?;
         let qpn = nic.create_qp(&QpInit {
+            pd: verbs::PdId::default(),
             qp_type: QpType::Rc,
             send_cq: cq,
             recv_cq: cq,

@@ -82,8 +82,9 @@ impl End {
         let mut dev = Device::new(attr(&format!("end{side}")), DeviceLimits { max_cq: 8, max_srq: 8 });
         let cq = dev.create_cq(4096).expect("a CQ");
         let region = Region::anonymous(MEMORY as usize).expect("memory");
-        let mr = dev.reg_mr(&region, 0, MEMORY, Access::all(), &mut rng).expect("an MR");
-        let local = dev.reg_mr(&region, 0, MEMORY, Access::LOCAL_WRITE, &mut rng).expect("an MR");
+        let mr = dev.register(&verbs::MrInit::new(&region, 0, MEMORY, Access::all()), &mut rng).expect("an MR");
+        let local =
+            dev.register(&verbs::MrInit::new(&region, 0, MEMORY, Access::LOCAL_WRITE), &mut rng).expect("an MR");
         let srq =
             setup.has_srq.then(|| dev.create_srq(&SrqInit { max_wr: 256, max_sge: 4, limit: 0 }).expect("an SRQ"));
         let init = QpInit { srq, max_inline_bytes: 64, sq_sig_all: setup.sig_all, ..QpInit::new(QpType::Rc, cq, 128) };

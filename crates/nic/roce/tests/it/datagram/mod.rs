@@ -21,6 +21,7 @@ pub struct Ud {
 
 pub fn init_of(cq: CqId, srq: Option<SrqId>) -> QpInit {
     QpInit {
+        pd: verbs::PdId::default(),
         qp_type: QpType::Ud,
         send_cq: cq,
         recv_cq: cq,

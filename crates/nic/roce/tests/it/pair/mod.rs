@@ -339,6 +339,7 @@ pub fn make_end(world: &mut World, side: usize, wish: &Wish) -> End {
     let nic = &mut world.nics[side];
     let cq = wish.cq.unwrap_or_else(|| nic.create_cq(wish.cqe).expect("a CQ"));
     let init = QpInit {
+        pd: verbs::PdId::default(),
         qp_type: wish.qp_type,
         send_cq: cq,
         recv_cq: cq,

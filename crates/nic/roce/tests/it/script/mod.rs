@@ -100,6 +100,7 @@ impl Script {
         );
         let cq = nic.create_cq(64).expect("a CQ");
         let init = QpInit {
+            pd: verbs::PdId::default(),
             qp_type: QpType::Rc,
             send_cq: cq,
             recv_cq: cq,

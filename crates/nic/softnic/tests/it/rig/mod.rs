@@ -46,6 +46,7 @@ impl End {
     pub(crate) fn of_service(mut nic: SoftNic, qp_type: QpType) -> Self {
         let cq = nic.create_cq(4096).unwrap();
         let init = QpInit {
+            pd: verbs::PdId::default(),
             qp_type,
             send_cq: cq,
             recv_cq: cq,

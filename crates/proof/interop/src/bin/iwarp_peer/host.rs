@@ -137,7 +137,7 @@ impl Host {
         };
         let mut memory = |dev: &mut Device, len: usize, access| -> Result<Memory> {
             let region = Region::anonymous(len)?;
-            let mr = dev.reg_mr(&region, 0, region.len(), access, &mut rng)?;
+            let mr = dev.register(&verbs::MrInit::new(&region, 0, region.len(), access), &mut rng)?;
             Ok(Memory { region, mr })
         };
         let scratch = memory(&mut dev, setup.scratch_bytes, Access::LOCAL_WRITE)?;
@@ -167,7 +167,7 @@ impl Host {
     /// Memory that the peer may read and write.
     pub(crate) fn offered(&mut self, len: usize) -> Result<Memory> {
         let region = Region::anonymous(len)?;
-        let mr = self.dev.reg_mr(&region, 0, region.len(), Access::all(), &mut self.rng)?;
+        let mr = self.dev.register(&verbs::MrInit::new(&region, 0, region.len(), Access::all()), &mut self.rng)?;
         Ok(Memory { region, mr })
     }
 

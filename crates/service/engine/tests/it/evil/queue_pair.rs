@@ -11,6 +11,7 @@ use crate::world::{addr, offered};
 /// A queue pair of the evil host.
 pub(super) fn queue_pair(evil: &mut Nic, cq: CqId, srq: SrqId) -> Qpn {
     let init = QpInit {
+        pd: verbs::PdId::default(),
         qp_type: QpType::Rc,
         send_cq: cq,
         recv_cq: cq,
