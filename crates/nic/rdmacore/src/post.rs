@@ -128,7 +128,7 @@ pub(crate) fn post_send(
                 send_flags: flags(wr.flags, &wr.payload),
                 imm_data,
                 wr: remote,
-                _rest: [0; 7],
+                rest: [0; 7],
             });
         }
         let sges = scratch.sges.as_mut_ptr();

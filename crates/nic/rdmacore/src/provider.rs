@@ -1,6 +1,6 @@
 //! An opened device: its objects in tables by number, each destroyed before what it stands on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_int;
 use std::net::IpAddr;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -14,6 +14,8 @@ use crate::device::{Choice, choose, list_devices};
 use crate::library::{Functions, errno};
 use crate::open::{OpenError, open_context};
 use crate::post::{self, RecvQueue, Scratch};
+
+mod close;
 
 /// Completions taken from the driver in one call.
 const POLL_MAX: usize = 32;
@@ -59,6 +61,10 @@ pub struct RdmaCore {
     qps: BTreeMap<Qpn, QpEntry>,
     mrs: BTreeMap<MrId, MrEntry>,
     ahs: BTreeMap<AhId, *mut ibv_ah>,
+    /// Beside the own domain.
+    pds: BTreeMap<PdId, *mut ibv_pd>,
+    /// CQs whose wake-up was taken from the channel and not yet told.
+    due: VecDeque<CqId>,
     next_id: u32,
     scratch: Scratch,
 }
@@ -149,6 +155,8 @@ impl RdmaCore {
             qps: BTreeMap::new(),
             mrs: BTreeMap::new(),
             ahs: BTreeMap::new(),
+            pds: BTreeMap::new(),
+            due: VecDeque::new(),
             next_id: 1,
             scratch: Scratch::default(),
         };
@@ -233,6 +241,11 @@ impl RdmaCore {
         self.srqs.get(&id).copied().ok_or(VerbsError::NoSuch("SRQ"))
     }
 
+    fn pd(&self, id: PdId) -> Result<*mut ibv_pd, VerbsError> {
+        let own = (id == PdId::default()).then_some(self.pd);
+        own.or_else(|| self.pds.get(&id).copied()).ok_or(VerbsError::NoSuch("protection domain"))
+    }
+
     fn qp(&self, qpn: Qpn) -> Result<&QpEntry, VerbsError> {
         self.qps.get(&qpn).ok_or(VerbsError::NoSuch("QP"))
     }
@@ -248,6 +261,8 @@ impl RdmaCore {
             }
             // SAFETY: the library returned a live CQ, which cannot be destroyed before this acknowledgement.
             unsafe { (self.lib.ibv_ack_cq_events)(cq, 1) };
+            let id = self.cqs.iter().find(|(_, known)| **known == cq).map(|(id, _)| *id);
+            self.due.extend(id.filter(|id| !self.due.contains(id)));
             any = true;
         }
         any
@@ -271,44 +286,6 @@ impl RdmaCore {
             16 => qpn().map(AsyncEvent::LastWqeReached),
             _ => None,
         }
-    }
-}
-
-impl Drop for RdmaCore {
-    fn drop(&mut self) {
-        // Errors cannot be handled here; the kernel destroys what is left when the process closes the device.
-        // SAFETY (all calls below): each object is alive, owned by this value alone, and destroyed once, before what it
-        // stands on: QPs before CQs and SRQs, all before the PD, the PD before the context.
-        for (_, e) in std::mem::take(&mut self.qps) {
-            // SAFETY: see above.
-            unsafe { (self.lib.ibv_destroy_qp)(e.qp) };
-        }
-        for (_, ah) in std::mem::take(&mut self.ahs) {
-            // SAFETY: see above.
-            unsafe { (self.lib.ibv_destroy_ah)(ah) };
-        }
-        for (_, srq) in std::mem::take(&mut self.srqs) {
-            // SAFETY: see above.
-            unsafe { (self.lib.ibv_destroy_srq)(srq) };
-        }
-        for (_, cq) in std::mem::take(&mut self.cqs) {
-            // SAFETY: see above.
-            unsafe { (self.lib.ibv_destroy_cq)(cq) };
-        }
-        for (_, e) in std::mem::take(&mut self.mrs) {
-            // SAFETY: see above.
-            unsafe { (self.lib.ibv_dereg_mr)(e.mr) };
-        }
-        if !self.channel.is_null() {
-            // SAFETY: see above.
-            unsafe { (self.lib.ibv_destroy_comp_channel)(self.channel) };
-        }
-        if !self.pd.is_null() {
-            // SAFETY: see above.
-            unsafe { (self.lib.ibv_dealloc_pd)(self.pd) };
-        }
-        // SAFETY: see above.
-        unsafe { (self.lib.ibv_close_device)(self.context) };
     }
 }
 
@@ -346,6 +323,7 @@ impl Provider for RdmaCore {
         // SAFETY: the CQ is alive; all its events were acknowledged, so the call does not wait.
         check("ibv_destroy_cq", unsafe { (self.lib.ibv_destroy_cq)(cq) })?;
         self.cqs.remove(&id);
+        self.due.retain(|due| *due != id);
         Ok(())
     }
 
@@ -399,7 +377,7 @@ impl Provider for RdmaCore {
             sq_sig_all: c_int::from(init.sq_sig_all),
         };
         // SAFETY: PD, CQs and SRQ are alive, the attributes are a valid structure.
-        let qp = unsafe { (self.lib.ibv_create_qp)(self.pd, &mut attr) };
+        let qp = unsafe { (self.lib.ibv_create_qp)(self.pd(init.pd)?, &mut attr) };
         if qp.is_null() {
             return Err(os("ibv_create_qp"));
         }
@@ -478,7 +456,31 @@ impl Provider for RdmaCore {
         Ok(())
     }
 
+    fn alloc_pd(&mut self) -> Result<PdId, VerbsError> {
+        // SAFETY: the context is open.
+        let pd = unsafe { (self.lib.ibv_alloc_pd)(self.context) };
+        if pd.is_null() {
+            return Err(os("ibv_alloc_pd"));
+        }
+        let id = PdId(self.fresh());
+        self.pds.insert(id, pd);
+        Ok(id)
+    }
+
+    fn dealloc_pd(&mut self, id: PdId) -> Result<(), VerbsError> {
+        let pd = *self.pds.get(&id).ok_or(VerbsError::NoSuch("protection domain"))?;
+        // SAFETY: the PD is alive.
+        check("ibv_dealloc_pd", unsafe { (self.lib.ibv_dealloc_pd)(pd) })?;
+        self.pds.remove(&id);
+        Ok(())
+    }
+
     fn reg_mr(&mut self, region: &Region, offset: u64, len: u64, access: Access) -> Result<Mr, VerbsError> {
+        self.register(&MrInit::new(region, offset, len, access))
+    }
+
+    fn register(&mut self, init: &MrInit<'_>) -> Result<Mr, VerbsError> {
+        let MrInit { pd, region, offset, len, iova, access } = *init;
         let size = region.len();
         if len == 0 || offset.checked_add(len).is_none_or(|end| end > size) {
             return Err(VerbsError::OutOfRange {
@@ -488,10 +490,10 @@ impl Provider for RdmaCore {
                 max: size,
             });
         }
-        if !offset.is_multiple_of(PAGE) {
+        if !iova.wrapping_sub(offset).is_multiple_of(PAGE) {
             return Err(VerbsError::OutOfRange {
-                what: "offset of the registration modulo the page size",
-                value: offset % PAGE,
+                what: "distance of the registration's address and offset modulo the page size",
+                value: iova.wrapping_sub(offset) % PAGE,
                 min: 0,
                 max: 0,
             });
@@ -501,7 +503,7 @@ impl Provider for RdmaCore {
         let address = region.as_ptr().wrapping_add(start);
         // SAFETY: the range lies in the region (checked above), which stays mapped while the entry holds it; the
         // device's accesses to it are those of a hostile peer to shared memory, which `Region` allows for.
-        let mr = unsafe { (self.lib.ibv_reg_mr_iova2)(self.pd, address.cast(), bytes, 0, access.bits()) };
+        let mr = unsafe { (self.lib.ibv_reg_mr_iova2)(self.pd(pd)?, address.cast(), bytes, iova, access.bits()) };
         if mr.is_null() {
             return Err(os("ibv_reg_mr_iova2"));
         }
@@ -567,6 +569,11 @@ impl Provider for RdmaCore {
         // SAFETY: the context is open, the CQ alive.
         let code = unsafe { (*self.context).ops.req_notify_cq.map(|f| f(cq, c_int::from(solicited_only))) };
         check("ibv_req_notify_cq", code.unwrap_or(libc::ENOSYS))
+    }
+
+    fn poll_cq_event(&mut self) -> Option<CqId> {
+        self.drain_channel();
+        self.due.pop_front()
     }
 
     fn poll_event(&mut self) -> Option<AsyncEvent> {

@@ -46,7 +46,7 @@ pub use config::{Gso, KernelTls, Listener, PCAP_BYTES_DEFAULT, Progress, RCVBUF_
 pub use device::SoftNicDevice;
 pub use error::OpenError;
 pub use fabric::{Fabric, FabricCounters, FabricError, FabricHost, Faults, HostConfig};
-pub use link::link_mtu_bytes;
+pub use link::{host_addresses, link_mtu_bytes};
 pub use provider::SoftNic;
 pub use records::RecordLimit;
 pub use socket::udp_batches;

@@ -33,6 +33,8 @@ const NL_HEADER: usize = 16;
 const ADDR_HEADER: usize = 8;
 /// Bytes of `ifinfomsg`.
 const LINK_HEADER: usize = 16;
+/// Of an address that the kernel is still looking for on the link.
+const IFA_F_TENTATIVE: u8 = 0x40;
 /// The loopback interface has this index in every network namespace.
 const LOOPBACK_INDEX: u32 = 1;
 
@@ -60,6 +62,27 @@ pub(crate) fn link_of(address: IpAddr) -> Result<Option<Interface>, rustix::io::
 /// MTU, in bytes of IP packet, of the interface that holds `address` in this network namespace; `None` if none does.
 pub fn link_mtu_bytes(address: IpAddr) -> std::io::Result<Option<usize>> {
     Ok(link_of(address)?.map(|link| link.mtu_bytes))
+}
+
+/// The addresses of this network namespace at which a NIC can be, those of loopback last and IPv4 before IPv6; none that
+/// is valid on its link alone, and none that is not usable yet.
+pub fn host_addresses() -> std::io::Result<Vec<IpAddr>> {
+    let mut found = Vec::new();
+    dump(RTM_GETADDR, |kind, body| {
+        let is_usable = body.get(2).is_some_and(|flags| flags & IFA_F_TENTATIVE == 0);
+        if kind != RTM_NEWADDR || !is_usable {
+            return;
+        }
+        let own = attribute(body, ADDR_HEADER, IFA_LOCAL).or_else(|| attribute(body, ADDR_HEADER, IFA_ADDRESS));
+        let address = own.and_then(|own| match own.len() {
+            4 => own.try_into().ok().map(|own: [u8; 4]| IpAddr::from(own)),
+            _ => own.try_into().ok().map(|own: [u8; 16]| IpAddr::from(own)),
+        });
+        found.extend(address.filter(|a| !matches!(a, IpAddr::V6(a) if a.is_unicast_link_local())));
+    })?;
+    found.sort_by_key(|address| (address.is_loopback(), address.is_ipv6()));
+    found.dedup();
+    Ok(found)
 }
 
 fn index_of(address: IpAddr) -> Result<Option<u32>, rustix::io::Errno> {

@@ -109,7 +109,8 @@ impl SoftNic {
         nic.set_path_marks(config.marks);
         let device = nic.device().clone();
         let clock = Clock::start();
-        let signals = (config.progress == Progress::Helper).then(|| Signals::new(config.listener.clone())).transpose()?;
+        let signals =
+            (config.progress == Progress::Helper).then(|| Signals::new(config.listener.clone())).transpose()?;
         let needs_thread = signals.is_some();
         let shared = Arc::new(Shared::new(
             Port::new((nic, tcp), (secrets, sealed_mtu), sockets, capture, clock),

@@ -10,9 +10,9 @@ use rustix::event::{EventfdFlags, eventfd};
 use shm::SleepFlag;
 use verbs::{Provider, Time};
 
-use crate::{Listener, OpenError};
 use crate::clock::Clock;
 use crate::port::Port;
+use crate::{Listener, OpenError};
 
 /// After a CQ was armed the background thread watches the socket until the owner has polled so often that it clearly
 /// does not sleep.
