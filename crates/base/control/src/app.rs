@@ -259,19 +259,13 @@ pub enum Request {
         /// The epoch of the new memory.
         epoch: u64,
     },
-    /// Bytes were written that the owner of the region is to be told of. Answered by
-    /// [`crate::Reply::RegionNotifyTaken`].
-    RegionNotify {
+    /// The program will have the owner of a region told of what it writes, by operations of its queues. Answered by
+    /// [`crate::Reply::RegionNotifier`].
+    RegionNotifier {
         /// Repeated in the answer.
         request: u64,
-        /// The writer's handle, to a region of this host.
+        /// The program's handle, to a region of this host that it has mapped.
         open: u64,
-        /// What the owner gets.
-        tag: u32,
-        /// Where they were written.
-        offset: u64,
-        /// How many they are.
-        bytes: u64,
     },
     /// The owner of a region installs a kernel at it. Answered by [`crate::Reply::RegionInstalled`].
     RegionInstall {

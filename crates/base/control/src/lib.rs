@@ -45,7 +45,7 @@ pub use user_share::UserShare;
 pub use words::{foreign, is_plain, plain};
 
 /// Version of the application protocol of this build.
-pub const APP_VERSION: u32 = 8;
+pub const APP_VERSION: u32 = 9;
 /// Version of the protocol between daemons (control link and frames on the lane) of this build.
 pub const WIRE_VERSION: u32 = 11;
 /// First port of those that nobody chose: of connects, and of listens and binds on port 0. The last one is 65,535.

@@ -232,12 +232,12 @@ pub enum Reply {
         /// Why.
         why: RegionRefusal,
     },
-    /// Answer to [`crate::Request::RegionNotify`].
-    RegionNotifyTaken {
+    /// Answer to [`crate::Request::RegionNotifier`].
+    RegionNotifier {
         /// The request.
         request: u64,
-        /// Whether the owner will get it.
-        result: Result<(), RegionRefusal>,
+        /// What submissions name, by which the owner is told, as long as the program's handle is open. Its epoch is 0.
+        result: Result<u32, RegionRefusal>,
     },
     /// Answer to [`crate::Request::RegionInstall`].
     RegionInstalled {

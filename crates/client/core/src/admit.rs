@@ -135,12 +135,12 @@ pub enum DaemonMessage {
         /// How the kernel ended, or why none began.
         result: Result<KernelEnd, RegionRefusal>,
     },
-    /// [`Reply::RegionNotifyTaken`].
-    RegionNotifyTaken {
+    /// [`Reply::RegionNotifier`].
+    RegionNotifier {
         /// The request.
         request: u64,
-        /// Whether the owner is told.
-        result: Result<(), RegionRefusal>,
+        /// What submissions name, or why there is none.
+        result: Result<u32, RegionRefusal>,
     },
     /// [`Reply::MeetStep`].
     MeetStep {
@@ -202,7 +202,7 @@ pub fn admit(received: Received<Reply>) -> Result<DaemonMessage, SessionFault> {
     let one = |fds| one(fds, lacks_fds);
     Ok(match message {
         Reply::RegionRevoked { request, result } => DaemonMessage::RegionRevoked { request, result },
-        Reply::RegionNotifyTaken { request, result } => DaemonMessage::RegionNotifyTaken { request, result },
+        Reply::RegionNotifier { request, result } => DaemonMessage::RegionNotifier { request, result },
         Reply::RegionInstalled { request, result } => DaemonMessage::RegionInstalled { request, result },
         Reply::RegionRan { request, result } => DaemonMessage::RegionRan { request, result },
         Reply::MeetStep { request, step } => DaemonMessage::MeetStep { request, step },

@@ -44,8 +44,8 @@ pub enum Answer {
     Revoked(Result<u64, RegionRefusal>),
     /// The number of a region as local memory, or why it has none.
     Attached(Result<u32, RegionRefusal>),
-    /// Whether the owner of a region is told.
-    Notified(Result<(), RegionRefusal>),
+    /// By what submissions have the owner of a region told, or why not.
+    Notifier(Result<u32, RegionRefusal>),
     /// Whether a kernel can be run.
     Installed(Result<(), RegionRefusal>),
     /// How a kernel at a region of this host ended, or why none began.
@@ -81,7 +81,7 @@ pub(crate) enum Asked {
     DatagramPath,
     Region,
     Revoke,
-    Notify,
+    Notifier,
     Install,
     Run,
     Meet,
@@ -99,7 +99,7 @@ impl Asked {
             Self::DatagramPath => Answer::Path(Err(reason)),
             Self::Region => Answer::Region(Err(refusal())),
             Self::Revoke => Answer::Revoked(Err(refusal())),
-            Self::Notify => Answer::Notified(Err(refusal())),
+            Self::Notifier => Answer::Notifier(Err(refusal())),
             Self::Install => Answer::Installed(Err(refusal())),
             Self::Run => Answer::Ran(Err(refusal())),
             Self::Meet => Answer::Met(Err(reason)),
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn only_what_stands_alone_is_asked_again_and_only_while_somebody_wants_it() {
         let mut requests = Requests::default();
-        let [connect, path, notify] = [Asked::Connect, Asked::DatagramPath, Asked::Notify].map(|a| requests.begin(a));
+        let [connect, path, notify] = [Asked::Connect, Asked::DatagramPath, Asked::Notifier].map(|a| requests.begin(a));
         // The death of the daemon is noticed before it is known that nothing was sent.
         assert_eq!(requests.lose_all(Reason::DaemonLost, |id| id == path), [connect, notify]);
         assert_eq!(requests.ask_again(connect), Some(Asked::Connect));
@@ -202,6 +202,6 @@ mod tests {
         assert_eq!(asked, [Some(Asked::Connect), Some(Asked::DatagramPath), None]);
         assert!(requests.finish(connect).is_none(), "it has no answer");
         assert_eq!(requests.ask_again(connect), None, "nobody wants it");
-        assert!(matches!(requests.finish(notify), Some(Answer::Notified(Err(_)))));
+        assert!(matches!(requests.finish(notify), Some(Answer::Notifier(Err(_)))));
     }
 }

@@ -66,10 +66,10 @@ impl Session {
         (id, Request::RegionRevoke { request: id.number(), name, key, new_key })
     }
 
-    /// Asks that the owner of a region is told of `bytes` bytes that were written at `offset`.
-    pub fn notify_region(&mut self, open: u64, tag: u32, offset: u64, bytes: u64) -> (RequestId, Request) {
-        let id = self.begin(Asked::Notify);
-        (id, Request::RegionNotify { request: id.number(), open, tag, offset, bytes })
+    /// Asks by what submissions have the owner of a region of this host told.
+    pub fn region_notifier(&mut self, open: u64) -> (RequestId, Request) {
+        let id = self.begin(Asked::Notifier);
+        (id, Request::RegionNotifier { request: id.number(), open })
     }
 
     /// Asks that a kernel can be run at an own region.

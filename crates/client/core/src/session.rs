@@ -268,9 +268,7 @@ impl Session {
                 Ok(self.on_answer(request, Answer::Region(result)))
             }
             DaemonMessage::RegionRevoked { request, result } => Ok(self.on_answer(request, Answer::Revoked(result))),
-            DaemonMessage::RegionNotifyTaken { request, result } => {
-                Ok(self.on_answer(request, Answer::Notified(result)))
-            }
+            DaemonMessage::RegionNotifier { request, result } => Ok(self.on_answer(request, Answer::Notifier(result))),
             DaemonMessage::RegionInstalled { request, result } => {
                 Ok(self.on_answer(request, Answer::Installed(result)))
             }

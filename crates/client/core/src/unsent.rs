@@ -47,7 +47,7 @@ impl Asked {
             | Self::Region
             | Self::Revoke => true,
             // Handles and connections by number; a socket that goes along.
-            Self::Notify | Self::Install | Self::Run | Self::Meet | Self::Attach | Self::Lend => false,
+            Self::Notifier | Self::Install | Self::Run | Self::Meet | Self::Attach | Self::Lend => false,
         }
     }
 }

@@ -250,7 +250,9 @@ fn for_program<P: Provider>(
             return Some(Report::RegionOpened { open, result });
         }
         ProgramCommand::NoticesInto { region, queue } => engine.notices_into(now, app, region, queue),
-        ProgramCommand::Notify { request, region, notice } => engine.notify_region(now, app, request, region, notice),
+        ProgramCommand::OpenNotifier { open, region, bytes } => {
+            return Some(Report::RegionOpened { open, result: engine.open_notifier(app, region, bytes) });
+        }
         ProgramCommand::CloseRegion { handle, is_fenced } => engine.close_region(app, handle, is_fenced),
         ProgramCommand::AttachRegion { number, writable, .. } => {
             let attached = mapped(memory).map_err(|error| (error, Reason::LocalLimit)).and_then(|memory| {

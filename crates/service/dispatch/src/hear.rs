@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use control::{KernelEnd, Reason, RegionRefusal, Reply};
+use control::{KernelEnd, Reason, Reply};
 use engine::{Admission, AppId, BulkStream, Event, RingSize};
 use plane::{Admitted, BulkOf, ClientId, ConnectRequest, ConnectionOver, Daemon, Names, Supply};
 use verbs::Time;
@@ -126,10 +126,6 @@ fn hear_event<F, S>(
         }
         Event::RegionClosed { peer, handle, .. } => daemon.on_region_closed(peer, handle),
         Event::RegionStopped { peer, region, epoch } => daemon.on_region_stopped(peer, region, epoch),
-        Event::RegionNotifyTaken { app, request, result } => {
-            let result = result.map_err(|max| RegionRefusal::NotificationsFull { max });
-            daemon.tell(of(app)?, Reply::RegionNotifyTaken { request, result });
-        }
         Event::StrangePort { peer, found, expected } => log_strange_port(peer, engine, (found, expected)),
         Event::KernelRan { app, request, result } => {
             let end = result.map_or_else(KernelEnd::Failed, KernelEnd::Answered);

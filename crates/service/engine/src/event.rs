@@ -196,15 +196,6 @@ pub enum Event {
         /// The epoch.
         epoch: u64,
     },
-    /// The answer to `notify_region`.
-    RegionNotifyTaken {
-        /// Who asked.
-        app: AppId,
-        /// Which request.
-        request: u64,
-        /// Whether the owner is told; else how many notices wait.
-        result: Result<(), u64>,
-    },
     /// The application broke the rules, and the engine detached it. The daemon must send it the reason and close its
     /// socket.
     AppFault {

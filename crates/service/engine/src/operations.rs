@@ -20,6 +20,7 @@ pub(crate) mod owned;
 pub(crate) mod queue;
 pub(crate) mod regions;
 pub(crate) mod taking;
+mod tell_here;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -40,6 +41,7 @@ use notices::Notices;
 use owned::OwnedRegions;
 use queue::{OperationQueue, QueueFault};
 use regions::OpenRegions;
+use tell_here::Tellings;
 
 /// How an operation ended, and what its completion says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -194,6 +196,7 @@ pub(crate) struct Operations {
     pub(crate) locals: Locals,
     /// What owners of regions of this host are to be told.
     pub(crate) notices: Notices,
+    tellings: Tellings,
     table: GenSlab<OperationId, Operation>,
     sequence: u64,
     asked: u64,
@@ -219,6 +222,7 @@ impl Operations {
             kernels: Kernels::new(kernels),
             locals: Locals::new(pins),
             notices: Notices::default(),
+            tellings: Tellings::default(),
             table: GenSlab::new(crate::limits::TABLE_MAX),
             sequence: 0,
             asked: 0,

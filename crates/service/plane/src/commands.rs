@@ -9,7 +9,6 @@ use control::{
     Kind, LaneTicket, PeerMessage, Reason, RegionAccess, RegionGrant, RegionLine, RegionSpec, SocketTicket, Ticket,
 };
 use ipnet::IpNet;
-use shm::Notice;
 use verbs::Time;
 
 use crate::{LinkId, LinkPath};
@@ -101,14 +100,15 @@ pub enum ProgramCommand {
         /// Number of the queue.
         queue: u64,
     },
-    /// Tell the owner of a region of this host that the program wrote. The engine's event says when it has.
-    Notify {
-        /// The program's name for it.
-        request: u64,
+    /// Open the handle by which a program has the owner of a region told that it has mapped. Answered by
+    /// [`Daemon::on_region_opened`](crate::Daemon::on_region_opened).
+    OpenNotifier {
+        /// The program's handle.
+        open: u64,
         /// The region.
         region: u64,
-        /// What the owner gets.
-        notice: Notice,
+        /// Its length.
+        bytes: u64,
     },
     /// Close the engine's handle. Answered by [`Daemon::on_region_closed`](crate::Daemon::on_region_closed).
     CloseRegion {

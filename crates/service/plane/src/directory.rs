@@ -42,6 +42,7 @@ use handles::{Handle, Handles, Writer};
 pub(crate) use leases::Lessee;
 use leases::{Lease, Leases};
 use locals::Locals;
+use notifications::Notifiers;
 pub(crate) use remote::HANDLES_PER_PEER_MAX;
 use remote::{Ending, RemoteHandle};
 use revoke::Revoke;
@@ -191,6 +192,7 @@ pub struct Directory {
     moving: BTreeMap<u64, Time>,
     /// Handles of writers of this host that the engine is to open: their regions, and the terms before theirs.
     takers: BTreeMap<u64, (u64, u64)>,
+    notifiers: Notifiers,
     /// Regions that programs use as local memory.
     locals: Locals,
     /// Handles of each peer.
@@ -223,6 +225,7 @@ impl Directory {
             stamps: Stamps::new(config.regions_max),
             moving: BTreeMap::new(),
             takers: BTreeMap::new(),
+            notifiers: Notifiers::default(),
             locals: Locals::default(),
             peers: BTreeMap::new(),
             lanes: BTreeMap::new(),
@@ -410,6 +413,7 @@ impl Directory {
         let held = self.programs.remove(&client).unwrap_or_default();
         self.give_back_handles(client, held.len());
         self.locals.forget_program(client);
+        self.notifiers.forget_program(client);
         for (open, region) in held {
             self.end_leases_of(region, client, None);
             self.forget_writer_here(region, open);
@@ -493,6 +497,7 @@ impl Directory {
         }
         self.give_back_handles(client, region.is_some().into());
         self.detach_of(client, open);
+        self.end_notifier(open);
         region
     }
 

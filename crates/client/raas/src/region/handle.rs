@@ -75,6 +75,8 @@ pub(crate) struct Handle {
     /// The daemon said so.
     ended: OnceLock<RegionRefusal>,
     notes: Notes,
+    /// By what the owner is told of what this program writes, if it has the memory mapped.
+    notifier: Mutex<Option<Arc<Remote>>>,
     /// Its memory as local memory of this program's operations on other hosts' regions.
     registered: Mutex<Option<Arc<Registered>>>,
     /// What was lent by it.
@@ -103,10 +105,8 @@ impl Handle {
                 Err(RegionError::Descriptors { name: name.clone(), limit: control::descriptor_limit() })
             }
             (RegionPath::Remote { handle } | RegionPath::Writer { handle }, _) => {
-                let is_own_host = matches!(opened.path, RegionPath::Writer { .. });
                 let (host, lane) = from.unwrap_or((IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), LaneOf::Host));
-                queue_of(attachment, host, lane)
-                    .map(|queue| Reach::There(Remote { queue, handle, epoch, access, is_own_host }))
+                queue_of(attachment, host, lane).map(|queue| Reach::There(Remote { queue, handle, epoch, access }))
             }
         };
         let reach = reach.inspect_err(|_| {
@@ -124,6 +124,7 @@ impl Handle {
             reach,
             ended: OnceLock::new(),
             notes: Notes::default(),
+            notifier: Mutex::default(),
             registered: Mutex::default(),
             leases: Mutex::default(),
             is_deleted: OnceLock::new(),
@@ -249,12 +250,8 @@ impl Handle {
         let len = bufs.iter().fold(0u64, |sum, buf| sum.saturating_add(buf.len() as u64));
         if let Reach::There(remote) = &self.reach {
             self.check_access(RegionAccess::WRITE, offset, len)?;
-            // On the region's own host the owner is told by the daemon, after the bytes.
-            let behind = tag.filter(|_| remote.is_own_host);
-            let tag = tag.filter(|_| !remote.is_own_host);
             let written = remote.write(&self.name, offset, bufs, completion, tag);
-            written.map_err(|e| self.why_over(e))?;
-            return behind.map_or(Ok(()), |tag| self.notify(tag, offset, len).map_err(RegionError::behind_bytes));
+            return written.map_err(|e| self.why_over(e));
         }
         self.write_here(offset, bufs, len)?;
         // The bytes are written in any case.

@@ -32,8 +32,6 @@ pub(super) struct Remote {
     pub(super) handle: u32,
     pub(super) epoch: u64,
     pub(super) access: RegionAccess,
-    /// It is of this host, and the engine does its operations.
-    pub(super) is_own_host: bool,
 }
 
 /// What the owner is to be told behind the bytes of a write.
@@ -251,6 +249,16 @@ impl Remote {
             // The owner must not be told while bytes before may still fail.
             transfer.go_on(plan, bufs, if told.is_some() { 1 } else { WINDOWS_MAX })?;
         }
+        transfer.finish().map(drop)
+    }
+
+    /// Has the owner told of bytes that are there.
+    pub(super) fn tell(&self, name: &str, told: Told) -> Result<(), RegionError> {
+        let mut plan = Plan::default();
+        plan.write(self, told.offset, 0, (Completion::Visible, Some(told)), false);
+        let mut nobody = |_: &[u8]| {};
+        let mut transfer = Transfer::new(self, name, &mut nobody);
+        transfer.go_on(plan, &[], 1)?;
         transfer.finish().map(drop)
     }
 

@@ -53,7 +53,7 @@ impl Tenant {
             1 => Request::RegionClose { open, delete: self.rng.random() },
             2 => Request::RegionRevoke { request, name, key, new_key: self.rng.random_bool(0.5).then_some(key) },
             3 => Request::RegionMoved { open, epoch },
-            4 => Request::RegionNotify { request, open, tag: self.rng.random(), offset: 0, bytes: 0 },
+            4 => Request::RegionNotifier { request, open },
             5 => Request::RegionNotices { open, queue: self.rng.random_range(0..64) },
             14 => {
                 let module = (0..self.rng.random_range(0..100)).map(|_| self.rng.random()).collect();

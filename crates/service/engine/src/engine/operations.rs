@@ -134,7 +134,7 @@ impl Mechanism for Operations {
         for queue in engine.ops.queues_of(app) {
             engine.close_queue(queue);
         }
-        engine.ops.notices.drop_program(app);
+        engine.ops.drop_told_here(app);
         engine.ops.regions.close_all(app);
     }
 
@@ -148,8 +148,7 @@ impl Mechanism for Operations {
     fn on_app_gone(engine: &mut Engine, app: AppId) {
         engine.ops.forget_app(app);
         engine.ops.kernels.drop_program(app);
-        engine.ops.notices.drop_program(app);
-        engine.ops.notices.drop_program(app);
+        engine.ops.drop_told_here(app);
         engine.ops.locals.detach_all(app);
         engine.ops.locals.settle(engine.now);
         engine.ops.locals.pins_mut().forget(app);
@@ -261,13 +260,14 @@ impl Engine {
                 continue;
             }
             worked = true;
-            match self.ops.look(id) {
+            match self.ops.look(id, self.now) {
                 Look::Idle => {}
                 Look::More => self.ops.note_due(id),
                 Look::Ready(lane) => self.place_queue(id, lane),
             }
             self.ops.show_room(id);
         }
+        self.answer_notices();
         worked
     }
 

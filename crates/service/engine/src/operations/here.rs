@@ -1,12 +1,14 @@
-//! Operations of the one writer of a region of this host: it has nothing mapped, so that it can be fenced off.
+//! Operations on a region of this host: of its one writer, who has nothing mapped, so that it can be fenced off; and of
+//! those who have it mapped and have its owner told.
 //!
 //! Owns that an operation is done where its submission stands, before the next one of its queue begins: when the handle is
 //! gone nothing more of it lands. A long one goes in slices, between which others have their turns.
 
 use control::Reason;
 use shm::{LocalSegment, Opcode, OperationStatus, Submission};
-use verbs::Region;
+use verbs::{Region, Time};
 
+use super::regions::{Target, Way};
 use super::{Operations, Outcome};
 use crate::ask::Ask;
 use crate::ids::{AppId, QueueId};
@@ -25,13 +27,21 @@ enum Slice {
 
 impl Operations {
     /// Does the front submission of a queue in a region of this host, or a slice of it. False: more of it is to be done.
-    pub(super) fn do_here(&mut self, id: QueueId, front: &Submission, memory: &Region) -> bool {
+    pub(super) fn do_here(&mut self, id: QueueId, front: &Submission, target: &Target, now: Time) -> bool {
         let mut payload = std::mem::take(&mut self.scratch);
         payload.clear();
-        let slice = self.slice_here(id, front, memory, &mut payload);
+        let slice = match &target.way {
+            Way::Here(memory) => self.slice_here(id, front, memory, &mut payload),
+            // The program wrote them itself.
+            Way::Mapped | Way::Lane(_) => Slice::Over(Outcome::DONE),
+        };
         let is_over = if let Slice::Over(outcome) = slice {
             self.counters.begun += 1;
-            self.take_here(id, front, outcome, &payload);
+            if front.opcode == Opcode::WriteNotify && outcome.status == OperationStatus::Ok {
+                self.tell_here(id, front, (target.handle, target.region), now);
+            } else {
+                self.take_here(id, front, outcome, &payload);
+            }
             true
         } else {
             false

@@ -82,6 +82,12 @@ impl Notices {
         self.stuck.first().map(|&(until, _)| until)
     }
 
+    /// Whether one more of a program may wait.
+    pub(crate) fn has_place(&self, app: AppId) -> bool {
+        let holder = Holder::Program(app);
+        self.held.get(&holder).is_none_or(|held| *held < holder.places())
+    }
+
     /// How many wait.
     pub(crate) fn waiting(&self) -> u64 {
         self.held.values().sum::<usize>() as u64

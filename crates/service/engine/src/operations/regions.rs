@@ -58,6 +58,8 @@ pub(crate) enum Way {
     Lane(LaneId),
     /// It is of this host, and its writer's: the engine does them.
     Here(Region),
+    /// It is of this host, and its program's memory: the engine tells the owner alone.
+    Mapped,
 }
 
 impl Way {
@@ -90,6 +92,8 @@ pub(crate) struct LeasedHandle {
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     pub(crate) handle: HandleId,
+    /// Of its host.
+    pub(crate) region: u64,
     pub(crate) way: Way,
 }
 
@@ -240,8 +244,8 @@ impl OpenRegions {
         if s.epoch != h.grant.epoch {
             return refused(OperationStatus::Revoked, h.grant.epoch);
         }
-        // The owner is told by the daemon.
-        if s.opcode == Opcode::WriteNotify && matches!(h.way, Way::Here(_)) {
+        // It has the bytes, and writes them.
+        if matches!(h.way, Way::Mapped) && (s.opcode != Opcode::WriteNotify || s.bytes > 0) {
             return refused(OperationStatus::Access, h.grant.access.bits().into());
         }
         if s.class == Class::Persistent {
@@ -267,7 +271,7 @@ impl OpenRegions {
         if s.opcode == Opcode::WriteNotify && told_at.checked_add(told.into()).is_none_or(|end| end > h.grant.bytes) {
             return refused(OperationStatus::OutOfBounds, h.grant.bytes);
         }
-        Ok(Target { handle, way: h.way.clone() })
+        Ok(Target { handle, region: h.grant.region, way: h.way.clone() })
     }
 
     /// A region that a kernel of this application is to use, which must be of the same host.

@@ -3,6 +3,7 @@
 //! Owns the rules of a queue: fence, chain, room for completions. It must never take what the lane has no room for.
 
 use shm::{Class, KERNEL_REGION_BYTES, Opcode, OperationStatus, Submission};
+use verbs::Time;
 
 use crate::ids::{HandleId, LaneId, OperationId, QueueId};
 use crate::limits::OPERATION_LOOKS_PER_TURN;
@@ -41,7 +42,7 @@ pub(crate) enum Next {
 
 impl Operations {
     /// Where the next operation of a queue goes. Refusals are completed on the way.
-    pub(crate) fn look(&mut self, id: QueueId) -> Look {
+    pub(crate) fn look(&mut self, id: QueueId, now: Time) -> Look {
         if let Some(current) = self.queues.get_mut(id).and_then(|q| q.current()) {
             return self.get(current).map_or(Look::Idle, |op| Look::Ready(op.lane));
         }
@@ -49,8 +50,9 @@ impl Operations {
             match self.judge(id) {
                 None => return Look::Idle,
                 Some(Ok((_, Target { way: Way::Lane(lane), .. }))) => return Look::Ready(lane),
-                Some(Ok((front, Target { way: Way::Here(memory), .. }))) => {
-                    if !self.do_here(id, &front, &memory) {
+                Some(Ok((front, _))) if self.is_held_back(id, &front) => return Look::Idle,
+                Some(Ok((front, target))) => {
+                    if !self.do_here(id, &front, &target, now) {
                         return Look::More;
                     }
                 }
@@ -105,7 +107,7 @@ impl Operations {
                 self.refuse(id, outcome);
                 return Next::Taken;
             }
-            Some(Ok((front, Target { handle, way: Way::Lane(of) }))) if of == lane => (front, handle),
+            Some(Ok((front, Target { handle, way: Way::Lane(of), .. }))) if of == lane => (front, handle),
             Some(Ok(_)) => return Next::Idle,
         };
         let is_run = front.opcode == Opcode::Run;

@@ -488,10 +488,7 @@ impl World {
                 sim.chunks_gone.push(chunk);
                 sim.chunks.remove(&chunk);
             }
-            event @ (Event::RegionClosed { .. }
-            | Event::RegionStopped { .. }
-            | Event::RegionNotifyTaken { .. }
-            | Event::KernelRan { .. }) => {
+            event @ (Event::RegionClosed { .. } | Event::RegionStopped { .. } | Event::KernelRan { .. }) => {
                 h.regions.push(event);
             }
             _ => unreachable!("the desk takes what is said of ports and connections"),

@@ -115,12 +115,14 @@ fn a_writer_of_the_regions_own_host_reaches_it_by_its_queue() {
     let swapped = u.atomic(Opcode::CompareSwap, 64, 9, 5);
     assert_eq!((swapped.value, u.word(64)), (5, 9));
     assert_eq!(u.posted(), 0, "no verb");
-    // What would be outside of it, or what its owner is told, is refused and changes nothing.
+    // The owner is told behind the bytes.
+    let notify = u.submission(Opcode::WriteNotify, 0, 8);
+    assert_eq!(u.run(&notify, b"notified").status, OperationStatus::Ok);
+    assert_eq!(u.read(0, 8).bytes, b"notified");
+    // What would be outside of it is refused and changes nothing.
     let before = bytes(&u);
     assert_eq!(u.write(BYTES as u64 - 4, b"12345678").status, OperationStatus::OutOfBounds);
     assert_eq!(u.atomic(Opcode::FetchAdd, 12, 1, 0).status, OperationStatus::Misaligned);
-    let notify = u.submission(Opcode::WriteNotify, 0, 8);
-    assert_eq!(u.run(&notify, b"12345678").status, OperationStatus::Access);
     let stale = Submission { epoch: EPOCH - 1, ..u.submission(Opcode::Write, 0, 8) };
     assert_eq!(u.run(&stale, b"12345678").status, OperationStatus::Revoked);
     assert!(before == bytes(&u));

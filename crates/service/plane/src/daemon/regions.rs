@@ -4,7 +4,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use control::{LEASED_LANE_FIRST, REGION_EPOCH_MAX, Reason, RegionGrant, RegionMessage, RegionRefusal, Reply, Request};
-use shm::Notice;
 use verbs::Time;
 
 use super::{Action, DATAGRAM_ENGINE, Daemon};
@@ -67,10 +66,7 @@ impl<F, S> Daemon<F, S> {
                 self.directory.handle_revoke(now, party, request, (&name, key), new_key);
             }
             Request::RegionMoved { open, epoch } => self.directory.handle_moved(client, open, epoch),
-            Request::RegionNotify { request, open, tag, offset, bytes } => {
-                let notice = Notice { tag, offset, bytes, from: None };
-                self.directory.handle_notify(client, request, open, notice)?;
-            }
+            Request::RegionNotifier { request, open } => self.directory.handle_notifier(client, request, open),
             Request::RegionAttach { request, open, epoch } => {
                 self.directory.handle_attach(client, request, open, epoch);
             }
@@ -247,16 +243,11 @@ impl<F, S> Daemon<F, S> {
                 let gone = Err(RegionRefusal::Reason(Reason::AppFault));
                 self.directory.on_attached(client, number, gone);
             }
-            DirectoryAction::Program { client, command: ProgramCommand::WriteRegion { open, .. } }
-                if !self.is_attached(client) =>
-            {
+            DirectoryAction::Program {
+                client,
+                command: ProgramCommand::WriteRegion { open, .. } | ProgramCommand::OpenNotifier { open, .. },
+            } if !self.is_attached(client) => {
                 self.directory.on_writer_opened(open, Err(Reason::AppFault));
-            }
-            DirectoryAction::Program { client, command: ProgramCommand::Notify { request, .. } }
-                if !self.is_attached(client) =>
-            {
-                let result = Err(RegionRefusal::Reason(Reason::AppFault));
-                self.reply(client, Reply::RegionNotifyTaken { request, result });
             }
             // Of a program that has left the engine detaches it by itself.
             DirectoryAction::Program { client, command } => self.command(DATAGRAM_ENGINE, client, command),

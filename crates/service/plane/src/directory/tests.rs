@@ -314,9 +314,8 @@ fn a_region_outlives_its_maker_only_if_it_says_so_and_ends_with_its_revoke() {
     assert_eq!((rows.len(), rows[0].1.name.as_str(), rows[0].1.owner_pid, next), (1, "stays", None, None));
     assert!(desk.directory.rows(Some(6), 0, 10).0.is_empty(), "another user's");
     let opened = desk.open(party(2, 5), wish("stays")).unwrap();
-    let notice = Notice { tag: 1, offset: 0, bytes: 8, from: None };
-    desk.directory.handle_notify(ClientId(2), 3, opened.open, notice).unwrap();
-    let untold = Reply::RegionNotifyTaken { request: 3, result: Err(RegionRefusal::OwnerGone) };
+    desk.directory.handle_notifier(ClientId(2), 3, opened.open);
+    let untold = Reply::RegionNotifier { request: 3, result: Err(RegionRefusal::OwnerGone) };
     assert_eq!(desk.settle(), [(2, untold, None)]);
     desk.directory.handle_revoke(T0, party(3, 6), 4, ("stays", KEY), None);
     let refused = Reply::RegionRevoked { request: 4, result: Err(RegionRefusal::OtherUser { uid: 5 }) };
@@ -337,22 +336,29 @@ fn who_may_write_has_the_owner_told_and_only_the_owner_says_where() {
     let region = made.info.region;
     let opened = desk.open(writer, wish("a")).unwrap();
     let reading = desk.open(writer, RegionWish { access: RegionAccess::READ, ..wish("a") }).unwrap();
-    let notice = Notice { tag: 5, offset: 0, bytes: 8, from: None };
-    desk.directory.handle_notify(writer.client, 1, reading.open, notice).unwrap();
-    let replies = desk.settle();
-    assert!(matches!(replies[0].1, Reply::RegionNotifyTaken { result: Err(RegionRefusal::NoAccess { .. }), .. }));
-    desk.directory.handle_notify(writer.client, 2, 99, notice).unwrap();
-    let untold = Reply::RegionNotifyTaken { request: 2, result: Err(RegionRefusal::Unknown) };
-    assert_eq!(desk.settle(), [(2, untold, None)]);
-    for beyond in [Notice { bytes: 9, ..notice }, Notice { offset: u64::MAX, ..notice }] {
-        assert!(desk.directory.handle_notify(writer.client, 3, opened.open, beyond).is_err());
+    let refused = |desk: &mut Desk, open| {
+        desk.directory.handle_notifier(writer.client, 1, open);
+        match desk.settle().pop() {
+            Some((_, Reply::RegionNotifier { result: Err(why), .. }, _)) => why,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(matches!(refused(&mut desk, reading.open), RegionRefusal::NoAccess { .. }));
+    for open in [99, made.open] {
+        assert_eq!(refused(&mut desk, open), RegionRefusal::Unknown, "it is none of its");
     }
     for (client, open) in [(writer.client, opened.open), (owner.client, made.open)] {
-        desk.directory.handle_notify(client, 4, open, notice).unwrap();
+        desk.directory.handle_notifier(client, 4, open);
         assert!(desk.settle().is_empty(), "the engine answers");
-        let command = ProgramCommand::Notify { request: 4, region, notice };
+        let command = ProgramCommand::OpenNotifier { open, region, bytes: 8 };
         assert_eq!(std::mem::take(&mut desk.far), [DirectoryAction::Program { client, command }]);
     }
+    assert_eq!(refused(&mut desk, opened.open), RegionRefusal::Busy);
+    desk.directory.on_writer_opened(opened.open, Ok(77));
+    let known = |request| (2, Reply::RegionNotifier { request, result: Ok(77) }, None);
+    assert_eq!(desk.settle(), [known(4)]);
+    desk.directory.handle_notifier(writer.client, 5, opened.open);
+    assert_eq!(desk.settle(), [known(5)], "it is asked once");
     for (client, open) in [(writer.client, opened.open), (writer.client, made.open), (owner.client, 99)] {
         desk.directory.handle_notices(client, open, 7);
         desk.settle();
@@ -362,6 +368,19 @@ fn who_may_write_has_the_owner_told_and_only_the_owner_says_where() {
     desk.settle();
     let command = ProgramCommand::NoticesInto { region, queue: 7 };
     assert_eq!(std::mem::take(&mut desk.far), [DirectoryAction::Program { client: owner.client, command }]);
+    // The engine's handle goes with the program's, and where that ended while the engine opened it.
+    let closes = |desk: &mut Desk, client, handle| {
+        desk.settle();
+        let command = ProgramCommand::CloseRegion { handle, is_fenced: true };
+        assert_eq!(std::mem::take(&mut desk.far), [DirectoryAction::Program { client, command }]);
+    };
+    desk.directory.handle_close(writer.client, opened.open, false);
+    closes(&mut desk, writer.client, 77);
+    desk.directory.handle_close(owner.client, made.open, false);
+    desk.settle();
+    desk.far.clear();
+    desk.directory.on_writer_opened(made.open, Ok(78));
+    closes(&mut desk, owner.client, 78);
     desk.directory.handle_left(owner.client);
     desk.directory.handle_left(writer.client);
     desk.settle();

@@ -64,8 +64,11 @@ impl Directory {
         self.actions.push_back(DirectoryAction::Program { client, command });
     }
 
-    /// The engine's answer to [`ProgramCommand::WriteRegion`].
+    /// The engine's answer to [`ProgramCommand::WriteRegion`] and [`ProgramCommand::OpenNotifier`].
     pub(crate) fn on_writer_opened(&mut self, open: u64, result: Result<u32, Reason>) {
+        if self.on_notifier_opened(open, result) {
+            return;
+        }
         let Some((region, last_term)) = self.takers.remove(&open) else { return };
         let Some(entry) = self.entries.get_mut(&region) else { return };
         let Some(Writer::Here { client, open: of, request, .. }) = &mut entry.writer else { return };

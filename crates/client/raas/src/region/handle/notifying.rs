@@ -1,36 +1,62 @@
 //! Notifications: what writers have the owner of a region told, and how the owner takes it.
 //!
-//! Owns when the owner's ring is opened: with the first call that would take something, and again with each daemon. It
-//! must never have a task wait for the daemon.
+//! Owns when the owner's ring is opened: with the first call that would take something, and again with each daemon; and
+//! when the daemon is asked how a program has the owner told of what it wrote to mapped memory. It must never have a task
+//! wait for the daemon that receives.
 
-#[cfg(feature = "tokio")]
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 #[cfg(feature = "tokio")]
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use control::Request;
+use control::{RegionAccess, Request};
 use raas_core::Answer;
 
-use super::Handle;
 use super::asking::unexpected;
+use super::{Handle, Reach};
+use crate::park::lock;
 use crate::region::ask::ask;
 use crate::region::error::RegionError;
 use crate::region::notes::{Note, Notification};
-use crate::region::queue::open_rings;
+use crate::region::queue::{LaneOf, open_rings, queue_of};
+use crate::region::remote::{Remote, Told};
 
 /// Bytes of the ring: more than a thousand notices.
 const RING_BYTES: u32 = 64 << 10;
 
 impl Handle {
-    /// Has the owner told of `bytes` bytes at `offset`, of a region of this host.
+    /// Has the owner told of `bytes` bytes at `offset`, of a region of this host that this program has mapped.
     pub(super) fn notify(&self, tag: u32, offset: u64, bytes: u64) -> Result<(), RegionError> {
         self.wait_until_here()?;
-        let answer = ask(&self.attachment, |session| session.notify_region(self.open_now(), tag, offset, bytes))?;
-        match answer {
-            Answer::Notified(result) => result.map_err(|why| RegionError::refused(&self.name, why)),
-            other => Err(unexpected(&other)),
+        // Longer than a record can say.
+        let bytes = bytes.min(u32::MAX.into());
+        let told = self.notifier()?.tell(&self.name, Told { tag, offset, bytes });
+        told.map_err(|error| match (error, &self.reach) {
+            // The engine does not know it any more: the handle is over.
+            (RegionError::Revoked { .. }, Reach::Here(local)) => {
+                let place = local.place();
+                self.over(local.check(&place).err(), self.ended.get(), place.epoch, true)
+            }
+            (error, _) => error,
+        })
+    }
+
+    /// By what the owner is told. The daemon is asked once, and the next one again.
+    fn notifier(&self) -> Result<Arc<Remote>, RegionError> {
+        let mut known = lock(&self.notifier);
+        let daemon = self.daemon();
+        if let Some(notifier) = known.as_ref().filter(|notifier| notifier.queue.is_of(daemon)) {
+            return Ok(Arc::clone(notifier));
         }
+        let answer = ask(&self.attachment, |session| session.region_notifier(self.open_now()))?;
+        let handle = match answer {
+            Answer::Notifier(result) => result.map_err(|why| RegionError::refused(&self.name, why))?,
+            other => return Err(unexpected(&other)),
+        };
+        let queue = queue_of(&self.attachment, IpAddr::V4(Ipv4Addr::UNSPECIFIED), LaneOf::Writers)?;
+        let (epoch, access) = (0, RegionAccess::WRITE);
+        Ok(Arc::clone(known.insert(Arc::new(Remote { queue, handle, epoch, access }))))
     }
 
     /// The next that is there.

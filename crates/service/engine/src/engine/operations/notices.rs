@@ -4,16 +4,18 @@
 
 use std::net::IpAddr;
 
+use control::{Reason, RegionAccess, RegionGrant};
 use shm::{Notice, OperationStatus};
 use verbs::Time;
 
 use crate::engine::Engine;
-use crate::event::Event;
-use crate::ids::{AppId, LaneId};
+use crate::ids::{AppId, HandleId, LaneId};
 use crate::limits::OPERATIONS_PER_LANE_MAX;
 use crate::operations::Outcome;
 use crate::operations::answers::{Answer, Said};
 use crate::operations::kernels::To;
+use crate::operations::regions::Way;
+use crate::table::Key;
 use crate::violation::Violation;
 
 impl Engine {
@@ -37,15 +39,14 @@ impl Engine {
         Ok(())
     }
 
-    /// A program of this host wrote to a region of this host, which the caller has found that it may, and has its owner
-    /// told. [`Event::RegionNotifyTaken`] follows, unless the program goes before.
-    pub fn notify_region(&mut self, now: Time, app: AppId, request: u64, region: u64, notice: Notice) {
-        if self.apps.get_here(app).is_none() {
-            return;
-        }
-        self.see(now);
-        self.ops.tell_owner(region, notice, To::Program { app, request }, self.now);
-        self.answer_notices();
+    /// A program of this host has a region of this host mapped, and may write it: by the handle that this is it has the
+    /// owner told, until [`Engine::close_region`]. It has no epoch.
+    pub fn open_notifier(&mut self, app: AppId, region: u64, bytes: u64) -> Result<u32, Reason> {
+        self.apps.get_here(app).ok_or(Reason::AppFault)?;
+        let (access, epoch) = (RegionAccess::WRITE, 0);
+        let grant = RegionGrant { region, epoch, bytes, access, rkey: 0, addr: 0, last_term: 0 };
+        let handle = self.ops.regions.open(app, self.local_address(), (Way::Mapped, false), grant);
+        handle.map(HandleId::bits).ok_or(Reason::LocalLimit)
     }
 
     /// What writers tell the owner of a region, which the program is, goes into this operation queue of the program.
@@ -83,7 +84,7 @@ impl Engine {
         self.answer_notices();
     }
 
-    fn answer_notices(&mut self) {
+    pub(super) fn answer_notices(&mut self) {
         for (to, outcome) in self.ops.notices.take_answered() {
             self.answer_notice(to, outcome);
         }
@@ -93,10 +94,7 @@ impl Engine {
         let is_told = outcome.status == OperationStatus::Ok;
         let (id, operation) = match to {
             To::Peer { lane, id } => (lane, id),
-            To::Program { app, request } => {
-                let result = if is_told { Ok(()) } else { Err(outcome.detail) };
-                return self.events.push_back(Event::RegionNotifyTaken { app, request, result });
-            }
+            To::Program { request, .. } => return self.ops.on_told_here(request, outcome),
         };
         let Some(lane) = self.lanes.get_mut(id) else { return };
         let value = if is_told { 0 } else { outcome.detail };

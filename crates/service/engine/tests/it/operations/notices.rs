@@ -4,12 +4,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use control::RegionAccess;
-use engine::{AppId, Event, OperationsOpen};
+use engine::{AppId, OperationsOpen};
 use shm::{COMPLETION_BYTES, CompletionRecord, NOTICE_BYTES, Notice, Opcode, OperationStatus, Submission};
 use verbs::Region;
 
 use super::fixture::{EPOCH, NUMBER, Use};
-use crate::world::{QUEUE_NUMBERS, addr};
+use crate::world::{QUEUE_NUMBERS, World, addr};
 
 /// Notices that the smallest ring holds.
 const ROOM: u32 = 16_384 / NOTICE_BYTES as u32;
@@ -188,42 +188,145 @@ fn who_waits_for_an_owner_that_takes_nothing_is_refused_in_the_end() {
     u.w.assert_clean();
 }
 
+/// A program of the region's own host that has it mapped, with a queue.
+struct Mapped {
+    app: AppId,
+    slot: u32,
+    handle: u32,
+    ended: Vec<(u64, OperationStatus)>,
+}
+
+impl Mapped {
+    fn new(u: &mut Use) -> Self {
+        let app = u.w.attach(1, 64);
+        let slot = u.w.open_queue(1, app, 300);
+        let handle = u.w.hosts[1].engine.open_notifier(app, NUMBER, u.region.len()).unwrap();
+        Self { app, slot, handle, ended: Vec::new() }
+    }
+
+    /// Has the owner told of 4 bytes. The operation has the tag's number.
+    fn tell(&self, u: &mut Use, tag: u32) {
+        let s = Submission { region: self.handle, epoch: 0, notify: tag, ..u.submission(Opcode::WriteNotify, 8, 0) };
+        self.submit(u, &Submission { tag: tag.into(), operand: 8, compare: 4, ..s });
+    }
+
+    fn submit(&self, u: &mut Use, s: &Submission) {
+        let socket = u.w.app(1, self.app).sockets.get_mut(&self.slot).unwrap();
+        assert!(socket.writer.write_ahead(0, &s.to_bytes()) && socket.writer.commit(s.ring_bytes()));
+        u.w.app(1, self.app).poke(self.slot);
+        u.w.wake();
+    }
+
+    fn ended(&mut self, u: &mut Use) -> &[(u64, OperationStatus)] {
+        let socket = u.w.app(1, self.app).sockets.get_mut(&self.slot).unwrap();
+        while socket.reader.available().unwrap() > 0 {
+            let mut head = [0; COMPLETION_BYTES];
+            assert_eq!(socket.reader.peek_ahead(0, &mut head), head.len());
+            let record = CompletionRecord::parse(&head).unwrap();
+            socket.reader.consume(record.ring_bytes());
+            self.ended.push((record.tag, record.status));
+        }
+        u.w.app(1, self.app).poke(self.slot);
+        &self.ended
+    }
+
+    fn done(&mut self, u: &mut Use) -> usize {
+        self.ended(u).iter().filter(|(_, status)| *status == OperationStatus::Ok).count()
+    }
+}
+
 #[test]
 fn a_program_of_this_host_waits_in_the_same_line() {
     let mut u = Use::new(710);
-    let writer = u.w.attach(1, 64);
-    let tell = |u: &mut Use, request: u64| {
-        let notice = Notice { tag: request as u32, offset: 0, bytes: 4, from: None };
-        let now = u.w.now;
-        u.w.hosts[1].engine.notify_region(now, writer, request, NUMBER, notice);
-        u.w.wake();
-    };
-    for request in 0..u64::from(EARLY) {
-        tell(&mut u, request);
+    let mut writer = Mapped::new(&mut u);
+    for tag in 0..EARLY {
+        writer.tell(&mut u, tag);
+        u.w.settle();
     }
     notify(&mut u, EARLY, 0);
     u.w.wake();
     u.w.until("one waits", |w| w.counter(1, "notices_waiting") == 1);
-    tell(&mut u, u64::from(EARLY) + 1);
-    let taken = |u: &Use| {
-        let is_taken = |e: &&Event| matches!(e, Event::RegionNotifyTaken { app, result: Ok(()), .. } if *app == writer);
-        u.w.hosts[1].regions.iter().filter(is_taken).count()
-    };
-    assert_eq!((taken(&u), u.w.counter(1, "notices_waiting")), (EARLY as usize, 2));
+    writer.tell(&mut u, EARLY + 1);
+    u.w.until("two wait", |w| w.counter(1, "notices_waiting") == 2);
+    assert_eq!(writer.done(&mut u), EARLY as usize);
     let owner = Owner::new(&mut u);
     let found = owner.take(&mut u, 999);
     assert_eq!(found.iter().map(|n| n.tag).collect::<Vec<_>>(), (0..EARLY + 2).collect::<Vec<_>>());
-    assert_eq!((found[0].from, found[EARLY as usize].from), (None, Some(addr(0))));
+    assert_eq!(found[0], Notice { tag: 0, offset: 8, bytes: 4, from: None });
+    assert_eq!(found[EARLY as usize].from, Some(addr(0)));
     u.w.pass(Duration::from_millis(10));
-    assert_eq!(taken(&u), EARLY as usize + 1);
-    // One that floods is refused beyond its places, and one that left waits for nothing.
-    for request in 1000..1000 + u64::from(ROOM) + 100 {
-        tell(&mut u, request);
+    assert_eq!(writer.done(&mut u), EARLY as usize + 1);
+    u.w.assert_clean();
+}
+
+/// One that floods is held back at its queue when 64 of its notices wait, and goes on as the owner takes them.
+#[test]
+fn a_program_of_this_host_is_held_back_and_loses_nothing() {
+    let mut u = Use::new(712);
+    let owner = Owner::new(&mut u);
+    let mut writer = Mapped::new(&mut u);
+    let all = ROOM + 200;
+    let told = |w: &World| w.counter(1, "notices_told");
+    for tag in 0..all {
+        writer.tell(&mut u, tag);
+        // Its ring of completions is to have room.
+        if tag + 1 == 200 {
+            u.w.until("the first are told", |w| told(w) == 200);
+            writer.ended(&mut u);
+        }
     }
-    assert_eq!((u.w.counter(1, "notices_waiting"), u.w.counter(1, "notices_refused")), (64, 36));
-    u.w.kill(1, writer);
-    u.w.pass(Duration::from_millis(10));
-    assert_eq!(u.w.counter(1, "notices_waiting"), 0);
+    u.w.until("it is held back", |w| w.counter(1, "notices_waiting") == 64);
+    let (mut found, mut room) = (Vec::new(), u64::from(ROOM));
+    while found.len() < all as usize {
+        writer.ended(&mut u);
+        found.extend(owner.take(&mut u, 50));
+        room = (room + 50).min(all.into());
+        u.w.until("it goes on", |w| told(w) == room);
+    }
+    assert!(found.iter().map(|n| n.tag).eq(0..all), "in order, each once");
+    assert_eq!((writer.done(&mut u), u.w.counter(1, "notices_refused")), (all as usize, 0));
+    u.w.assert_clean();
+}
+
+/// What it has no right to is refused; the end of its handle, and its own, leave nothing behind.
+#[test]
+fn a_notifier_tells_and_does_nothing_else_and_ends_with_its_program() {
+    let mut u = Use::new(713);
+    let owner = Owner::new(&mut u);
+    let mut writer = Mapped::new(&mut u);
+    let s = |u: &mut Use, opcode, bytes| Submission { region: 0, epoch: 0, ..u.submission(opcode, 0, bytes) };
+    for (opcode, tag) in [(Opcode::Read, 1), (Opcode::FetchAdd, 2), (Opcode::CompareSwap, 3)] {
+        let s = Submission { tag, region: writer.handle, ..s(&mut u, opcode, 8) };
+        writer.submit(&mut u, &s);
+    }
+    let beyond = Submission { tag: 4, region: writer.handle, ..s(&mut u, Opcode::WriteNotify, 0) };
+    writer.submit(&mut u, &Submission { operand: (1 << 20) - 3, compare: 4, ..beyond });
+    u.w.settle();
+    let refused = |status| matches!(status, OperationStatus::Access | OperationStatus::OutOfBounds);
+    assert!(writer.ended(&mut u).iter().all(|(_, status)| refused(*status)) && writer.ended.len() == 4);
+    assert_eq!(u.word(0), 0);
+    writer.tell(&mut u, 5);
+    u.w.settle();
+    assert_eq!(owner.take(&mut u, 9).len(), 1);
+    // Its handle is over: what is behind is refused.
+    u.w.hosts[1].engine.close_region(writer.app, writer.handle, true);
+    writer.tell(&mut u, 6);
+    u.w.settle();
+    assert_eq!(writer.ended(&mut u).last(), Some(&(6, OperationStatus::NoRegion)));
+    // One that is killed while its notices wait.
+    let mut other = Mapped::new(&mut u);
+    for n in 1..=ROOM + 30 {
+        other.tell(&mut u, n);
+        let is_there =
+            |w: &mut World| w.counter(1, "notices_told") - 1 + w.counter(1, "notices_waiting") == u64::from(n);
+        u.w.until("it is told, or waits", is_there);
+        other.ended(&mut u);
+    }
+    assert_eq!(u.w.counter(1, "notices_waiting"), 30);
+    let app = other.app;
+    u.w.kill(1, app);
+    u.w.until("memory free", |w| w.hosts[1].gone.contains(&app));
+    assert_eq!((u.w.counter(1, "notices_waiting"), owner.take(&mut u, 999).len()), (0, ROOM as usize));
     u.w.assert_clean();
 }
 
