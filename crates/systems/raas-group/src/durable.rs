@@ -11,25 +11,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use agree::{Ask, Journal, Kept, OWNER_AT, Scribe, Title};
+use agree::{Ask, Journal, Kept, Scribe, Title};
 use raas::{Region, RegionError};
 
 use crate::class::Class;
 use crate::directory::{Directory, FOUNDED, JOURNAL};
 use crate::error::GroupError;
 use crate::founding::{self, Founded};
+use crate::number;
 
-/// Where the number of a memory stands that is made of a file.
-const NUMBER_AT: u64 = OWNER_AT + 512;
 /// Between two looks at a memory in which something comes.
 const REST_MIN: Duration = Duration::from_micros(50);
-
-/// The number of a memory whose file gave it one; 0 while it waits for its file.
-pub(crate) fn number_of(region: &Region) -> Result<u64, RegionError> {
-    let mut word = [0; 8];
-    region.read(NUMBER_AT, &mut word)?;
-    Ok(u64::from_le_bytes(word))
-}
 
 /// A directory, and what it says that the memory is.
 pub(crate) struct Durable {
@@ -39,7 +31,7 @@ pub(crate) struct Durable {
     founded: Option<Founded>,
 }
 
-/// What is kept of an asker's wish.
+/// Why a scribe's wish was not done.
 #[derive(Debug)]
 enum Failure {
     /// The file.
@@ -80,7 +72,7 @@ impl Durable {
 
     /// Makes of this host's memory what the file proves, if it has no number yet.
     pub(crate) fn restore(&mut self, own: &Region, group: &str) -> Result<(), GroupError> {
-        let (number, found) = (self.number(), number_of(own)?);
+        let (number, found) = (self.number(), number::of(own, Class::SyncedMajority)?);
         if founding::list_of(own)?.is_some_and(|list| !list.class.is_synced()) {
             let (group, its, given) = (group.to_owned(), Class::RamMajority, Class::SyncedMajority);
             return Err(GroupError::OtherClass { group, its, given });
@@ -102,7 +94,7 @@ impl Durable {
             Failure::Memory(error) => error.into(),
         })?;
         tracing::debug!(group, was = found, number, "this host's memory has what its file proves");
-        Ok(own.write(NUMBER_AT, &number.to_le_bytes())?)
+        Ok(number::give(own, number)?)
     }
 
     /// The group began with these.

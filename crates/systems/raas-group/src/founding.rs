@@ -10,9 +10,9 @@ use agree::{Member, OWNER_AT};
 use raas::{Region, RegionAccess, RegionError};
 
 use crate::class::Class;
-use crate::durable;
 use crate::error::GroupError;
 use crate::memories::Places;
+use crate::number;
 
 /// Where the list stands: in the second half of the owner's page.
 const LIST_AT: u64 = OWNER_AT + 2048;
@@ -65,7 +65,7 @@ fn found(
         let (mut all, mut missing) = (vec![Member { id: places.me, number: places.number }], Vec::new());
         for &(id, host) in places.hosts.iter().filter(|(id, _)| *id != places.me) {
             let found = Region::open_for(&places.session, host, &places.region, places.key, RegionAccess::READ)
-                .and_then(|region| Ok((number_of(&region, places.class)?, list_of(&region)?)));
+                .and_then(|region| Ok((number::of(&region, places.class)?, list_of(&region)?)));
             match found {
                 Ok((_, Some(list))) => {
                     write(own, &list)?;
@@ -97,11 +97,6 @@ fn found(
 
 pub(crate) fn write(own: &Region, founded: &Founded) -> Result<(), RegionError> {
     own.write(LIST_AT, &encode(founded))
-}
-
-/// The number by which a memory is a member; 0: it waits for its file.
-pub(crate) fn number_of(region: &Region, class: Class) -> Result<u64, RegionError> {
-    if class.is_synced() { durable::number_of(region) } else { Ok(region.id()) }
 }
 
 /// The list in a memory; none if it has none.

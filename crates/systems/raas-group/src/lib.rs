@@ -60,6 +60,7 @@ mod error;
 mod founding;
 mod group;
 mod memories;
+mod number;
 mod proposal;
 mod sign;
 mod status;

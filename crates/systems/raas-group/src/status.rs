@@ -13,6 +13,7 @@ use crate::builder::{group_number, region_name};
 use crate::class::Class;
 use crate::error::GroupError;
 use crate::founding::{self, Founded};
+use crate::number;
 use crate::sign::{self, Sign};
 
 /// A program whose beat stands still for so many periods is taken for dead, but for no less than the second.
@@ -144,7 +145,7 @@ fn facts(
         last = beat()?;
     }
     let (alive, led) = (last.beat != first.beat, sign::led(&region).ok()?);
-    let number = founding::number_of(&region, class).ok()?;
+    let number = number::of(&region, class).ok()?;
     let kept = || {
         let mut bytes = [0; Kept::BYTES];
         region.read(Kept::AT, &mut bytes).ok()?;

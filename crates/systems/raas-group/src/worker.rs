@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use raas::{Region, RegionAccess, RegionKey, Session};
 
 use crate::class::Class;
-use crate::founding;
+use crate::number;
 use crate::wish::{Mailbox, News};
 
 /// What a worker is to do.
@@ -47,13 +47,13 @@ fn work(target: &Target, todo: &Receiver<Job>, mailbox: &dyn Mailbox) {
         mailbox.tell(match job {
             Job::Open => {
                 let result = Region::open_for(session, *host, region, *key, RegionAccess::READ)
-                    .and_then(|region| Ok((founding::number_of(&region, *class)?, region)));
+                    .and_then(|region| Ok((number::of(&region, *class)?, region)));
                 News::Opened { member: *member, result }
             }
             Job::TakeOver { id, fence } => {
                 // Its number is read behind the grant: a memory without one is given up at once.
                 let result = Region::take_over(session, *host, region, *key, fence)
-                    .and_then(|(region, last)| Ok((founding::number_of(&region, *class)?, region, last)));
+                    .and_then(|(region, last)| Ok((number::of(&region, *class)?, region, last)));
                 News::Taken { member: *member, id, fence, result }
             }
         });

@@ -110,7 +110,11 @@ impl Field<'_> {
             Kind::Slow if self.rng.random_range(0..3) == 0 => (self.lengthen()?, " of all".to_owned()),
             Kind::Cut | Kind::OneWay | Kind::Slow | Kind::Lossy => (vec![self.tear(kind)?], String::new()),
             _ => {
-                let whose = [Whose::Leader, Whose::Leader, Whose::Follower, Whose::Candidate];
+                let mut whose = vec![Whose::Leader, Whose::Leader, Whose::Follower, Whose::Candidate];
+                // Files need a majority of programs, and a candidate's end is that of two.
+                if self.is_synced && self.place.ips.len() < 5 {
+                    whose.pop();
+                }
                 let whose = whose[self.rng.random_range(0..whose.len())];
                 (self.hit_whose(kind, whose)?, format!(" of a {}", format!("{whose:?}").to_lowercase()))
             }
