@@ -1,6 +1,7 @@
 //! `raas group status`: a group as a shell sees it, by its members' memories and by the daemon alone.
 
 use std::net::IpAddr;
+use std::path::Path;
 
 use raas::RegionKey;
 use raas_group::{BadSnapshot, Group, GroupBuilder, Machine, Role};
@@ -32,6 +33,11 @@ impl Machine for Count {
 
 /// All members' programs.
 fn join(daemons: &[Daemon]) -> Vec<Group<Count>> {
+    join_with(daemons, None)
+}
+
+/// With a directory for each below that one.
+fn join_with(daemons: &[Daemon], dir: Option<&Path>) -> Vec<Group<Count>> {
     let hosts: Vec<(u8, IpAddr)> = (1..).zip(daemons.iter().map(|daemon| daemon.ip)).collect();
     let open = |(me, daemon): (u8, &Daemon)| {
         let key: RegionKey = KEY.parse().unwrap();
@@ -41,6 +47,10 @@ fn join(daemons: &[Daemon]) -> Vec<Group<Count>> {
             .command_bytes_max(1024)
             .log_lines(1024)
             .founded_within(WATCHDOG);
+        let group = match dir {
+            Some(dir) => group.synced(dir.join(me.to_string())),
+            None => group,
+        };
         group.open(&daemon.session("member"), Count(0)).unwrap()
     };
     std::thread::scope(|scope| {
@@ -129,7 +139,38 @@ fn lag_and_fail_overs_are_shown_by_the_memories_themselves() {
     assert!(shown["term"].as_u64().unwrap() > term, "{shown}");
     assert!(shown["fail_overs"].as_u64().unwrap() > fail_overs, "{shown}");
     let text = status(&daemons[led], &["orders", "--key", KEY]).stdout;
-    assert!(text.contains("group orders: term") && text.contains("leader") && text.lines().count() == 5, "{text}");
+    assert!(
+        text.contains("group orders: ram-majority, term")
+            && !text.contains("SYNCED")
+            && text.contains("leader")
+            && text.lines().count() == 5,
+        "{text}"
+    );
+    drop(groups);
+    daemons.into_iter().for_each(Daemon::stop);
+}
+
+#[test]
+fn a_synced_group_shows_its_class_and_what_files_lack() {
+    let (cluster, dir) = (Cluster::new(), tempfile::tempdir().unwrap());
+    let daemons = [cluster.daemon(), cluster.daemon(), cluster.daemon()];
+    let mut groups = join_with(&daemons, Some(dir.path()));
+    propose(&groups, b"first");
+    let lags = |shown: &Value| of(shown, "synced_lag_bytes");
+    wait_until("all files have all", || lags(&seen(&daemons[0])) == vec![json!(0); 3]);
+    let shown = seen(&daemons[0]);
+    assert_eq!((&shown["class"], of(&shown, "file_fault")), (&json!("synced-majority"), vec![Value::Null; 3]));
+    // A program that has ended keeps no file; its memory is written all the same.
+    let stopped = (leader(&groups) + 1) % 3;
+    drop(groups.remove(stopped));
+    for _ in 0..COMMANDS {
+        propose(&groups, &[7; 64]);
+    }
+    let shown = seen(&daemons[0]);
+    assert!(lags(&shown)[stopped].as_u64().unwrap() > 1000, "{shown}");
+    let text = status(&daemons[0], &["orders", "--key", KEY]).stdout;
+    assert!(text.contains("group orders: synced-majority, term") && text.contains("SYNCED LAG"), "{text}");
+    assert_eq!(text.matches(" kept ").count(), 3, "{text}");
     drop(groups);
     daemons.into_iter().for_each(Daemon::stop);
 }
