@@ -14,7 +14,7 @@ use crate::committed::Committed;
 use crate::drive::Drive;
 use crate::durable::Keeping;
 use crate::error::GroupError;
-use crate::proposal::{self, Proposal};
+use crate::proposal::{self, Pending, Proposal};
 use crate::wish::{Caller, Inbox, Wish};
 use agree::{Machine, Members, Role};
 
@@ -97,6 +97,17 @@ impl<M: Machine + Send + 'static> Group<M> {
             return Err(GroupError::Closed);
         }
         self.drive.wait(&answer)?
+    }
+
+    /// As [`Group::read`], for a task: it begins at once. Any number may be under way.
+    pub fn read_async<T: Send + 'static>(&self, look: impl FnOnce(&M) -> T + Send + 'static) -> Pending<T> {
+        let (pending, answerer) = proposal::pair(&self.inbox.wakes);
+        let reader = Box::new(move |machine: Result<&M, GroupError>| answerer.answer(machine.map(look)));
+        // One that nobody takes any more ends with its reader.
+        if self.inbox.wish(Wish::Read(reader)) {
+            self.drive.call();
+        }
+        pending
     }
 
     /// The machine's state, as [`Machine::save`] writes it, with everything that was committed before this call: a copy to

@@ -74,5 +74,5 @@ pub use class::Class;
 pub use committed::Committed;
 pub use error::GroupError;
 pub use group::Group;
-pub use proposal::Proposal;
+pub use proposal::{Pending, Proposal};
 pub use status::{MemberRole, MemberStatus, Status, status};

@@ -1,4 +1,4 @@
-//! A command under way, as a future.
+//! A command or a read under way, as a future.
 //!
 //! Owns its end, which whoever answers leaves here once. It must end also if nobody answers.
 
@@ -13,9 +13,9 @@ use crate::error::GroupError;
 /// How a command ended.
 pub(crate) type Outcome = Result<Committed, GroupError>;
 
-#[derive(Debug, Default)]
-struct Place {
-    outcome: Option<Outcome>,
+#[derive(Debug)]
+struct Place<T> {
+    outcome: Option<Result<T, GroupError>>,
     waker: Option<Waker>,
 }
 
@@ -39,34 +39,37 @@ impl Wakes {
     }
 }
 
+/// What a group was asked for, under way. Whoever drops it does not know how it ends.
+#[derive(Debug)]
+#[must_use = "the end is known to whoever waits for it"]
+pub struct Pending<T>(Arc<Mutex<Place<T>>>, Arc<Wakes>);
+
 /// A command that was proposed. It ends as [`crate::Group::propose`] does, and whoever drops it knows of its end as
 /// little as with [`GroupError::Unknown`].
-#[derive(Debug)]
-#[must_use = "a command's end is known to whoever waits for it"]
-pub struct Proposal(Arc<Mutex<Place>>, Arc<Wakes>);
+pub type Proposal = Pending<Committed>;
 
 /// Its other end.
 #[derive(Debug)]
-pub(crate) struct Answerer(Option<Arc<Mutex<Place>>>, Arc<Wakes>);
+pub(crate) struct Answerer<T>(Option<Arc<Mutex<Place<T>>>>, Arc<Wakes>);
 
 /// Both.
-pub(crate) fn pair(wakes: &Arc<Wakes>) -> (Proposal, Answerer) {
-    let place = Arc::default();
-    (Proposal(Arc::clone(&place), Arc::clone(wakes)), Answerer(Some(place), Arc::clone(wakes)))
+pub(crate) fn pair<T>(wakes: &Arc<Wakes>) -> (Pending<T>, Answerer<T>) {
+    let place = Arc::new(Mutex::new(Place { outcome: None, waker: None }));
+    (Pending(Arc::clone(&place), Arc::clone(wakes)), Answerer(Some(place), Arc::clone(wakes)))
 }
 
 fn lock<T>(place: &Mutex<T>) -> MutexGuard<'_, T> {
     place.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Answerer {
+impl<T> Answerer<T> {
     /// Whoever waits is among the wakes then.
-    pub(crate) fn answer(mut self, outcome: Outcome) {
+    pub(crate) fn answer(mut self, outcome: Result<T, GroupError>) {
         let waker = self.leave(outcome);
         lock(&self.1.0).extend(waker);
     }
 
-    fn leave(&mut self, outcome: Outcome) -> Option<Waker> {
+    fn leave(&mut self, outcome: Result<T, GroupError>) -> Option<Waker> {
         let place = self.0.take()?;
         let mut place = lock(&place);
         place.outcome = Some(outcome);
@@ -74,16 +77,16 @@ impl Answerer {
     }
 }
 
-impl Drop for Answerer {
+impl<T> Drop for Answerer<T> {
     fn drop(&mut self) {
         self.leave(Err(GroupError::Closed)).into_iter().for_each(Waker::wake);
     }
 }
 
-impl Future for Proposal {
-    type Output = Outcome;
+impl<T> Future for Pending<T> {
+    type Output = Result<T, GroupError>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.1.finish();
         let mut place = lock(&self.0);
         match place.outcome.take() {
@@ -112,7 +115,7 @@ mod tests {
         answerer.answer(Ok(Committed { index: 3, reply: vec![1], class: Class::RamMajority }));
         let ended = Pin::new(&mut proposal).poll(&mut cx);
         assert!(matches!(ended, Poll::Ready(Ok(Committed { index: 3, .. }))), "{ended:?}");
-        let (mut proposal, answerer) = pair(&Arc::default());
+        let (mut proposal, answerer) = pair::<Committed>(&Arc::default());
         drop(answerer);
         assert!(matches!(Pin::new(&mut proposal).poll(&mut cx), Poll::Ready(Err(GroupError::Closed))));
     }

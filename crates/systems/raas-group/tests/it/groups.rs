@@ -326,6 +326,37 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 #[test]
+fn tasks_read_what_was_committed_and_each_read_ends() {
+    let hosts = Hosts::new(8, 3);
+    let groups = hosts.all();
+    for number in 1..=20 {
+        commit(&groups, 7, number, &command(number));
+        let begin = Instant::now();
+        // On a busy machine somebody else may come to lead.
+        let found = loop {
+            let led = leader(&groups);
+            let reads: Vec<_> = (0..5).map(|_| led.read_async(|journal| journal.0.len() as u64)).collect();
+            let found: Result<Vec<u64>, GroupError> = reads.into_iter().map(block_on).collect();
+            match found {
+                Ok(found) => break found,
+                Err(GroupError::LeadsNoMore | GroupError::Refused(Refused::NotLeader { .. })) => {}
+                Err(other) => panic!("{other}"),
+            }
+            assert!(begin.elapsed() < PATIENCE, "nobody answers");
+        };
+        assert_eq!(found, [number; 5]);
+    }
+    let group = groups.into_iter().next().expect("it is one of them");
+    let last = group.read_async(|journal| journal.0.len());
+    drop(group);
+    match block_on(last) {
+        Ok(found) => assert_eq!(found, 20),
+        Err(GroupError::Closed | GroupError::LeadsNoMore | GroupError::Refused(_)) => {}
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
 fn a_task_hears_of_another_role_and_a_copy_has_what_was_committed() {
     let hosts = Hosts::new(12, 1);
     let groups = hosts.all();
