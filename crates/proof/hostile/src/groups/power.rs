@@ -83,8 +83,8 @@ fn cut_behind(journal: &Path, said: &Kept, rng: &mut SmallRng) -> Result<u64> {
     let ends = Journal::ends(&bytes)?;
     // A file that was made anew and of which nothing was said yet was synced before it had its name.
     let Some((end, _)) = ends.iter().rev().find(|(_, kept)| kept == said) else {
-        let [(_, first), ..] = ends.as_slice() else { return Ok(0) };
-        ensure!(first.index >= said.index && first.promised >= said.promised, "{said:?} is not in {ends:?}");
+        let last = ends.last().map(|(_, kept)| (kept.promised, kept.index));
+        ensure!(last >= Some((said.promised, said.index)), "{said:?} is not in {ends:?}");
         return Ok(0);
     };
     let cut = rng.random_range(*end..=bytes.len());
