@@ -172,6 +172,15 @@ impl Memory {
         }
     }
 
+    /// Writes the own term into the head once more, where a file is waited for. A memory that was made of its file
+    /// meanwhile has the same number, and neither the grant nor what was written and not synced: this WRITE fails then.
+    pub(crate) fn probe(&self, term: Term, settings: &Settings, outbox: &mut Outbox) {
+        let what = Use::Hold(self.id, Hold::Name);
+        if self.waits_for_file() && !outbox.waits_for(|other| *other == what) {
+            outbox.write(Hold::Name, self.writer(term), HEAD_AT, Head::name(settings.group, term));
+        }
+    }
+
     /// Whether its owner's file has less than is wanted.
     pub(crate) fn waits_for_file(&self) -> bool {
         match &self.stage {

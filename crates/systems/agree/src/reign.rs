@@ -117,6 +117,9 @@ impl Reign {
                 memory.ask_again(term, cx.outbox);
             }
         }
+        if cx.settings.is_synced {
+            self.memories.values().for_each(|memory| memory.probe(term, cx.settings, cx.outbox));
+        }
         let held = self.counted(|stage| matches!(stage, Stage::Held(_)));
         if self.leading().is_some() && held >= self.members.majority() {
             self.until = cx.patiently_after(PATIENCE_PERIODS);

@@ -263,12 +263,12 @@ impl Stage {
     }
 
     fn describe(&self) -> String {
-        let replica = |program: &Program| program.replica.as_ref().map(|r| (r.applied(), r.leader()));
+        let replica = |program: &Program| program.replica.as_ref().map(agree::Replica::describe);
         let programs: Vec<_> = self.programs.iter().map(replica).collect();
         let open = self.clients.iter().filter(|client| !client.is_done()).count();
         let memories: Vec<_> = self.world.state().keepers.iter().map(crate::keeper::Keeper::number).collect();
         let members = &self.members;
-        format!("applied and leader {programs:?}, memories {memories:?}, {open} clients wait, {members:?}")
+        format!("programs {programs:?}, memories {memories:?}, {open} clients wait, {members:?}")
     }
 
     /// One step, of somebody.
