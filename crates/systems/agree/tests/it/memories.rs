@@ -181,6 +181,13 @@ impl World {
         &self.memories[usize::from(member)].1
     }
 
+    /// A memory is of zeroes, and its daemon knows of no grant.
+    pub(crate) fn forget(&mut self, member: u8) {
+        let (granted, memory) = &mut self.memories[usize::from(member)];
+        *granted = 0;
+        memory.fill(0);
+    }
+
     /// Somebody takes a memory over.
     pub(crate) fn grant(&mut self, member: u8, fence: u64) {
         let granted = &mut self.memories[usize::from(member)].0;

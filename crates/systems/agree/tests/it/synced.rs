@@ -99,3 +99,21 @@ fn an_entry_counts_where_the_file_has_this_very_entry_and_nowhere_else() {
     live(&mut world, 50, &[(0, ALL), (1, ALL), (2, ALL)]);
     assert!(!world.programs[0].waits_for_files());
 }
+
+/// Power goes at a host whose file is waited for, and it comes back by its file, with the number that it had.
+#[test]
+fn a_memory_that_was_made_of_its_file_meanwhile_is_taken_over_again() {
+    let mut world = World::synced(3);
+    world.awake = vec![0];
+    live(&mut world, 300, &[(0, ALL), (1, ALL), (2, ALL)]);
+    assert!(leads(&world));
+    world.programs[0].propose(1, 1, &[5]).unwrap();
+    world.settle(0);
+    let behind = Says { but: 1, ..ALL };
+    live(&mut world, 5, &[(0, ALL), (1, behind), (2, behind)]);
+    assert_eq!((world.committed(), world.entries(2).len()), (0, 2));
+    // Nothing is under way to it, and nobody asks for more.
+    world.forget(2);
+    live(&mut world, 100, &[(0, ALL), (1, behind), (2, ALL)]);
+    assert_eq!((world.committed(), world.entries(2).len()), (1, 2), "it is written again");
+}
