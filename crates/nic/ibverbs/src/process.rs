@@ -14,6 +14,7 @@ use verbs::{AsyncEvent, Completion, CqId, DeviceAttr, Gid, Provider, Qpn, SrqId}
 
 use crate::events::lock;
 use crate::objects::{AsyncItem, Channel, Context, Cq, Qp, Srq};
+use crate::{place, report};
 
 /// Names the addresses of the device, with commas between them; all of the host's otherwise.
 const ADDRESSES: &str = "RAAS_VERBS_ADDRESSES";
@@ -56,7 +57,7 @@ extern "C" fn in_child() {
 
 impl Process {
     /// The NIC of this process, opened if it has none.
-    pub(crate) fn open() -> Result<&'static Self, softnic::OpenError> {
+    pub(crate) fn open() -> Result<&'static Self, String> {
         let mut process = lock(&PROCESS);
         let forks = FORKS.load(Ordering::Relaxed);
         if let Some(open) = process.filter(|open| open.forks == forks) {
@@ -69,23 +70,37 @@ impl Process {
         // That of the parent stays as it is in a child: its thread is not here, and its memory may be half changed.
         let made: &'static Self = Box::leak(Box::new(Self::make(forks)?));
         *process = Some(made);
+        report::at_exit();
         Ok(made)
     }
 
-    fn make(forks: u32) -> Result<Self, softnic::OpenError> {
+    fn make(forks: u32) -> Result<Self, String> {
         let addresses = addresses();
-        let (first, others) = addresses.split_first().unwrap_or((&IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), &[]));
+        let (first, others) = addresses.split_first().ok_or("this network namespace has no address: set lo up")?;
+        let share = place::find(&addresses).map_err(|error| format!("{error}; {ADDRESSES} names others"))?;
+        let is_alone = share.is_none();
         let objects = Arc::new(Objects::default());
         let config = SoftNicConfig {
             standby: others.to_vec(),
+            share: share.map(Arc::new),
             progress: Progress::Helper,
             listener: Some(Arc::clone(&objects) as Arc<dyn Listener>),
             ..SoftNicConfig::new(*first)
         };
-        let nic = SoftNic::open(config)?;
+        let nic = SoftNic::open(config).map_err(|error| match is_alone {
+            true => {
+                format!("{error}. Without an agent each process needs addresses of its own: start it by `raas verbs`")
+            }
+            false => error.to_string(),
+        })?;
         let attr = nic.device().clone();
         let gids = addresses.iter().map(|address| Gid::from(*address)).collect();
         Ok(Self { nic: Mutex::new(Held { nic, completions: Vec::new() }), attr, gids, objects, forks })
+    }
+
+    /// The NIC of this process, if a device was opened.
+    pub(crate) fn current() -> Option<&'static Self> {
+        *lock(&PROCESS)
     }
 
     /// The NIC; none in a child that was made after it was opened.

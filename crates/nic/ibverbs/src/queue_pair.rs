@@ -99,6 +99,7 @@ pub unsafe extern "C" fn ibv_create_qp(pd: *mut Pd, init: *mut abi::ibv_qp_init_
         asynchronous: Acked::default(),
     }));
     lock(&process.objects.qps).insert(qpn, qp as usize);
+    crate::report::note(qpn.0, qp_type.name());
     qp.cast()
 }
 

@@ -22,6 +22,7 @@ use crate::limits::{MAX_MESSAGE_BYTES, MAX_WINDOW_PACKETS, NicLimits, RECENT_QPN
 use crate::path::Source;
 use crate::peer::NotForUs;
 use crate::qp::LentQp;
+use crate::qpn_range::QpnRange;
 use crate::queue_pair::QueuePair;
 use crate::seals::{DatagramSeal, QpSeal};
 use crate::ud::Arrival;
@@ -94,6 +95,8 @@ fn addresses_of(config: &NicConfig) -> Vec<Source> {
 /// [`Self::deadline`] it calls [`Self::handle_timeout`].
 #[derive(Debug)]
 pub struct Nic {
+    /// What numbers of queue pairs it draws.
+    qpns: QpnRange,
     pub(crate) config: NicConfig,
     pub(crate) dev: Device,
     pub(crate) qps: HashMap<Qpn, QueuePair, BuildHasherDefault<NumberHasher>>,
@@ -141,6 +144,7 @@ impl Nic {
             capabilities: config.capabilities,
         };
         Self {
+            qpns: QpnRange::default(),
             dev: Device::new(attr, limits),
             qps: HashMap::default(),
             entropy: StdRng::from_seed(entropy),
@@ -156,6 +160,11 @@ impl Nic {
             opened: Vec::new(),
             config,
         }
+    }
+
+    /// From here on its queue pairs get numbers of that range: for one of several NICs that share an address and a port.
+    pub fn set_qpns(&mut self, qpns: QpnRange) {
+        self.qpns = qpns;
     }
 
     /// How packets of connections that are set up by endpoints, and of datagrams, are marked from here on.
@@ -545,7 +554,7 @@ impl Nic {
     pub(crate) fn fresh_qpn(&mut self) -> Qpn {
         const MULTICAST: u32 = 0xff_ffff;
         loop {
-            let qpn = Qpn(self.entropy.next_u32() >> 8);
+            let qpn = self.qpns.draw(self.entropy.next_u32() >> 8);
             let special = qpn.0 < 2 || qpn.0 == MULTICAST;
             if !special && !self.qps.contains_key(&qpn) && !self.recent_qpns.contains(&qpn) {
                 return qpn;

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::Share;
 use records::RecordLimit;
 use verbs::{AsyncEvent, CqId, PathMarks, PathMtu, ROCE_UDP_PORT, Wire, WirePolicy};
 
@@ -65,6 +66,9 @@ pub struct SoftNicConfig {
     /// Further addresses of this host at which connections and datagrams may be ([`verbs::OfferAttr::local`],
     /// [`verbs::DatagramAttr::local`]), at the same ports. One that the host does not have at the moment is no error.
     pub standby: Vec<IpAddr>,
+    /// A place among NICs that share address and port; its sockets are those of `address` and `standby`, which it names in
+    /// this order. None: the NIC has the port for itself.
+    pub share: Option<Arc<Share>>,
     /// UDP port, 4791 towards foreign stacks; 0 lets the system choose (see [`crate::SoftNic::local_address`]).
     pub udp_port: u16,
     /// Largest path MTU; `None` takes what the interface allows.
@@ -104,6 +108,7 @@ impl SoftNicConfig {
         Self {
             address,
             standby: Vec::new(),
+            share: None,
             udp_port: ROCE_UDP_PORT,
             mtu: None,
             wire: WirePolicy::Only(Wire::Roce),

@@ -37,6 +37,7 @@ mod link;
 mod pcap;
 mod port;
 mod provider;
+pub mod share;
 mod shared;
 mod socket;
 mod sys;
@@ -49,6 +50,7 @@ pub use fabric::{Fabric, FabricCounters, FabricError, FabricHost, Faults, HostCo
 pub use link::{host_addresses, link_mtu_bytes};
 pub use provider::SoftNic;
 pub use records::RecordLimit;
+pub use share::Share;
 pub use socket::udp_batches;
 pub use tcp::congestion::begin_unpaced;
 pub use tcp::crowd::Crowds;

@@ -29,7 +29,7 @@ use crate::port::{Capture, Port};
 use crate::shared::{Shared, Signals};
 use crate::socket::{GSO_SEGMENTS_MAX, Socket};
 use crate::tcp::TcpWire;
-use crate::{Gso, OpenError, Progress, SoftNicConfig};
+use crate::{Gso, OpenError, Progress, Share, SoftNicConfig};
 use wires::Secrets;
 
 /// Posts without a poll in between leave together: the first at once, those behind it with the next poll, or when so
@@ -62,6 +62,8 @@ pub struct SoftNic {
     /// A CQ was armed since the last poll, and no background thread is there.
     sleeps_next: bool,
     gathered: Gathered,
+    /// Its place is its own as long as it is open.
+    _share: Option<Arc<Share>>,
 }
 
 /// What was posted since the last poll that looked at the socket.
@@ -78,7 +80,10 @@ impl SoftNic {
         let mtu = path_mtu(&config, link_bytes)?;
         let sealed_mtu = link_bytes.map_or(mtu, |bytes| mtu.min(sealed_mtu(bytes)));
         let scope_id = link.map_or(0, |l| l.index);
-        let socket = Socket::bind(config.address, config.udp_port, scope_id, config.rcvbuf_bytes)?;
+        let socket = match lent(&config, config.address) {
+            Some(lent) => lent?,
+            None => Socket::bind(config.address, config.udp_port, scope_id, config.rcvbuf_bytes)?,
+        };
         let local = socket.local();
         let batches = config.gso == Gso::Auto && socket.has_gso();
         let nic_config = NicConfig {
@@ -107,6 +112,9 @@ impl SoftNic {
         }
         let mut nic = Nic::new(nic_config, entropy);
         nic.set_path_marks(config.marks);
+        if let Some(share) = &config.share {
+            nic.set_qpns(share.qpns);
+        }
         let device = nic.device().clone();
         let clock = Clock::start();
         let signals =
@@ -120,7 +128,17 @@ impl SoftNic {
         let background = needs_thread.then(|| Background::start(Arc::clone(&shared))).transpose()?;
         let gathered = Gathered::default();
         let (wire, polls_without_io, sleeps_next) = (config.wire, 0, false);
-        Ok(Self { background, shared, device, local, wire, polls_without_io, sleeps_next, gathered })
+        Ok(Self {
+            background,
+            shared,
+            device,
+            local,
+            wire,
+            polls_without_io,
+            sleeps_next,
+            gathered,
+            _share: config.share,
+        })
     }
 
     /// Address and UDP port that the NIC is bound to.
@@ -151,6 +169,14 @@ impl SoftNic {
     }
 }
 
+/// The socket of an address that is lent, if those of the NIC are.
+fn lent(config: &SoftNicConfig, address: IpAddr) -> Option<Result<Socket, OpenError>> {
+    let share = config.share.as_ref()?;
+    let (_, fd) = share.sockets.iter().find(|(at, _)| *at == address)?;
+    let adopt = |fd| Socket::adopt(fd, SocketAddr::new(address, config.udp_port), config.rcvbuf_bytes);
+    Some(fd.try_clone().map_err(|e| OpenError::os("dup", e)).and_then(adopt))
+}
+
 /// The sockets of further addresses, which this host may not have at the moment. `mtu`: of the first one.
 fn open_standby(config: &SoftNicConfig, port: u16, mtu: PathMtu) -> Result<Vec<At>, OpenError> {
     let open = |address: &IpAddr| {
@@ -159,7 +185,10 @@ fn open_standby(config: &SoftNicConfig, port: u16, mtu: PathMtu) -> Result<Vec<A
             tracing::warn!(%address, "this host does not have the standby address now; datagrams there wait for it");
         }
         let scope_id = link.map_or(0, |link| link.index);
-        let socket = Socket::bind_standby(SocketAddr::new(*address, port), scope_id, config.rcvbuf_bytes)?;
+        let socket = match lent(config, *address) {
+            Some(lent) => lent?,
+            None => Socket::bind_standby(SocketAddr::new(*address, port), scope_id, config.rcvbuf_bytes)?,
+        };
         let of = |bytes| [PathMtu::for_link(bytes).unwrap_or(PathMtu::Mtu256), sealed_mtu(bytes)];
         let narrower = link.map(|link| of(link.mtu_bytes).map(|here| here.min(mtu)));
         Ok(At::new(socket, narrower))

@@ -48,6 +48,14 @@ pub(crate) enum Sent {
     TooLong,
 }
 
+/// Whence a socket is.
+enum Origin {
+    /// It is made. With `may_be_absent` the host need not have its address.
+    Own { may_be_absent: bool },
+    /// It was made and bound.
+    Lent(OwnedFd),
+}
+
 /// The socket.
 #[derive(Debug)]
 pub(crate) struct Socket {
@@ -77,33 +85,41 @@ impl Socket {
     /// Binds `address`:`port` (0: the system chooses). `scope_id` is the interface index, needed for link-local
     /// addresses alone.
     pub(crate) fn bind(address: IpAddr, port: u16, scope_id: u32, rcvbuf_bytes: usize) -> Result<Self, OpenError> {
-        Self::bind_at(address, port, scope_id, rcvbuf_bytes, false)
+        Self::set_up(SocketAddr::new(address, port), scope_id, rcvbuf_bytes, Origin::Own { may_be_absent: false })
     }
 
     /// The same at an address that this host may not have at the moment.
     pub(crate) fn bind_standby(at: SocketAddr, scope_id: u32, rcvbuf_bytes: usize) -> Result<Self, OpenError> {
-        Self::bind_at(at.ip(), at.port(), scope_id, rcvbuf_bytes, true)
+        Self::set_up(at, scope_id, rcvbuf_bytes, Origin::Own { may_be_absent: true })
     }
 
-    fn bind_at(
-        address: IpAddr,
-        port: u16,
-        scope_id: u32,
-        rcvbuf_bytes: usize,
-        may_be_absent: bool,
-    ) -> Result<Self, OpenError> {
+    /// One that is bound already, and that others keep too ([`crate::share`]).
+    pub(crate) fn adopt(fd: OwnedFd, at: SocketAddr, rcvbuf_bytes: usize) -> Result<Self, OpenError> {
+        Self::set_up(at, 0, rcvbuf_bytes, Origin::Lent(fd))
+    }
+
+    fn set_up(at: SocketAddr, scope_id: u32, rcvbuf_bytes: usize, origin: Origin) -> Result<Self, OpenError> {
+        let (address, port) = (at.ip(), at.port());
         if address.is_unspecified() || address.is_multicast() {
             return Err(OpenError::NotSpecific(address));
         }
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let fd = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)
-            .map_err(|e| OpenError::os("socket(SOCK_DGRAM)", e))?;
+        let (fd, may_be_absent, is_bound) = match origin {
+            Origin::Lent(fd) => (fd, false, true),
+            Origin::Own { may_be_absent } => {
+                let fd = rustix::net::socket_with(family, SocketType::DGRAM, flags, None);
+                (fd.map_err(|e| OpenError::os("socket(SOCK_DGRAM)", e))?, may_be_absent, false)
+            }
+        };
         let scope_id = if is_link_local(address) { scope_id } else { 0 };
         let wanted = match address {
             IpAddr::V4(a) => SocketAddr::new(a.into(), port),
             IpAddr::V6(a) => SocketAddrV6::new(a, port, 0, scope_id).into(),
         };
+        if address.is_ipv6() && !is_bound {
+            sockopt::set_ipv6_v6only(&fd, true).map_err(|e| OpenError::os("setsockopt(IPV6_V6ONLY)", e))?;
+        }
         forbid_fragments(&fd, address)?;
         let rcvbuf_bytes = grow_buffers(&fd, rcvbuf_bytes)?;
         // Without merged receives everything still works, only slower, so a kernel before 5.0 is no error.
@@ -120,7 +136,8 @@ impl Socket {
         let hop_limit = sys::option(fd.as_fd(), level, name).map_err(|e| OpenError::os("getsockopt(IP_TTL)", e))?;
         let gso = sys::set_option(fd.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
         // Last, so that no packet arrives at a socket that is not set up.
-        let is_guarded = guard::is_wanted(address);
+        // Who lends it holds the port.
+        let is_guarded = guard::is_wanted(address) && !is_bound;
         let mut claim = None;
         if is_guarded && port != 0 {
             claim = Some(Claim::of(wanted)?);
@@ -130,7 +147,9 @@ impl Socket {
             let set = if address.is_ipv4() { sockopt::set_ip_freebind } else { sockopt::set_ipv6_freebind };
             set(&fd, true).map_err(|e| OpenError::os("setsockopt(IP_FREEBIND)", e))?;
         }
-        rustix::net::bind(&fd, &wanted).map_err(|e| bind_error(e, wanted))?;
+        if !is_bound {
+            rustix::net::bind(&fd, &wanted).map_err(|e| bind_error(e, wanted))?;
+        }
         let local = rustix::net::getsockname(&fd)
             .ok()
             .and_then(|a| SocketAddr::try_from(a).ok())
@@ -293,7 +312,6 @@ fn forbid_fragments(fd: &OwnedFd, address: IpAddr) -> Result<(), OpenError> {
         let found = sockopt::ip_mtu_discover(fd).map_err(|e| OpenError::os("getsockopt(IP_MTU_DISCOVER)", e))?;
         return expect_option("IP_MTU_DISCOVER", Ipv4PathMtuDiscovery::DO.as_raw().into(), found.as_raw().into());
     }
-    sockopt::set_ipv6_v6only(fd, true).map_err(|e| OpenError::os("setsockopt(IPV6_V6ONLY)", e))?;
     sockopt::set_ipv6_mtu_discover(fd, Ipv6PathMtuDiscovery::DO)
         .map_err(|e| OpenError::os("setsockopt(IPV6_MTU_DISCOVER)", e))?;
     let found = sockopt::ipv6_mtu_discover(fd).map_err(|e| OpenError::os("getsockopt(IPV6_MTU_DISCOVER)", e))?;
@@ -345,7 +363,7 @@ fn grow_buffers(fd: &OwnedFd, rcvbuf_bytes: usize) -> Result<usize, OpenError> {
     Ok(granted)
 }
 
-fn bind_error(error: rustix::io::Errno, wanted: SocketAddr) -> OpenError {
+pub(crate) fn bind_error(error: rustix::io::Errno, wanted: SocketAddr) -> OpenError {
     match error {
         rustix::io::Errno::ADDRINUSE => OpenError::AddressInUse(wanted),
         rustix::io::Errno::ADDRNOTAVAIL => OpenError::AddressNotAvailable(wanted.ip()),

@@ -341,6 +341,30 @@ pub(crate) fn set_option(fd: BorrowedFd<'_>, level: i32, name: i32, value: i32) 
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Has the kernel give each packet to the socket of a group (`SO_REUSEPORT`) whose place is in the byte at that offset of the
+/// UDP payload, without its lowest `shift` bits. Where the group has no such place the kernel takes any.
+pub(crate) fn steer_by_byte(fd: BorrowedFd<'_>, offset: u32, shift: u8) -> io::Result<()> {
+    let op = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+    let mut program = [
+        op(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, offset),
+        op(libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K, shift.into()),
+        op(libc::BPF_RET | libc::BPF_A, 0),
+    ];
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    let len = size_of_val(&filter) as libc::socklen_t;
+    // SAFETY: the pointer leads to a program that lives during the call, and the lengths are theirs; the kernel copies it.
+    let rc = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_REUSEPORT_CBPF,
+            (&raw const filter).cast(),
+            len,
+        )
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Reads an integer socket option.
 pub(crate) fn option(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<i32> {
     let mut value = 0_i32;

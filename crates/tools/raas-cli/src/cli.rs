@@ -6,6 +6,7 @@ mod policy;
 mod region;
 mod run;
 mod values;
+mod verbs;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ pub(crate) use region::{KeyArgs, RegionCommand, RegionCreateArgs, RegionLsArgs, 
 pub(crate) use run::RunArgs;
 pub(crate) use values::resolve;
 use values::{seconds, size_bytes, two_addresses};
+pub(crate) use verbs::{Agent, VerbsArgs};
 
 /// Port of `raas perf server` if none is given.
 pub(crate) const PERF_PORT: u16 = 4800;
@@ -98,6 +100,8 @@ pub(crate) enum Command {
     Policy(PolicyCommand),
     /// Start a program with its TCP sockets over RaaS where both ends have it, and over kernel TCP where not
     Run(RunArgs),
+    /// Start a program that uses verbs on a software device, `soft0`: no RDMA hardware, kernel module or root is needed
+    Verbs(VerbsArgs),
     /// Measure latency, throughput and message rate between two hosts
     #[command(subcommand)]
     Perf(PerfCommand),
@@ -132,6 +136,7 @@ impl Command {
                 | C::Device(_)
                 | C::Calibrate(_)
                 | C::Policy(_)
+                | C::Verbs(_)
                 | C::Man(_)
                 | C::Completions(_)
                 | C::DemoApp(_)
@@ -278,7 +283,7 @@ pub(crate) struct DemoArgs {
     pub(crate) peer_port: Option<u16>,
     /// What may carry the connections between the two hosts: roce (UDP), iwarp (TCP), or auto for what the daemons choose
     #[arg(long, value_name = "WIRE", default_value_t)]
-    pub(crate) wire: verbs::WirePolicy,
+    pub(crate) wire: ::verbs::WirePolicy,
     /// Engines of each daemon: threads that move data
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = engines())]
     pub(crate) engines: u32,
@@ -290,7 +295,7 @@ pub(crate) struct DemoArgs {
 impl DemoArgs {
     /// UDP and TCP port of the software NICs, and TCP port between the daemons.
     pub(crate) fn ports(&self) -> (u16, u16) {
-        let nic = self.listen_port.unwrap_or(verbs::ROCE_UDP_PORT);
+        let nic = self.listen_port.unwrap_or(::verbs::ROCE_UDP_PORT);
         let before = self.listen_port.map_or(raasd::PEER_PORT, |port| port - 1);
         (nic, self.peer_port.unwrap_or(before))
     }

@@ -27,6 +27,7 @@ mod ss;
 mod stat;
 mod top;
 mod trace;
+mod verbs;
 mod version;
 mod web;
 mod why;
@@ -175,6 +176,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Region(command) => region::run(&command),
         Command::Policy(PolicyCommand::Check(args)) => policy::check(&args),
         Command::Run(args) => run::run(&args),
+        Command::Verbs(args) => verbs::run(&args),
         Command::Perf(PerfCommand::Server(args)) => {
             let at = any_address(args.port);
             if args.tcp {

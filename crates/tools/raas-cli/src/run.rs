@@ -9,7 +9,7 @@ pub(crate) mod probe;
 mod program;
 mod summary;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -47,6 +47,15 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     }
     let error = command.exec();
     Err(Failure::Failed(format!("{} cannot be started: {error}", found.path.display())))
+}
+
+/// The file of a program into which a library can be preloaded.
+pub(crate) fn preloadable(program: &OsStr) -> Result<PathBuf, Failure> {
+    let found = Program::find(program).map_err(|e| Failure::Usage(e.to_string()))?;
+    match found.judge() {
+        Ok(()) => Ok(found.path),
+        Err(why) => Err(Failure::Refused(format!("{}: {why}", found.path.display()))),
+    }
 }
 
 /// Words for the person who started the program: not where descriptor 2 is somebody's connection, as inetd starts programs.
