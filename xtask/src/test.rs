@@ -77,6 +77,12 @@ const STAGES: &[Stage] = &[
         needs: programs::needs,
     },
     Stage {
+        name: "verbs",
+        about: "programs that use verbs, as Debian has them, on the software device of `raas verbs`; the whole matrix with --full",
+        run: |context| programs::verbs::run_stage(&context.repo, context.full),
+        needs: programs::verbs::needs,
+    },
+    Stage {
         name: "python",
         about: "the Python package: its tests on Debian's Python, the example for Node; with --full its wheel and the one for Go",
         run: python::run,

@@ -10,6 +10,7 @@
 mod place;
 mod sockets;
 mod table;
+pub mod verbs;
 
 use anyhow::{Context, Result, anyhow};
 use harness::child::{self, Ended, Stream};
