@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// Crates that may contain unsafe code, each block with its SAFETY line (clippy holds them to that).
 const UNSAFE_CRATES: &[&str] =
-    &["shm", "softnic", "rdmacore", "receivers", "raas-ffi", "raas-preload", "raas-python", "tap"];
+    &["shm", "softnic", "rdmacore", "ibverbs", "receivers", "raas-ffi", "raas-preload", "raas-python", "tap"];
 /// The line of the workspace's table that they do not have.
 const FORBID: &str = "unsafe_code = \"forbid\"";
 /// Crates that are state machines, and crates whose threads share no words; each links to the list of what it may not

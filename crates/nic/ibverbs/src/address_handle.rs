@@ -8,8 +8,8 @@ use verbs::{AddressVector, Gid, Provider};
 
 use crate::errors::{FORKED, code, null, number, say, set};
 use crate::events::lock;
-use crate::objects::{Ah, Context, Pd};
 use crate::process::Process;
+use crate::process::objects::{Ah, Context, Pd};
 
 /// `IBV_WC_GRH`.
 const WC_GRH: u32 = 1;

@@ -5,8 +5,8 @@ use std::ffi::{c_int, c_void};
 use rdmacore::abi;
 
 use crate::errors::set;
-use crate::objects::{AsyncItem, Context, Cq, Qp, Srq};
 use crate::process::event_type as t;
+use crate::process::objects::{AsyncItem, Context, Cq, Qp, Srq};
 
 /// What an event is of.
 enum Element {

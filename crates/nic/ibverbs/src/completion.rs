@@ -7,7 +7,7 @@ use verbs::Provider;
 
 use crate::errors::{FORKED, code, null, number, set};
 use crate::events::{Acked, Queue, lock};
-use crate::objects::{Channel, Context, Cq};
+use crate::process::objects::{Channel, Context, Cq};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut abi::ibv_context) -> *mut abi::ibv_comp_channel {

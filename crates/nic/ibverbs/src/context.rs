@@ -7,8 +7,10 @@ use rdmacore::abi;
 
 use crate::errors::{null, say};
 use crate::events::{Queue, lock};
-use crate::objects::{Context, Cq, Device, EXTENDED, PLACEHOLDERS, PRIVATE, QUERY_DEVICE_EX, QUERY_PORT, Qp, Srq};
 use crate::process::Process;
+use crate::process::objects::{
+    Context, Cq, Device, EXTENDED, PLACEHOLDERS, PRIVATE, QUERY_DEVICE_EX, QUERY_PORT, Qp, Srq,
+};
 use crate::{completion, device, post};
 
 /// What a place of the extended interface answers that has no function: NULL or a number, and EOPNOTSUPP.

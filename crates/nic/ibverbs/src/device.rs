@@ -9,8 +9,8 @@ use verbs::PathMtu;
 
 use crate::errors::{null, set};
 use crate::events::lock;
-use crate::objects::{Context, Device};
 use crate::process::Process;
+use crate::process::objects::{Context, Device};
 
 /// The one device.
 const NAME: &str = "soft0";

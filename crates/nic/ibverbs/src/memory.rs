@@ -9,7 +9,7 @@ use verbs::{Access, MrInit, Provider, Region};
 
 use crate::errors::{FORKED, code, null, number, say};
 use crate::events::lock;
-use crate::objects::{Context, Mr, Pd};
+use crate::process::objects::{Context, Mr, Pd};
 
 /// Access flags that are no right but a wish which memory of a program meets anyway: relaxed order
 /// (`IBV_ACCESS_OPTIONAL_RANGE`) and huge pages.

@@ -14,8 +14,8 @@ use verbs::{
 use crate::address_handle::way;
 use crate::errors::{FORKED, number, say};
 use crate::events::lock;
-use crate::objects::{Context, Qp};
 use crate::process::Process;
+use crate::process::objects::{Context, Qp};
 use crate::queue_pair::state_number;
 
 const RC: u32 = abi::IBV_QPT_RC;

@@ -10,8 +10,8 @@ use verbs::{
 };
 
 use crate::errors::{FORKED, number};
-use crate::objects::{Ah, Context, Cq, Qp, Srq};
 use crate::process::Held;
+use crate::process::objects::{Ah, Context, Cq, Qp, Srq};
 
 /// Entries of a list that the device takes at most; a longer one is refused by the queue.
 const SGE_MAX: usize = 32;

@@ -13,8 +13,11 @@ use softnic::{Listener, Progress, SoftNic, SoftNicConfig};
 use verbs::{AsyncEvent, Completion, CqId, DeviceAttr, Gid, Provider, Qpn, SrqId};
 
 use crate::events::lock;
-use crate::objects::{AsyncItem, Channel, Context, Cq, Qp, Srq};
-use crate::{place, report};
+use crate::place;
+use objects::{AsyncItem, Channel, Context, Cq, Qp, Srq};
+
+pub(crate) mod objects;
+pub(crate) mod report;
 
 /// Names the addresses of the device, with commas between them; all of the host's otherwise.
 const ADDRESSES: &str = "RAAS_VERBS_ADDRESSES";

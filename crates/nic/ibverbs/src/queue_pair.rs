@@ -9,7 +9,7 @@ use verbs::{Provider, QpInit, QpState, QpType};
 
 use crate::errors::{FORKED, null, number, say};
 use crate::events::{Acked, lock};
-use crate::objects::{Context, Cq, Pd, Qp, Srq};
+use crate::process::objects::{Context, Cq, Pd, Qp, Srq};
 
 /// Places of the pointers in the public head.
 const CONTEXT_OF_PROGRAM: usize = 0;
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn ibv_create_qp(pd: *mut Pd, init: *mut abi::ibv_qp_init_
         asynchronous: Acked::default(),
     }));
     lock(&process.objects.qps).insert(qpn, qp as usize);
-    crate::report::note(qpn.0, qp_type.name());
+    crate::process::report::note(qpn.0, qp_type.name());
     qp.cast()
 }
 

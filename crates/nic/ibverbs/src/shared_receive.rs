@@ -8,7 +8,7 @@ use verbs::{Provider, SrqInit};
 
 use crate::errors::{FORKED, null, number};
 use crate::events::{Acked, lock};
-use crate::objects::{Context, Pd, Srq};
+use crate::process::objects::{Context, Pd, Srq};
 
 /// `enum ibv_srq_attr_mask`.
 const MAX_WR: c_int = 1;

@@ -16,6 +16,7 @@ use crate::open::{OpenError, open_context};
 use crate::post::{self, RecvQueue, Scratch};
 
 mod close;
+mod settings;
 
 /// Completions taken from the driver in one call.
 const POLL_MAX: usize = 32;
@@ -241,11 +242,6 @@ impl RdmaCore {
         self.srqs.get(&id).copied().ok_or(VerbsError::NoSuch("SRQ"))
     }
 
-    fn pd(&self, id: PdId) -> Result<*mut ibv_pd, VerbsError> {
-        let own = (id == PdId::default()).then_some(self.pd);
-        own.or_else(|| self.pds.get(&id).copied()).ok_or(VerbsError::NoSuch("protection domain"))
-    }
-
     fn qp(&self, qpn: Qpn) -> Result<&QpEntry, VerbsError> {
         self.qps.get(&qpn).ok_or(VerbsError::NoSuch("QP"))
     }
@@ -286,13 +282,6 @@ impl RdmaCore {
             16 => qpn().map(AsyncEvent::LastWqeReached),
             _ => None,
         }
-    }
-}
-
-impl RdmaCore {
-    /// How packets of connections that are set up by endpoints, and of datagrams, are marked from here on.
-    pub fn set_path_marks(&mut self, marks: PathMarks) {
-        self.marks = marks;
     }
 }
 

@@ -107,4 +107,13 @@ impl OpenError {
     pub(crate) fn os(call: &'static str, source: impl Into<io::Error>) -> Self {
         Self::Os { call, source: source.into() }
     }
+
+    /// Why an address and port could not be had.
+    pub(crate) fn binding(error: rustix::io::Errno, wanted: SocketAddr) -> Self {
+        match error {
+            rustix::io::Errno::ADDRINUSE => Self::AddressInUse(wanted),
+            rustix::io::Errno::ADDRNOTAVAIL => Self::AddressNotAvailable(wanted.ip()),
+            other => Self::os("bind", other),
+        }
+    }
 }

@@ -77,7 +77,7 @@ fn addresses(bytes: &[u8]) -> Option<Vec<IpAddr>> {
 
 /// Queue pair numbers of a slot in a generation.
 fn qpns(slot: u32, generation: u32) -> QpnRange {
-    QpnRange { prefix: slot << GENERATION_BITS | generation % GENERATIONS, bits: SLOT_BITS + GENERATION_BITS }
+    QpnRange { prefix: (slot << GENERATION_BITS) | (generation % GENERATIONS), bits: SLOT_BITS + GENERATION_BITS }
 }
 
 #[cfg(test)]

@@ -148,7 +148,7 @@ impl Socket {
             set(&fd, true).map_err(|e| OpenError::os("setsockopt(IP_FREEBIND)", e))?;
         }
         if !is_bound {
-            rustix::net::bind(&fd, &wanted).map_err(|e| bind_error(e, wanted))?;
+            rustix::net::bind(&fd, &wanted).map_err(|e| OpenError::binding(e, wanted))?;
         }
         let local = rustix::net::getsockname(&fd)
             .ok()
@@ -361,14 +361,6 @@ fn grow_buffers(fd: &OwnedFd, rcvbuf_bytes: usize) -> Result<usize, OpenError> {
             .map_err(|e| OpenError::os("setsockopt(SO_SNDBUF)", e))?;
     }
     Ok(granted)
-}
-
-pub(crate) fn bind_error(error: rustix::io::Errno, wanted: SocketAddr) -> OpenError {
-    match error {
-        rustix::io::Errno::ADDRINUSE => OpenError::AddressInUse(wanted),
-        rustix::io::Errno::ADDRNOTAVAIL => OpenError::AddressNotAvailable(wanted.ip()),
-        other => OpenError::os("bind", other),
-    }
 }
 
 fn is_link_local(address: IpAddr) -> bool {

@@ -33,7 +33,11 @@ if [ -n "$KILLED" ]; then
   for i in $(seq 400); do grep -q ':4853 .* 0A ' /proc/net/tcp /proc/net/tcp6 || break; sleep 0.05; done
 fi
 server "$1" & served=$!
-for i in $(seq 400); do grep -q ':4853 .* 0A ' /proc/net/tcp /proc/net/tcp6 && break; sleep 0.05; done
+for i in $(seq 400); do
+  grep -q ':4853 .* 0A ' /proc/net/tcp /proc/net/tcp6 && break
+  kill -0 $served 2>/dev/null || break
+  sleep 0.05
+done
 $RAAS verbs --why $2; client=$?
 wait $served || { echo "server: exit code $?"; exit 1; }
 exit $client

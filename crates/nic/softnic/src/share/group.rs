@@ -80,6 +80,6 @@ fn bound(at: SocketAddr, shares: bool) -> Result<OwnedFd, OpenError> {
     if shares || guard::is_wanted(at.ip()) {
         guard::share(&fd)?;
     }
-    rustix::net::bind(&fd, &at).map_err(|e| crate::socket::bind_error(e, at))?;
+    rustix::net::bind(&fd, &at).map_err(|e| OpenError::binding(e, at))?;
     Ok(fd)
 }
