@@ -5,6 +5,7 @@ mod conformance_fabric;
 mod contexts;
 mod datagrams;
 mod encrypted;
+mod program_memory;
 mod progress;
 mod rig;
 mod sealed;
