@@ -1,5 +1,5 @@
-//! A model of remote memory that plays every order of steps from a seed, and on it the structures of `rmem` and groups of
-//! `agree`.
+//! A model of remote memory that plays every order of steps from a seed, and on it the structures of `rmem`, groups of
+//! `agree`, and pools of `tensor`.
 //!
 //! The code that is judged is the code that ships: the structures are written against `rmem::Memory`, and [`Remote`]
 //! is that trait. Each operation of it is in flight until the scheduler carries out its steps, one at a time: reads and
@@ -12,8 +12,8 @@
 //!
 //! It must never depend on anything but the seed.
 //!
-//! Owns the model, its scheduler and its histories. May use `agree`, `histories`, `kernels`, `raas`, `rmem`, `shm`.
-//! Order of calls: a plan, a run, a judgement.
+//! Owns the model, its scheduler and its histories. May use `agree`, `histories`, `kernels`, `raas`, `rmem`, `shm`,
+//! `tensor`. Order of calls: a plan, a run, a judgement.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -24,10 +24,12 @@ mod keeper;
 mod remote;
 mod scenario;
 mod search;
+mod tensors;
 mod world;
 
 pub use group::{GroupPlan, GroupStory};
 pub use history::{Asked, Calls, History, WordAct};
 pub use remote::Remote;
 pub use scenario::{Kind, Scenario, Story, shrink};
+pub use tensors::{TensorPlan, TensorStory};
 pub use world::{Ended, Faults, World};

@@ -4,3 +4,4 @@ mod daemons;
 mod groups;
 mod second;
 mod stories;
+mod tensors;
