@@ -56,6 +56,8 @@ const JUDGES: &[Judge] = &[
     judge("groups", "roce", 7),
     judge("writers", "iwarp", 5),
     judge("writers", "roce", 5),
+    judge("tensors", "iwarp", 9),
+    judge("tensors", "roce", 9),
     judge("restarts", "iwarp", 15),
     judge("restarts", "roce", 15),
     judge("forger", "roce", 12),

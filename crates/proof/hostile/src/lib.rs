@@ -5,8 +5,8 @@
 //! that it did not start, and must send only to loopback.
 //!
 //! Owns the misdeeds, the polite programs beside them, and the counts. May use `agree`, `control`,
-//! `histories`, `raas`, `raas-group`, `roce`, `shm`, `tap`, `verbs`. Order of calls: none: each judge starts
-//! and ends its daemons.
+//! `histories`, `raas`, `raas-group`, `roce`, `shm`, `tap`, `tensor`, `verbs`. Order of calls: none: each judge
+//! starts and ends its daemons.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -33,6 +33,7 @@ pub mod restarts;
 pub mod siege;
 pub mod storm;
 pub mod tenant;
+pub mod tensors;
 pub mod transfers;
 pub mod verdict;
 pub mod victim;

@@ -195,6 +195,35 @@ enum Task {
         #[arg(long)]
         term: u64,
     },
+    /// Tensors of a pool that come and go, read while readers, owners and daemons end.
+    Tensors {
+        #[command(flatten)]
+        judge: Judge,
+        /// Tries of all kinds together.
+        #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(8..))]
+        count: u64,
+    },
+    /// The owner of such a pool.
+    TensorOwner {
+        /// Control socket of its daemon.
+        #[arg(long)]
+        socket: PathBuf,
+        /// Decides what it makes.
+        #[arg(long)]
+        seed: u64,
+    },
+    /// A reader of it.
+    TensorReader {
+        /// Control socket of its daemon.
+        #[arg(long)]
+        socket: PathBuf,
+        /// The host of the pool.
+        #[arg(long)]
+        host: IpAddr,
+        /// Decides what it asks for.
+        #[arg(long)]
+        seed: u64,
+    },
     /// A stranger with a descriptor, which is its standard input.
     Stranger {
         /// Which user it becomes.
@@ -372,6 +401,17 @@ fn main() -> Result<ExitCode> {
         }
         Task::Writer { socket, host, term } => {
             hostile::writers::write(&socket, host, term)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::Tensors { judge, count } => {
+            judged(&judge, |raas, seed, verdict| hostile::tensors::run(raas, seed, count, verdict))
+        }
+        Task::TensorOwner { socket, seed } => {
+            hostile::tensors::owner::run(&socket, seed)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::TensorReader { socket, host, seed } => {
+            hostile::tensors::reader::run(&socket, host, seed)?;
             Ok(ExitCode::SUCCESS)
         }
         Task::Stranger { uid, door, socket } => {

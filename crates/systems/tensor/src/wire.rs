@@ -85,7 +85,11 @@ impl Reply {
             return Self::Busy;
         }
         match inner.and_then(|inner| inner.downcast_ref()) {
-            Some(RegionError::Refused { why: RegionRefusal::NoConnection { .. }, .. }) => Self::Renew,
+            Some(
+                RegionError::Refused { why: RegionRefusal::NoConnection { .. }, .. }
+                | RegionError::Revoked { .. }
+                | RegionError::DaemonLost { .. },
+            ) => Self::Renew,
             _ => Self::Other(error.to_string()),
         }
     }
