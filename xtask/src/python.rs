@@ -1,4 +1,4 @@
-//! Stage `python`: the tests of the Python package (`crates/client/raas-python`) on Debian's Python against a daemon, and
+//! Stage `python`: the tests of the Python package (`crates/systems/raas-python`) on Debian's Python against a daemon, and
 //! its wheel. The package is laid together below `target/` as a wheel has it; maturin comes from PyPI into a virtual
 //! environment there.
 
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 const TESTS_LIMIT: Duration = Duration::from_secs(15 * 60);
 const PIP_LIMIT: Duration = Duration::from_secs(5 * 60);
-const PACKAGE: &str = "crates/client/raas-python";
+const PACKAGE: &str = "crates/systems/raas-python";
 /// The native part, as Cargo names it and as Python looks for it.
 const NATIVE: [&str; 2] = ["lib_raas.so", "_raas.abi3.so"];
 const PYTHON: &str = "/usr/bin/python3";

@@ -3,6 +3,7 @@
 //! Owns the words. It must never call bytes those of a tensor that they are not.
 
 use std::fmt::Write as _;
+use std::io;
 use std::time::Duration;
 
 use raas::RegionError;
@@ -247,6 +248,22 @@ impl Error {
         }
     }
 
+    fn kind(&self) -> io::ErrorKind {
+        match self {
+            Self::Stale { .. } | Self::Freed { .. } | Self::Revoked { .. } => io::ErrorKind::StaleNetworkFileHandle,
+            Self::OwnerGone { .. } => io::ErrorKind::ConnectionReset,
+            Self::NoAnswer { .. } => io::ErrorKind::TimedOut,
+            Self::Unknown { .. } => io::ErrorKind::NotFound,
+            Self::NoRoom { .. } => io::ErrorKind::OutOfMemory,
+            Self::TooManyNames { .. } | Self::TooManyHeld { .. } => io::ErrorKind::QuotaExceeded,
+            Self::NotHere { .. } => io::ErrorKind::Unsupported,
+            Self::Protocol { .. } => io::ErrorKind::InvalidData,
+            Self::Connection { .. } => io::ErrorKind::NotConnected,
+            Self::Region(error) => io::Error::from(error.clone()).kind(),
+            _ => io::ErrorKind::InvalidInput,
+        }
+    }
+
     /// An error of a region that belongs to a pool, or of a look at a tensor.
     pub(crate) fn of_region(error: RegionError, what: &str) -> Self {
         let (name, why) = (what.to_owned(), error.to_string());
@@ -256,6 +273,12 @@ impl Error {
             RegionError::Refused { why: refusal, .. } if is_gone(&refusal) => Self::OwnerGone { pool: name, why },
             other => Self::Region(other),
         }
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        Self::new(error.kind(), error)
     }
 }
 

@@ -93,6 +93,9 @@ fn reason(error: &io::Error) -> Option<&'static str> {
         Some(_) => return None,
         None => {}
     }
+    if let Some(e) = inner.downcast_ref::<tensor::Error>() {
+        return Some(e.key());
+    }
     if let Some(DatagramError::Unreachable { reason, .. }) = inner.downcast_ref() {
         return Some(reason.key());
     }
