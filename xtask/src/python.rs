@@ -28,6 +28,8 @@ pub(crate) const NEEDED: &[Need] = &[
     // The wheels that `python3 -m venv` installs.
     ("/usr/share/python-wheels", "python3-venv"),
 ];
+/// What some tests skip themselves without, with a word.
+const WISHED: &[Need] = &[("/usr/lib/python3/dist-packages/torch/__init__.py", "python3-torch")];
 /// Fewer would mean that the tests were not found.
 const CASES_MIN: u64 = 20;
 /// How a wheel's name ends that every later Python can load.
@@ -40,6 +42,7 @@ const SMOKE: &str = "import raas; s = raas.create_server(('127.0.0.1', 0)); \
 pub(crate) fn run(context: &Context) -> Result<Tally> {
     let mut tally = Tally::default();
     install(NEEDED);
+    install(WISHED);
     let lacking = lacking(NEEDED);
     if !lacking.is_empty() {
         tally.skip("python", &format!("{} is not there and cannot be installed", lacking.join(", ")));

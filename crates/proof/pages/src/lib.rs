@@ -29,5 +29,6 @@ pages! {
     Kernels: "docs/use/kernels.md",
     Rpc: "docs/use/rpc.md",
     Structures: "docs/use/structures.md",
+    Tensors: "docs/use/tensors.md",
     Groups: "docs/use/groups.md",
 }

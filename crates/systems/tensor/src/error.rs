@@ -205,7 +205,7 @@ pub enum Error {
     },
     /// Any other error of a region.
     #[error(transparent)]
-    Region(RegionError),
+    Region(#[from] RegionError),
     /// Any other error of a connection.
     #[error("pool `{pool}`: {why}")]
     Connection {
