@@ -36,6 +36,7 @@ mod regionbench;
 mod remusbench;
 mod rpcbench;
 mod sockbench;
+mod tensorbench;
 
 use std::ffi::CString;
 
@@ -57,6 +58,8 @@ enum Program {
     Grpcbench(grpcbench::Cli),
     /// Kernels beside READs.
     Kernelbench(kernelbench::Cli),
+    /// Tensors of another program of the host.
+    Tensorbench(tensorbench::Cli),
     /// A link that loses, delays, reorders, queues and marks frames.
     Linkrelay(linkrelay::Cli),
     /// Verbs as applications use them without a service.
@@ -91,6 +94,7 @@ fn main() -> Result<()> {
         Program::Faultbench(cli) => faultbench::main(cli),
         Program::Grpcbench(cli) => grpcbench::main(cli),
         Program::Kernelbench(cli) => kernelbench::main(cli),
+        Program::Tensorbench(cli) => tensorbench::main(cli),
         Program::Linkrelay(cli) => linkrelay::main(cli),
         Program::Nativebench(cli) => nativebench::main(cli),
         Program::Nicbench(cli) => nicbench::main(cli),

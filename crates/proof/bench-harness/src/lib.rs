@@ -41,6 +41,7 @@ mod rpc;
 mod same_host;
 mod sockets;
 mod stats;
+mod tensor;
 mod threads;
 mod two_hosts;
 
@@ -165,6 +166,8 @@ enum Name {
     Remus,
     /// A lookup in a chain by a kernel, beside READs.
     Kernels,
+    /// A tensor of another program of the host, by reference and with a copy.
+    Tensor,
     /// Calls over each transport of `raas-rpc`, beside gRPC.
     Rpc,
     /// The figures of the RaaS paper, beside native verbs.
@@ -221,6 +224,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Name::Instructions => ("instructions".to_owned(), instructions::run(&repo, args)?),
         Name::Kernels => ("kernels".to_owned(), kernels::run(&repo, args)?),
         Name::Remus => ("remus".to_owned(), remus::run(&repo, args)?),
+        Name::Tensor => ("tensor".to_owned(), tensor::run(&repo, args)?),
         Name::Rpc => ("rpc".to_owned(), rpc::run(&repo, args)?),
         Name::Figures => (figures::name(args).to_owned(), figures::run(&repo, args)?),
     };

@@ -17,11 +17,9 @@ use crate::header::{Head, Header};
 use crate::layout::Layout;
 use crate::limits::HEADER_BYTES;
 use crate::serve::{Server, serve};
-use crate::shelf::{Shelf, lock};
+use crate::shelf::{LOOK, Shelf, lock};
 use crate::tensor::Tensor;
 
-/// How often an owner that waits for readers looks, at most.
-const LOOK: Duration = Duration::from_millis(1);
 /// Names of a pool, unless its maker says otherwise.
 const NAMES_MAX: usize = 65_536;
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use raas::{LOANS_MAX, MessageStream, Region};
+use raas::{LOANS_MAX, MessageStream, Region, RegionError, RegionRefusal};
 
 use crate::books::{Books, Grant, Marks, Wanted, is_over};
 use crate::counts::Counting;
@@ -15,6 +15,11 @@ use crate::error::Error;
 use crate::header::{Head, Header, READERS_AT};
 use crate::limits::HEADER_BYTES;
 use crate::wire::Reply;
+
+/// How long a reader waits for a revoke at most.
+const BUSY: Duration = Duration::from_secs(5);
+/// How often what waits looks, at most.
+pub(crate) const LOOK: Duration = Duration::from_millis(1);
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -97,7 +102,7 @@ impl Shelf {
             Ok(pinned) => pinned,
             Err(error) => return stream.send(&Reply::of_error(&error).to_bytes()),
         };
-        match stream.lend(&self.region, grant.at, HEADER_BYTES + header.layout.bytes()) {
+        match self.lend_block(stream, grant.at, HEADER_BYTES + header.layout.bytes()) {
             Ok(lent) => {
                 // Behind the loan: its memory is of this epoch at most.
                 let epoch = self.region.epoch();
@@ -109,6 +114,20 @@ impl Shelf {
                 self.unpin(grant.pin);
                 stream.send(&Reply::of_failed_loan(&error).to_bytes())
             }
+        }
+    }
+
+    /// Lends a part of the pool. While the pool is being revoked nothing can be lent, and the reader waits.
+    fn lend_block(&self, stream: &MessageStream, at: u64, bytes: u64) -> std::io::Result<raas::Lent> {
+        let begun = Instant::now();
+        loop {
+            let lent = stream.lend(&self.region, at, bytes);
+            let inner = lent.as_ref().err().and_then(|error| error.get_ref()).and_then(|inner| inner.downcast_ref());
+            let is_busy = matches!(inner, Some(RegionError::Refused { why: RegionRefusal::Busy, .. }));
+            if !is_busy || begun.elapsed() > BUSY {
+                return lent;
+            }
+            std::thread::sleep(LOOK);
         }
     }
 
