@@ -6,8 +6,8 @@
 //! counting calls; a gRPC service; and choices that look random and come again. None of these uses a program.
 //!
 //! Owns the loads. It must never judge a figure. May use `netmodel`, `raas`, `raas-embedded`, `raas-group`,
-//! `raas-rpc`, `raas-tonic`, `rdmacore`, `rmem`, `shm`, `softnic`, `tap`, `verbs`. Order of calls: none: each is a
-//! program, which `cargo xtask bench` starts.
+//! `raas-rpc`, `raas-tonic`, `rdmacore`, `rmem`, `shm`, `softnic`, `tap`, `tensor`, `verbs`. Order of calls: none: each is
+//! a program, which `cargo xtask bench` starts.
 #![forbid(unsafe_code)]
 
 mod bare;
