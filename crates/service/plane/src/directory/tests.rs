@@ -1,7 +1,6 @@
 //! Wishes, revokes and ends of programs as a directory meets them. The test plays the daemon that makes the memory.
 
 use control::{RegionKey, RegionSpec};
-use shm::Notice;
 
 use super::*;
 use crate::{KeptRegion, ProgramCommand};
