@@ -34,7 +34,7 @@ pub(crate) const JUDGES: &[Need] = &[
 ];
 /// What has tests. Examples have none: stage `lint` compiles each once, and linking them as test programs would only cost
 /// time.
-const TARGETS: &[&str] = &["--lib", "--bins", "--tests"];
+const TARGETS: &[&str] = &["--tests"];
 /// Cases per property with `--full`.
 const FULL_PROPERTY_CASES: &str = "1024";
 

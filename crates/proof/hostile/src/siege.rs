@@ -37,8 +37,8 @@ const FDS_MAX: u64 = PROGRAMS_MAX * 6 + 64 * 4 + 64;
 const PROGRAMS_MAX: u64 = 128;
 /// Threads: the main one, the daemon's two, the two whose ends say that the daemon ended, to programs and to those that map
 /// regions, the helper of the software NIC, and of the runtime one that comes and goes, one that makes huge pages for a
-/// region, and the one that did so before and is not idle yet.
-const THREADS_MAX: u64 = 9;
+/// region, one that reads a kernel's module, and those that did either before and are not idle yet.
+const THREADS_MAX: u64 = 11;
 /// What a daemon may keep after its hostile tenants have gone: the allocator's own, in pieces.
 const ANONYMOUS_LEFT_MAX: u64 = 32 << 20;
 /// The daemon writes the log before it tells the tenant, but the reader of the log may be a little behind.

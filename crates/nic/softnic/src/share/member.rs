@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketFlags, SocketType,
 };
@@ -25,6 +25,14 @@ pub enum ShareError {
     /// The agent refused, and said why.
     #[error("the agent of this port refuses: {0}")]
     Refused(String),
+    /// Another user has the agent's name: what he gives may be no sockets of the port.
+    #[error("the NICs of this port are of user {agent}, who has it for all of them (you are {own})")]
+    OtherUser {
+        /// Who.
+        agent: u32,
+        /// This process's user.
+        own: u32,
+    },
     /// What answered is no agent of this release.
     #[error("what has the agent's name gave an answer that is none: end the programs that use it, and start again")]
     Garbled,
@@ -51,6 +59,11 @@ pub fn join(port: u16, wanted: &[IpAddr]) -> Result<Option<Share>, ShareError> {
     match rustix::net::connect(&lease, &name(port)?) {
         Err(Errno::CONNREFUSED) => return Ok(None),
         other => other?,
+    }
+    // The name is anybody's to take, and who has it gives the sockets.
+    let (agent, own) = (socket_peercred(&lease)?.uid.as_raw(), rustix::process::geteuid().as_raw());
+    if agent != own {
+        return Err(ShareError::OtherUser { agent, own });
     }
     set_socket_timeout(&lease, Timeout::Recv, Some(ANSWERS_WITHIN))?;
     let mut words = HELLO.to_vec();

@@ -130,3 +130,24 @@ fn the_place_is_the_nics_as_long_as_it_is_open() {
     drop(nics);
     agent.join().unwrap().expect("it ends");
 }
+
+/// The name is anybody's to take: sockets of a stranger are no sockets of the port.
+#[test]
+fn an_agent_of_another_user_is_not_believed() {
+    const PORT: u16 = 47_917;
+    let own: IpAddr = "127.0.0.75".parse().unwrap();
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIP: only root can be two users");
+        return;
+    }
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let stranger = std::thread::spawn(move || {
+        let uid = rustix::process::Uid::from_raw(65_534);
+        rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+        serve(PORT, move || ready.send(()).expect("the test waits"))
+    });
+    is_ready.recv().expect("it serves");
+    let refused = join(PORT, &[own]).unwrap_err();
+    assert!(matches!(refused, ShareError::OtherUser { agent: 65_534, own: 0 }), "{refused}");
+    stranger.join().unwrap().expect("it ends");
+}
