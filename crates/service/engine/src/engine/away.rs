@@ -34,11 +34,12 @@ impl Engine {
         Mechanisms::on_severed(self, id, reason);
         // Before anything is freed: rings that become free must not go to an open of this lane.
         self.drop_parked_opens(id);
-        let waits = self.config.peer_return;
+        let (waits, mut is_new) = (self.config.peer_return, false);
         for route in routes {
             let Some(vqp) = self.vqps.get_mut(route) else { continue };
             if vqp.can_part() {
                 let wait = vqp.slot.peer_timeout().map_or(waits, |own| own.min(waits));
+                is_new |= !vqp.is_away();
                 self.counters.connections_parted += u64::from(!vqp.is_away());
                 vqp.part(self.now + wait);
                 self.try_release(route);
@@ -46,7 +47,13 @@ impl Engine {
                 self.end_member(id, route, reason);
             }
         }
-        self.seek_peer(id);
+        // The daemon may say at once that the peer's next one has no such lane, as it has fewer engines: it is asked again
+        // later.
+        if is_new {
+            self.seek_peer(id);
+        } else {
+            self.seek_peer_later(id);
+        }
     }
 
     /// Takes a connection out of its lane and ends it without asking the peer, of which nothing can come any more.

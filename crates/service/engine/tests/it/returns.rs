@@ -225,3 +225,22 @@ fn one_life(seed: u64) {
     w.assert_clean();
     w.assert_empty();
 }
+
+/// The peer's next daemon may have fewer engines, and no lane for these connections: each wish for it is answered by its
+/// loss, so one at once would be followed by the next without end.
+#[test]
+fn a_lane_that_is_lost_again_is_not_wanted_at_once() {
+    let mut w = World::with(2, 0, configure);
+    let apps = [w.attach(0, 64), w.attach(1, 64)];
+    w.pair(apps[0], apps[1], 100, 0);
+    w.settle();
+    let now = w.now;
+    let h = &mut w.hosts[0];
+    let mut lost = || {
+        h.engine.lane_lost(now, &mut h.nic, addr(1), Reason::PeerLost);
+        let said = std::iter::from_fn(|| h.engine.poll_event());
+        said.filter(|event| matches!(event, engine::Event::PeerWanted { .. })).count()
+    };
+    assert_eq!([lost(), lost(), lost()], [1, 0, 0]);
+    assert!(h.engine.deadline().is_some_and(|at| at > now), "it is wanted again later");
+}
