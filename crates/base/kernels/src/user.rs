@@ -292,9 +292,10 @@ impl Program for Run {
 /// Names of the imports.
 const IMPORTS: [&str; 9] = ["bytes", "read", "write", "load", "store", "compare_swap", "fetch_add", "args", "answer"];
 
-/// Takes the price of an access out of the run's fuel.
+/// Takes the price of an access out of the run's fuel. What does not fit the module's memory is not copied, and costs no
+/// more than all of it: a run must not spend what nobody gave it.
 fn pay(caller: &mut Caller<'_, Host>, bytes: u64) -> Result<(), Error> {
-    let (left, cost) = (caller.get_fuel()?, TOUCH_FUEL + bytes / BYTES_PER_FUEL);
+    let (left, cost) = (caller.get_fuel()?, TOUCH_FUEL + bytes.min(MEMORY_BYTES_MAX as u64) / BYTES_PER_FUEL);
     let host = caller.data_mut();
     host.owed = host.owed.saturating_add(cost.saturating_sub(left));
     caller.set_fuel(left.saturating_sub(cost))
