@@ -21,6 +21,8 @@ const HARMS_MAX: usize = 64;
 const WORN_KEYS: &str = "its keys have protected";
 /// seven times the four-fold ACK timeout of a lane at most.
 const LOOK_BACK: Duration = Duration::from_secs(20);
+/// How long a command of the daemon is on its way to an engine, at most.
+const ENGINE_HEARS: Duration = Duration::from_millis(1);
 /// Resets of a lane after which its connections may end: as many that were of no use.
 const RESETS_OF_A_FAILURE: usize = 3;
 /// They are looked for this far back.
@@ -337,6 +339,8 @@ impl Causes {
 
     pub(crate) fn was_unlistened(&self, host: usize, port: u16, since: Time) -> bool {
         let listeners = self.listeners.get(&(host, port));
+        // The engine, which takes connections in until it hears of it, hears of it later.
+        let since = before(since, ENGINE_HEARS);
         listeners.is_some_and(|l| l.iter().any(|l| l.until.is_some_and(|until| until >= since)))
     }
 
