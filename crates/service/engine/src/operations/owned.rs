@@ -132,7 +132,7 @@ impl OwnedRegions {
         }
         let mr = nic.reg_mr(&memory, 0, memory.len(), rights_of(access))?;
         self.bytes += memory.len();
-        self.by_key.insert(mr.rkey.0, number);
+        self.name(mr.rkey.0, number);
         let (peers, halted) = (BTreeSet::new(), BTreeSet::new());
         let owned = Owned { epoch, access, memory, mr, peers, halted, writer: None };
         self.table.insert(number, owned);
@@ -154,8 +154,14 @@ impl OwnedRegions {
         let mr = nic.reg_mr(&owned.memory, 0, owned.memory.len(), rights_of(access))?;
         owned.writer = Some(Writer { peer, access, mr });
         self.bytes += owned.memory.len();
-        self.by_key.insert(mr.rkey.0, number);
+        self.name(mr.rkey.0, number);
         Ok(mr)
+    }
+
+    /// A key names a region from here on. A device may give one again that a fenced writer had.
+    fn name(&mut self, key: u32, number: u64) {
+        self.fenced.of.remove(&key);
+        self.by_key.insert(key, number);
     }
 
     /// The registration of a region's writer, whose key names nothing from here on.

@@ -81,7 +81,8 @@ impl Directory {
         }
     }
 
-    /// Lets a peer, whose handle [has its lane](Self::join_lane), reach a region, as its `writer` with a registration of its own or as all others do.
+    /// Lets a peer, whose handle [has its lane](Self::join_lane), reach a region: as its `writer` with a registration of its
+    /// own, or as all others do.
     pub(super) fn grant(&mut self, peer: IpAddr, open: u64, handle: RemoteHandle, writer: Option<RegionAccess>) {
         let RemoteHandle { region, lease, lane, .. } = handle;
         self.peers.entry(peer).or_default().insert(open, handle);
